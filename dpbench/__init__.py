@@ -1,0 +1,24 @@
+"""dpbench: is this ε true, and what did it buy?
+
+Importing the package imports neither torch nor SciPy; the functions below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "account", "calibrate"]
+
+if TYPE_CHECKING:
+    from dpbench.accounting import account, calibrate
+
+_HOMES = {"account": "dpbench.accounting", "calibrate": "dpbench.accounting"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dpbench' has no attribute {name!r}")

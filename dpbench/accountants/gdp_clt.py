@@ -1,0 +1,77 @@
+"""Gaussian differential privacy by the central limit theorem: an approximation, never a bound.
+
+| here | in the paper (Bu, Dong, Long, Su 2020) |
+| --- | --- |
+| sampling rate, noise multiplier, releases | p, σ, T |
+| mu | μ_CLT |
+
+Equation (3.1), μ² = p² T (e^(1/σ²) − 1), and equation (3.2), δ(ε; μ). For unlike releases the squares add up,
+μ² = Σ count · p² (e^(1/σ²) − 1), as in every composition of nearly Gaussian trade-off functions.
+
+The theorem behind (3.1) lets p√T tend to a constant while T grows: p is small and T is large. The truth may lie on
+either side of the answer, so the kind is always `approximation`; the smaller σ and T, the further it is off.
+
+**Releases that are not sampled.** At p = 1 nothing tends to anything: the same paper's section 2 has a Gaussian
+release as exactly 1/σ-GDP and a composition of μ_i-GDP releases as exactly √(Σ μ_i²)-GDP. There (3.1) would give
+e^(1/σ²) − 1 in place of 1/σ², 13 times too much at σ = 0.5. A plain Gaussian, and a sampled one at rate 1, which is
+the same release, hence count 1/σ². The price is a jump at p = 1: close below it (3.1) applies and overstates μ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpbench.accountants._gaussian_curve import GaussianCurve
+from dpbench.accountants._poisson import poisson_gaussian_support, refuse
+from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.compose import common_adjacency, weighted_sum
+from dpbench.events import Composition, Event, Gaussian
+
+
+def squared_mu(event: Event) -> float:
+    """What one release adds to μ²: p² (e^(1/σ²) − 1) where sampled, 1/σ² where not; infinite where that overflows.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> squared_mu(SampledGaussian(0.1, 1.0)) == 0.1**2 * math.expm1(1)
+    True
+    """
+    inverse = 1.0 / event.noise_multiplier
+    precision = inverse * inverse
+    if isinstance(event, Gaussian) or event.sampling_rate == 1:
+        return precision
+    if event.sampling_rate == 0:
+        return 0.0
+    try:
+        return event.sampling_rate**2 * math.expm1(precision)
+    except OverflowError:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class GdpCltAccountant:
+    """Equations (3.1) and (3.2) of Bu et al. 2020: an approximation for Poisson sampling and add-or-remove.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> round(accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))).mu, 3)
+    0.227
+    """
+
+    name: str = "gdp_clt"
+    kind: GuaranteeKind = "approximation"
+
+    def supports(self, composition: Composition) -> Yes | No:
+        """No, with the reason, for other samplers, neighbours and adaptive parameters."""
+        return poisson_gaussian_support(composition, "the central limit theorem of f-DP")
+
+    def curve(self, composition: Composition) -> GaussianCurve:
+        """The curve of μ_CLT-GDP. Raises DpbenchError where `supports` says no."""
+        refuse(self.supports(composition), self.name)
+        adjacency = common_adjacency(composition)
+        assert adjacency is not None  # supports has seen to it
+        mu = math.sqrt(weighted_sum(composition, squared_mu, 0.0))
+        reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
+        return GaussianCurve(mu, self.kind, adjacency, reason)
+
+
+accountant = GdpCltAccountant()

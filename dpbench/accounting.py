@@ -1,0 +1,282 @@
+"""From a composition of releases to guarantees: what an accountant is, what it answers, and calibration against it.
+
+Three lines are enough:
+
+>>> from dpbench import account
+>>> from dpbench.events import SampledGaussian
+>>> answers = account(SampledGaussian(sampling_rate=0.01, noise_multiplier=0.5), delta=1e-6)
+>>> {answer.accountant: round(answer.epsilon.value, 3) for answer in answers if answer.accountant == "gdp_clt"}
+{'gdp_clt': 0.284}
+
+Accountants are files in `dpbench/accountants/`; each answers for a whole `Composition` and says of which kind its
+answer is. Importing this module imports neither torch, NumPy nor SciPy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from dpbench.calibration import smallest_noise
+from dpbench.catalog import catalog, find
+from dpbench.compose import as_composition
+from dpbench.errors import DpbenchError
+from dpbench.events import Adjacency, Composition, Event
+
+GuaranteeKind = Literal["exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed"]
+KINDS: tuple[str, ...] = ("exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and what is known about the true one.
+
+    The truth is at least `lower` and at most `upper` where these are given; None means that nothing is claimed on
+    that side. An upper bound has `upper == value`, an approximation neither. `reason` says why a value is infinite.
+    """
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    reason: str | None = None
+
+    @property
+    def relative_error(self) -> float | None:
+        """The greater distance to the two ends, relative to the value; None unless both ends are known."""
+        if self.lower is None or self.upper is None or not math.isfinite(self.value):
+            return None
+        width = max(self.upper - self.value, self.value - self.lower)
+        if width == 0:
+            return 0.0
+        return width / abs(self.value) if self.value else None
+
+    @property
+    def safe(self) -> float:
+        """The end that a promise of privacy may use: `upper` where it is known, else the value."""
+        return self.value if self.upper is None else self.upper
+
+
+@dataclass(frozen=True)
+class Yes:
+    """The accountant's theorem covers this composition. True in a condition."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class No:
+    """The accountant refuses this composition; `reason` is one sentence. False in a condition."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@runtime_checkable
+class PrivacyCurve(Protocol):
+    """δ as a function of ε and back, for one composition and one neighbouring relation."""
+
+    @property
+    def kind(self) -> GuaranteeKind:
+        """What the answers are: exact, an upper bound, an approximation, ..."""
+        ...
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The neighbouring relation for which the answers hold."""
+        ...
+
+    @property
+    def mu(self) -> float | None:
+        """μ where the composition is (or is taken to be) μ-GDP; None where that does not make sense."""
+        ...
+
+    def delta(self, epsilon: float) -> Estimate:
+        """δ in [0, 1] at `epsilon` >= 0. Raises DpbenchError for any other epsilon."""
+        ...
+
+    def epsilon(self, delta: float) -> Estimate:
+        """ε in [0, inf] at `delta` in (0, 1). Raises DpbenchError for any other delta."""
+        ...
+
+
+@runtime_checkable
+class Accountant(Protocol):
+    """One way to account. It refuses what it cannot bound; it never warns and goes on."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the catalog."""
+        ...
+
+    @property
+    def kind(self) -> GuaranteeKind:
+        """The kind of its curves."""
+        ...
+
+    def supports(self, composition: Composition) -> Yes | No:
+        """Whether its theorem covers the composition, and if not, why."""
+        ...
+
+    def curve(self, composition: Composition) -> PrivacyCurve:
+        """The privacy curve. Raises DpbenchError with the reason where `supports` says no."""
+        ...
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What one accountant says of one composition at one δ.
+
+    Either `epsilon`, `kind`, `adjacency` and `curve` are there, or `refused` holds the reason why not. `seconds` is
+    the wall time of the answer. `curve` answers for every other δ or ε.
+    """
+
+    accountant: str
+    kind: GuaranteeKind | None
+    adjacency: Adjacency | None
+    delta: float
+    epsilon: Estimate | None
+    mu: float | None
+    refused: str | None
+    seconds: float
+    curve: PrivacyCurve | None = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data without infinities: an infinite or missing number is null, and `reason` says why."""
+        estimate = self.epsilon or Estimate(math.nan)
+        return {
+            "accountant": self.accountant,
+            "kind": self.kind,
+            "adjacency": self.adjacency,
+            "delta": self.delta,
+            "epsilon": _finite(estimate.value),
+            "epsilon_lower": _finite(estimate.lower),
+            "epsilon_upper": _finite(estimate.upper),
+            "relative_error": estimate.relative_error,
+            "mu": _finite(self.mu),
+            "refused": self.refused,
+            "reason": self.refused or estimate.reason,
+            "seconds": self.seconds,
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def account(
+    releases: Composition | Event, *, delta: float, accountants: Sequence[str] | None = None
+) -> tuple[Guarantee, ...]:
+    """ε at `delta` by every accountant that is asked for: by default all in the catalog, those that refuse included.
+
+    `releases` is a composition or a single event. Raises DpbenchError for a delta outside (0, 1) and for an unknown
+    accountant. Each guarantee names its own kind: only `exact`, `certified` and `upper_bound` are promises.
+
+    >>> from dpbench.events import Composition, SampledGaussian
+    >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
+    >>> [(answer.accountant, round(answer.epsilon.value, 2)) for answer in
+    ...  account(training, delta=1e-5, accountants=["gdp_clt", "rdp"])]
+    [('gdp_clt', 0.83), ('rdp', 0.95)]
+    """
+    composition = as_composition(releases)
+    check_delta(delta)
+    if accountants is None:
+        names: Sequence[str] = tuple(catalog("accountants"))
+    else:
+        names = (accountants,) if isinstance(accountants, str) else accountants
+    return tuple(_guarantee(name, composition, delta) for name in names)
+
+
+def _guarantee(name: str, composition: Composition, delta: float) -> Guarantee:
+    accountant = load_accountant(name)
+    start = time.perf_counter()
+    answer = accountant.supports(composition)
+    if isinstance(answer, No):
+        return Guarantee(name, None, None, delta, None, None, answer.reason, time.perf_counter() - start)
+    curve = accountant.curve(composition)
+    epsilon = curve.epsilon(delta)
+    seconds = time.perf_counter() - start
+    return Guarantee(name, curve.kind, curve.adjacency, delta, epsilon, curve.mu, None, seconds, curve)
+
+
+def load_accountant(name: str) -> Accountant:
+    """The accountant of that name, or the object that `package.module:attribute` names.
+
+    Raises DpbenchError where there is none, with a suggestion, or where the object is not an accountant.
+    """
+    found = find("accountants", name).load()
+    if not isinstance(found, Accountant):
+        raise DpbenchError(f"accountant {name!r}: expected an object with name, kind, supports, curve; got {found!r}")
+    return found
+
+
+def calibrate(
+    make_composition: Callable[[float], Composition | Event], *, epsilon: float, delta: float, accountant: str = "rdp"
+) -> float:
+    """The smallest noise multiplier of six significant digits with which `accountant` gives at most (epsilon, delta).
+
+    `make_composition` takes a noise multiplier and returns what would then be released. The answer is rounded up:
+    the accountant was asked at exactly the number that is returned, and the next smaller number of six digits misses
+    the target (for an accountant that is not monotone, at least that neighbour does). Raises DpbenchError where the
+    accountant refuses, where no noise suffices and where none is needed.
+
+    >>> from dpbench.events import Composition, SampledGaussian
+    >>> calibrate(lambda sigma: Composition(((SampledGaussian(256 / 60000, sigma), 3516),)), epsilon=3.0, delta=1e-5)
+    0.782638
+    """
+    positive = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and 0 < epsilon < math.inf
+    if not positive:
+        raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
+    check_delta(delta)
+    chosen = load_accountant(accountant)
+    refusal = chosen.supports(as_composition(make_composition(1.0)))
+    if isinstance(refusal, No):
+        raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
+
+    def attained(noise_multiplier: float) -> float:
+        composition = as_composition(make_composition(noise_multiplier))
+        if not chosen.supports(composition):
+            return math.inf
+        return chosen.curve(composition).epsilon(delta).safe
+
+    return smallest_noise(attained, epsilon, f"accountant {accountant!r} at delta = {delta:g}")
+
+
+def steps_from_epochs(epochs: float, examples: int, batch_size: int) -> int:
+    """ceil(epochs · examples / batch_size), exactly: the number of steps that trainer and accountant both use.
+
+    `epochs` is taken as the decimal number that was written, so 0.1 is one tenth. Raises DpbenchError for a negative
+    or infinite `epochs` and for counts that are not whole or below 1.
+
+    >>> steps_from_epochs(15, 60000, 256)
+    3516
+    >>> steps_from_epochs(0.1, 1000, 1)
+    100
+    """
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 <= epochs < math.inf:
+        raise DpbenchError(f"epochs = {epochs!r}: expected a finite number, 0 or more")
+    for name, value in (("examples", examples), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DpbenchError(f"{name} = {value!r}: expected a whole number, 1 or more")
+    written = Fraction(repr(float(epochs))) if isinstance(epochs, float) else Fraction(epochs)
+    return math.ceil(written * examples / batch_size)
+
+
+def check_delta(delta: float) -> float:
+    """`delta` as a float. Raises DpbenchError unless it is a number above 0 and below 1."""
+    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
+        raise DpbenchError(f"delta = {delta!r}: expected a number above 0 and below 1")
+    return float(delta)
+
+
+def check_epsilon(epsilon: float) -> float:
+    """`epsilon` as a float. Raises DpbenchError unless it is a finite number, 0 or more."""
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number, 0 or more")
+    return float(epsilon)

@@ -1,0 +1,353 @@
+"""Values that people write, held against annotations: dataclass fields and the signatures of catalog objects.
+
+pydantic decides what fits (strictly: `true` is no number, "3" is no number, 3.0 is no whole number); this module says
+where it does not fit, and what was expected in words. The same annotations give the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from dpbench.catalog import suggestion
+from dpbench.yaml_loader import Listing, Node, Place, Scalar, Table, plain
+
+NOTHING: Any = inspect.Parameter.empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One named value that is asked for: a key of a mapping or a parameter of a function.
+
+    `annotation` may carry pydantic constraints; `default` is NOTHING where a value is required; `words` say what is
+    expected where the annotation alone does not say it well.
+    """
+
+    name: str
+    annotation: Any
+    default: Any = NOTHING
+    description: str = ""
+    examples: tuple[Any, ...] = ()
+    words: str = ""
+
+    @property
+    def required(self) -> bool:
+        return self.default is NOTHING
+
+    @property
+    def expected(self) -> str:
+        """What fits, in words.
+
+        >>> Slot("hidden", tuple[int, ...]).expected
+        'a list of whole numbers'
+        """
+        return self.words or in_words(self.annotation)
+
+    @functools.cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        """What decides whether a value fits. Raises TypeError for an annotation that no YAML value can meet."""
+        own = _split(self.annotation)[0]
+        carries_config = isinstance(own, type) and (
+            dataclasses.is_dataclass(own) or typing.is_typeddict(own) or issubclass(own, BaseModel)
+        )
+        try:
+            # pydantic takes no configuration beside types that may carry their own
+            return TypeAdapter(self.annotation, config=None if carries_config else ConfigDict(strict=True))
+        except PydanticUserError as error:
+            message = f"the parameter {self.name!r} asks for {in_words(self.annotation)}, which YAML cannot hold"
+            raise TypeError(message) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Misfit:
+    """A value that does not fit: where it stands, what is wrong, and what to do."""
+
+    place: Place
+    message: str
+    hint: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """The parameters that a callable takes by name; `open` where it takes any further ones (`**rest`)."""
+
+    slots: Mapping[str, Slot]
+    open: bool = False
+
+
+def fields_of(kind: type[Any]) -> dict[str, Slot]:
+    """The fields of a dataclass as slots by the key that a file uses (`Field(alias=...)`, else the field's name).
+
+    `X | None` becomes `X`: in a file, an absent value is left out, never written as null.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    slots = {}
+    for item in dataclasses.fields(kind):
+        annotation = _without_none(hints[item.name])
+        default = item.default
+        if default is dataclasses.MISSING:
+            made = item.default_factory
+            absent = NOTHING if annotation is hints[item.name] else None
+            default = absent if made is dataclasses.MISSING else made()
+        info = next((meta for meta in _metadata(annotation) if isinstance(meta, FieldInfo)), None)
+        key = (info.alias if info else None) or item.name
+        description = (info.description if info else None) or ""
+        examples = tuple((info.examples if info else None) or ())
+        slots[key] = Slot(item.name, annotation, default, description, examples)
+    return slots
+
+
+def parameters_of(factory: Callable[..., Any], skip: int = 0) -> Parameters:
+    """The parameters of a function or a class but for its first `skip`. Raises TypeError where Python cannot tell.
+
+    >>> def model(input_shape, classes, *, activation: Literal["relu", "tanh"] = "relu"): ...
+    >>> parameters_of(model, skip=2).slots["activation"].expected
+    "'relu' or 'tanh'"
+    """
+    try:
+        signature = inspect.signature(factory, eval_str=True)
+    except (NameError, ValueError) as error:
+        raise TypeError(f"its signature cannot be read ({error})") from error
+    slots = {}
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    for name, parameter in list(signature.parameters.items())[skip:]:
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            annotation = Any if parameter.annotation is NOTHING else parameter.annotation
+            info = next((meta for meta in _metadata(annotation) if isinstance(meta, FieldInfo)), None)
+            slots[name] = Slot(name, annotation, parameter.default, (info.description if info else None) or "")
+    return Parameters(slots, inspect.Parameter.VAR_KEYWORD in kinds)
+
+
+def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
+    """The value of a node as the slot's type, or every place where it does not fit.
+
+    Lists become tuples where the annotation says tuple, whole numbers become floats where it says float.
+    """
+    nan = [found.place for found in _scalars(node) if isinstance(found.value, float) and math.isnan(found.value)]
+    if nan:
+        return None, [Misfit(place, f"found .nan; expected {slot.expected}") for place in nan]
+    try:
+        return slot.adapter.validate_json(json.dumps(plain(node)), strict=True), []
+    except ValidationError as error:
+        places = [_follow(node, slot.annotation, problem["loc"]) for problem in error.errors(include_url=False)]
+        deepest = max(depth for depth, _, _ in places)
+        found = {id(at): (at, annotation) for depth, at, annotation in places if depth == deepest}
+        return None, [misfit(at, wanted, slot.words if at is node else "") for at, wanted in found.values()]
+
+
+def misfit(node: Node, annotation: Any, words: str = "") -> Misfit:
+    """Says what was found and what was expected, by default in the words of the annotation."""
+    value = plain(node)
+    expected = words or in_words(annotation)
+    if isinstance(value, float) and math.isinf(value):
+        expected = expected.replace("a number", "a finite number", 1)
+    return Misfit(node.place, f"found {shown(node)}; expected {expected}", _advice(node, annotation))
+
+
+def shown(node: Node) -> str:
+    """A value as a person wrote it, shortened, for a message."""
+    if isinstance(node, Scalar):
+        if node.value is None:
+            return "nothing" if not node.text else node.text
+        text = repr(node.text) if isinstance(node.value, str) else node.text
+    elif isinstance(node, Listing):
+        text = "[" + ", ".join(shown(item) for item in node.items[:8]) + (", ..." if len(node.items) > 8 else "") + "]"
+    else:
+        text = "a mapping" if node.entries else "an empty mapping"
+    return text if len(text) <= 60 else text[:56] + " ..."
+
+
+def in_words(annotation: Any) -> str:
+    """What an annotation asks for.
+
+    >>> from pydantic import Field
+    >>> in_words(Annotated[float, Field(gt=0, lt=1)])
+    'a number above 0 and below 1'
+    >>> in_words(Annotated[int, Field(ge=1)] | None)
+    'a whole number, 1 or more, or null'
+    """
+    base, limits = _split(annotation)
+    origin = get_origin(base)
+    if origin is Literal:
+        return _either([f"{value!r}" if isinstance(value, str) else json.dumps(value) for value in get_args(base)])
+    if origin in (Union, types.UnionType):
+        return _either([in_words(choice) for choice in get_args(base)])
+    if base in (int, float):
+        return ("a whole number" if base is int else "a number") + _limits_in_words(limits)
+    if base in (list, tuple, set, frozenset) or origin in (list, tuple, set, frozenset):
+        return _list_in_words(base, limits)
+    if base is str and "min_length" in limits:
+        return "text that is not empty"
+    simple = {str: "text", bool: "true or false", type(None): "null", None: "null", dict: "a mapping", Any: "a value"}
+    if base in simple:
+        return simple[base]
+    if origin in (dict, collections.abc.Mapping):
+        return "a mapping"
+    return f"a {base.__name__}" if isinstance(base, type) else str(base)
+
+
+def _limits_in_words(limits: Mapping[str, Any]) -> str:
+    low, high = limits.get("ge"), limits.get("le")
+    above, below = limits.get("gt"), limits.get("lt")
+    if low is not None and high is not None:
+        return f" from {low:g} to {high}"
+    words = []
+    if above is not None:
+        words.append(f"above {above:g}")
+    if below is not None:
+        words.append(f"below {below:g}")
+    text = " " + " and ".join(words) if words else ""
+    if low is not None:
+        text += f", {low:g} or more"
+    if high is not None:
+        text += f", at most {high:g}"
+    return text
+
+
+def _list_in_words(base: Any, limits: Mapping[str, Any]) -> str:
+    inner = [choice for choice in get_args(base) if choice is not Ellipsis]
+    fixed = (get_origin(base) or base) is tuple and inner and Ellipsis not in get_args(base)
+    if fixed:
+        return f"a list of {len(inner)}: " + ", ".join(in_words(choice) for choice in inner)
+    end = ", not empty" if limits.get("min_length") else ""
+    if not inner:
+        return f"a list{end}"
+    words = in_words(inner[0])
+    for one, many in (("a whole number", "whole numbers"), ("a number", "numbers"), ("text", "texts")):
+        if words.startswith(one):
+            return f"a list of {many}{words.removeprefix(one)}{end}"
+    return f"a list of {words}{end}"
+
+
+def _either(words: list[str]) -> str:
+    if len(words) == 1:
+        return words[0]
+    comma = "," if any("," in word for word in words) or len(words) > 2 else ""
+    return ", ".join(words[:-1]) + f"{comma} or {words[-1]}"
+
+
+def _advice(node: Node, annotation: Any) -> str:
+    """What a person who wrote this probably meant."""
+    choices = _choices(annotation)
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, float) and value.is_integer() and int in choices and abs(value) < 1e15:
+        return f"write {int(value)}"
+    if isinstance(value, str):
+        numbers = int in choices or float in choices
+        if numbers and _is_number(value):
+            return "write it without quotation marks"
+        bare = value.replace("_", "").replace(",", "").strip()
+        if numbers and _is_number(bare):
+            return f"write {bare}"
+        if bool in choices and value.lower() in ("yes", "no", "on", "off"):
+            return "write true" if value.lower() in ("yes", "on") else "write false"
+        words = tuple(word for choice in choices if get_origin(choice) is Literal for word in get_args(choice))
+        if words and all(isinstance(word, str) for word in words):
+            hint = suggestion(value, words).removeprefix("; ")
+            return hint if hint.startswith("did you mean") else ""
+    if isinstance(value, int | float) and str in choices:
+        return f'write "{node.text}"' if isinstance(node, Scalar) else ""
+    if isinstance(node, Scalar) and value is not None and any(_is_list(choice) for choice in choices):
+        return f"write [{node.text}]"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_list(annotation: Any) -> bool:
+    return (get_origin(annotation) or annotation) in (list, tuple)
+
+
+def _choices(annotation: Any) -> list[Any]:
+    """The plain types that an annotation allows."""
+    base, _ = _split(annotation)
+    if get_origin(base) in (Union, types.UnionType):
+        return [choice for part in get_args(base) for choice in _choices(part)]
+    return [base]
+
+
+def _metadata(annotation: Any) -> tuple[Any, ...]:
+    return tuple(annotation.__metadata__) if get_origin(annotation) is Annotated else ()
+
+
+def _split(annotation: Any) -> tuple[Any, dict[str, Any]]:
+    """The type without its annotations, and the limits that they set."""
+    limits: dict[str, Any] = {}
+    while get_origin(annotation) is Annotated:
+        for meta in _metadata(annotation):
+            for part in (meta, *(meta.metadata if isinstance(meta, FieldInfo) else ())):
+                for name in ("gt", "ge", "lt", "le", "min_length"):
+                    if not isinstance(part, FieldInfo) and getattr(part, name, None) is not None:
+                        limits[name] = getattr(part, name)
+        annotation = get_args(annotation)[0]
+    return annotation, limits
+
+
+def _without_none(annotation: Any) -> Any:
+    """The annotation without `None` as a choice; the same object where `None` is none."""
+    if get_origin(annotation) is Annotated:
+        base, *metadata = get_args(annotation)
+        bare = _without_none(base)
+        return annotation if bare is base else Annotated[(bare, *metadata)]
+    if get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation):
+        return functools.reduce(operator.or_, (part for part in get_args(annotation) if part is not type(None)))
+    return annotation
+
+
+def _follow(node: Node, annotation: Any, location: tuple[int | str, ...]) -> tuple[int, Node, Any]:
+    """The node that pydantic's location means, how deep it lies, and the annotation there.
+
+    The names of a union's members, which pydantic puts into locations, lead nowhere and are skipped.
+    """
+    depth = 0
+    for step in location:
+        if isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+            node, annotation = node.items[step], _inside(annotation, step)
+        elif isinstance(node, Table) and isinstance(step, str) and step in node.entries:
+            node, annotation = node.entries[step].value, _inside(annotation, -1)
+        else:
+            continue
+        depth += 1
+    return depth, node, annotation
+
+
+def _inside(annotation: Any, index: int) -> Any:
+    """What a list or mapping type asks of its member at `index` (-1: of a mapping's values)."""
+    for choice in _choices(annotation):
+        inner = get_args(choice)
+        if not inner or get_origin(choice) is Literal:
+            continue
+        if index < 0:
+            return inner[-1]
+        if Ellipsis in inner or get_origin(choice) is not tuple:
+            return inner[0]
+        return inner[index] if index < len(inner) else Any
+    return Any
+
+
+def _scalars(node: Node) -> Iterator[Scalar]:
+    if isinstance(node, Scalar):
+        yield node
+    elif isinstance(node, Listing):
+        for item in node.items:
+            yield from _scalars(item)
+    else:
+        for entry in node.entries.values():
+            yield from _scalars(entry.value)

@@ -1,0 +1,154 @@
+"""Files written whole or not at all: a temporary file in the same folder, flushed to the disk, then renamed.
+
+Whoever looks at the folder sees the earlier file or the complete new one, whatever happens to the writer. Temporary
+files left by killed processes start with a dot and end in `.tmp`; no reader takes them for records, and
+`clean_folder` removes those whose writer is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from dpbench.errors import DpbenchError
+
+SUFFIX = ".tmp"
+_NAME = re.compile(r"^\..+\.(?P<place>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}\.tmp$")
+_FORGOTTEN_SECONDS = 24 * 3600.0  # a temporary file from another machine counts as left behind after a day
+_FULL = {errno.ENOSPC, errno.EFBIG} | ({errno.EDQUOT} if hasattr(errno, "EDQUOT") else set())
+_CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that cannot flush a folder
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write `content` to `path`, whole or not at all, creating the folder; the file is on the disk on return.
+
+    Raises DpbenchError when the disk is full or the folder cannot be written; then an earlier file of that name is
+    untouched and nothing half-written stays behind.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "a.txt", b"whole").read_bytes()
+    b'whole'
+    """
+    with writing(path) as file:
+        file.write(content)
+    return path
+
+
+def write_text(path: Path, content: str) -> Path:
+    """Like `write_bytes`, for text in UTF-8 with its newlines as they are."""
+    return write_bytes(path, content.encode("utf-8"))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file to write to; it takes the name `path` when the block ends without an error.
+
+    Errors of the operating system, in the block or afterwards, become DpbenchError; any error (Ctrl-C too) removes
+    the temporary file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with writing(Path(folder) / "weights.bin") as file:
+    ...         _ = file.write(b"1234")
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['weights.bin']
+    """
+    temporary = path.with_name(f".{path.name}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        _discard(temporary)
+        raise write_error(path, error) from error
+    except BaseException:
+        _discard(temporary)
+        raise
+
+
+def write_error(path: Path, error: OSError) -> DpbenchError:
+    """The message for a person whose disk is full or whose folder is closed."""
+    why = error.strerror or str(error)
+    if error.errno in _FULL:
+        advice = "the disk (or your quota) is full: free some space, or choose another folder with --out"
+    elif error.errno in _CLOSED:
+        advice = "the folder cannot be written: change its permissions, or choose another folder with --out"
+    elif isinstance(error, FileExistsError | NotADirectoryError):
+        advice = f"a file stands where the folder {path.parent} should be: move it, or choose another --out"
+    else:
+        advice = "check the folder, or choose another one with --out"
+    return DpbenchError(f"cannot write {path}: {why}; nothing was written there; {advice}")
+
+
+def clean_folder(folder: Path) -> tuple[Path, ...]:
+    """Remove the temporary files that killed writers left in `folder`; those of live writers stay.
+
+    Returns the paths removed. A folder that is absent or cannot be written is left as it is: strays are harmless.
+    """
+    removed = []
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            found = _NAME.match(path.name)
+            if found and _is_left_behind(path, found["place"], int(found["pid"])):
+                path.unlink(missing_ok=True)
+                removed.append(path)
+    return tuple(removed)
+
+
+def _is_left_behind(path: Path, place: str, pid: int) -> bool:
+    if place == _place() and sys.platform != "win32":
+        try:
+            os.kill(pid, 0)  # signal 0 only asks whether the process exists
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass  # it exists and belongs to somebody else
+    return time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS
+
+
+def _discard(path: Path) -> None:
+    # The error that brought us here is the one to report; a stray is ignored by readers and cleaned by the next writer.
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the folder's entry, so that the new name survives a power cut where the file system can promise that."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+@cache
+def _place() -> str:
+    """Where a process number means something: this machine and, on Linux, this container's process namespace."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""Checks: one file each; one property, tested on a subject, gives a verdict."""

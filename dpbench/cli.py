@@ -1,0 +1,493 @@
+"""The command line: one verb per stage, thin."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import dpbench
+from dpbench.errors import DpbenchError
+
+if TYPE_CHECKING:
+    from dpbench.plan import Choices
+    from dpbench.runner import Watcher
+
+Verb = Callable[..., Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. Exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C."""
+    try:
+        status = cli.main(args=arguments, prog_name="dpbench", standalone_mode=False)
+    except DpbenchError as error:
+        click.echo(str(error), err=True)
+        status = getattr(error, "exit_status", 2)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        status = 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(dpbench.__version__, prog_name="dpbench")
+def cli() -> None:
+    """Is this ε true, and what did it buy?
+
+    dpbench trains models with differential privacy as YAML specs say, accounts for them, holds the results against
+    what was printed, and writes one report.
+
+    \b
+    Examples:
+      dpbench run specs/                  train what has no record yet, then write reports/report.html
+      dpbench plan specs/                 what would run, and why
+      dpbench data list                   which datasets are here, and how to get the others
+      dpbench report                      write the report again from the records
+    """
+
+
+def spec_options(verb: Verb) -> Verb:
+    """The options that choose runs; the same for `run` and `plan`."""
+    for option in reversed(
+        [
+            click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path)),
+            click.option(
+                "--out",
+                type=click.Path(path_type=Path),
+                default="reports",
+                show_default=True,
+                help="Folder of records, checkpoints and the report.",
+            ),
+            click.option(
+                "--data",
+                type=click.Path(path_type=Path),
+                help="Folder of datasets (else $DPBENCH_DATA, else a cache folder).",
+            ),
+            click.option(
+                "--only",
+                multiple=True,
+                metavar="PATTERN",
+                help="Only specs whose name, label or file name matches, such as 'bu2020*'. Repeatable.",
+            ),
+            click.option(
+                "--seeds",
+                metavar="N|LIST",
+                callback=_seeds,
+                help="The first N seeds of each spec, or a list such as 3,5,8.",
+            ),
+            click.option(
+                "--device",
+                metavar="DEVICE",
+                help="cpu or cuda[:n]; overrides `needs: gpu`. Default: cuda where there is one, else cpu.",
+            ),
+            click.option("--force", is_flag=True, help="Run again what has a record."),
+            click.option("--stale", is_flag=True, help="Run again what has a record made by other code."),
+            click.option(
+                "--smoke", is_flag=True, help="Two steps of every run that the data allow; leaves nothing behind."
+            ),
+        ]
+    ):
+        verb = option(verb)
+    return verb
+
+
+def _seeds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...] | int | None:
+    if value is None:
+        return None
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: expected a number of seeds such as 3, or a list such as 0,1,5") from None
+    if "," in value:
+        if len(set(numbers)) != len(numbers) or not all(0 <= n < 2**32 for n in numbers):
+            raise click.BadParameter(f"{value!r}: expected different whole numbers from 0 to 2^32 - 1")
+        return tuple(numbers)
+    if numbers[0] < 1:
+        raise click.BadParameter(f"{value!r}: expected at least 1 seed (for the seed 0 alone write '0,')")
+    return numbers[0]
+
+
+def _choices(options: dict[str, Any]) -> Choices:
+    from dpbench.plan import Choices
+
+    device = options["device"]
+    if device is not None:
+        _check_device(device)
+    return Choices(
+        only=tuple(options["only"]),
+        force=options["force"],
+        stale=options["stale"],
+        smoke=options["smoke"],
+        seeds=options["seeds"],
+        device=device,
+        data=options["data"],
+    )
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or (kind == "cpu" and number):
+        raise DpbenchError(f"--device {device}: expected cpu, cuda or cuda:n")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise DpbenchError(f"--device {device}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
+
+
+def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
+    if specs:
+        return specs
+    if Path("specs").is_dir():
+        return (Path("specs"),)
+    raise click.UsageError("name a spec file or a folder of them, such as specs/ (there is no folder specs here)")
+
+
+@cli.command()
+@spec_options
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop; the same as `dpbench plan`.")
+@click.option("--download", is_flag=True, help="Fetch absent datasets first; without it nothing is downloaded.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first run that fails.")
+@click.option(
+    "--places-per-call",
+    type=click.IntRange(min=1),
+    help="Batch places of all runs of a stack per call, when memory is short; changes no number.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Only the summary.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
+def run(specs: tuple[Path, ...], **options: Any) -> int:
+    """Train what has no record yet, account for it, write the report.
+
+    SPECS are files or folders; without any, the folder specs/. Ctrl-C keeps finished runs and the place of unfinished
+    ones; the same command goes on from there.
+
+    \b
+    Examples:
+      dpbench run specs/
+      dpbench run specs/quickstart --seeds 2 --out /tmp/try
+      dpbench run specs/bu2020 --device cpu --seeds 1 --data ~/datasets
+      dpbench run specs/ --only 'quickstart*' --force
+      dpbench run specs/ --smoke
+    """
+    paths = _specs_or_default(specs)
+    if options["dry_run"]:
+        return _show_plan(paths, options)
+    from dpbench.runner import run as run_job
+    from dpbench.terminal import emit, summary_text
+
+    if options["download"]:
+        _download_for(paths, options["data"])
+    with _asked_to_stop() as stop:
+        summary = run_job(
+            paths,
+            out=options["out"],
+            choices=_choices(options),
+            fail_fast=options["fail_fast"],
+            places_per_call=options["places_per_call"],
+            watcher=_watcher(options["quiet"], options["as_json"]),
+            stop=stop,
+        )
+    if options["as_json"]:
+        emit(
+            "summary",
+            finished=len(summary.finished),
+            exists=summary.count("exists"),
+            stale=summary.count("stale"),
+            skipped=summary.count("skip"),
+            failed=[{"run_key": f.run.key, "error": f.error, "log": f.log and str(f.log)} for f in summary.failures],
+            unfinished=len(summary.unfinished),
+            interrupted=summary.interrupted,
+            seconds=round(summary.seconds, 3),
+            report=[str(path) for path in summary.report],
+            exit_status=summary.exit_status,
+        )
+    else:
+        click.echo(summary_text(summary, _same_command()))
+    return summary.exit_status
+
+
+@cli.command()
+@spec_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per run.")
+def plan(specs: tuple[Path, ...], **options: Any) -> int:
+    """Show every run with its calibrated noise, ε and steps, why it will run or not, and the time it will take.
+
+    \b
+    Examples:
+      dpbench plan specs/
+      dpbench plan specs/bu2020 --device cpu --json
+    """
+    return _show_plan(_specs_or_default(specs), options)
+
+
+def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from dpbench.plan import make_plan
+    from dpbench.records import Store
+    from dpbench.spec import load_specs
+    from dpbench.terminal import emit, plan_line, plan_table, run_facts
+
+    made = make_plan(load_specs(list(paths)), Store(options["out"]), _choices(options))
+    if options["as_json"]:
+        for one in made.runs:
+            emit("planned", **run_facts(one))
+    else:
+        console = Console(soft_wrap=False)
+        console.print(plan_table(made), markup=False)
+        console.print(plan_line(made), markup=False, highlight=False)
+    return 0
+
+
+@cli.command()
+@click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default="reports",
+    show_default=True,
+    help="Folder whose records are shown.",
+)
+@click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
+def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
+    """Write report.html, report.tex and the CSV files again from the records; needs no network and trains nothing.
+
+    SPECS (without any, the folder specs/ if there is one) say what is printed beside the records' numbers.
+
+    \b
+    Examples:
+      dpbench report
+      dpbench report specs/bu2020 --out reports/published
+    """
+    from dpbench.plan import Choices, make_plan
+    from dpbench.records import Store
+    from dpbench.runner import write_reports
+    from dpbench.spec import load_specs
+
+    store = Store(out)
+    if not store.existing() and not store.failures():
+        raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
+    paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
+    made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
+    written = write_reports(store, made)
+    for path in written:
+        click.echo(f"wrote {path}")
+    if open_it:
+        click.launch(str(written[0]))
+    return 0
+
+
+@cli.command()
+@click.argument("first", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("second", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per difference.")
+def diff(first: Path, second: Path, as_json: bool) -> int:
+    """Compare two folders of records: results, times, environments, and what is only in one.
+
+    \b
+    Example:
+      dpbench diff reports /tmp/other
+    """
+    from rich.console import Console
+
+    from dpbench.records import Store
+    from dpbench.terminal import diff_table, emit
+    from dpbench.verification import diff as compare
+
+    found = compare(Store(first).runs(), Store(second).runs())
+    if as_json:
+        for row in found:
+            emit("difference", **row.to_json())
+    else:
+        Console().print(diff_table(found), markup=False)
+    return 0
+
+
+@cli.command()
+def schema() -> int:
+    """Print the JSON Schema of spec files, for your editor.
+
+    \b
+    Example:
+      dpbench schema > dpbench.schema.json
+      # then write as the first line of a spec:  # yaml-language-server: $schema=dpbench.schema.json
+    """
+    from dpbench.schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    return 0
+
+
+@cli.group()
+def data() -> None:
+    """Datasets: which are here, get them, check them.
+
+    \b
+    Examples:
+      dpbench data list
+      dpbench data fetch mnist --data ~/datasets
+      dpbench data check
+    """
+
+
+def data_options(verb: Verb) -> Verb:
+    verb = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(verb)
+    place = "Folder of datasets (else $DPBENCH_DATA, else a cache folder)."
+    verb = click.option("--data", "folder", type=click.Path(path_type=Path), help=place)(verb)
+    return click.argument("names", nargs=-1)(verb)
+
+
+@data.command("list")
+@data_options
+def data_list(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
+    """Say of each dataset what it is, whether it is here, and how to get it.
+
+    \b
+    Example:
+      dpbench data list --data ~/datasets
+    """
+    from dpbench.data import describe, summary
+    from dpbench.terminal import emit
+
+    for source in _sources(names):
+        if as_json:
+            emit("dataset", **summary(source, folder))
+        else:
+            click.echo(describe(source, folder) + "\n")
+    return 0
+
+
+@data.command("fetch")
+@data_options
+def data_fetch(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
+    """Download the files of the named datasets that are missing or corrupt; each is held to its SHA-256.
+
+    \b
+    Example:
+      dpbench data fetch mnist fashion_mnist --data ~/datasets
+    """
+    if not names:
+        raise click.UsageError("name the datasets to fetch, such as: dpbench data fetch mnist")
+    from dpbench.terminal import emit
+
+    for source in _sources(names):
+        for path in _fetch(source, folder):
+            emit("fetched", dataset=source.name, file=str(path)) if as_json else click.echo(f"fetched {path}")
+        if not as_json:
+            click.echo(f"{source.name} is complete")
+    return 0
+
+
+@data.command("check")
+@data_options
+def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
+    """Read every file of the datasets and hold it to its SHA-256. Exit status 1 when one is corrupt.
+
+    \b
+    Example:
+      dpbench data check mnist
+    """
+    from dataclasses import asdict
+
+    from dpbench.data import check
+    from dpbench.terminal import emit
+
+    corrupt = False
+    for source in _sources(names):
+        for status in check(source, folder):
+            corrupt |= status.state == "corrupt"
+            if as_json:
+                emit("file", dataset=source.name, **asdict(status))
+            else:
+                hashes = (
+                    f": expected SHA-256 {status.expected}, found {status.found}" if status.state == "corrupt" else ""
+                )
+                click.echo(f"{status.state:<8} {source.name}: {status.place}{hashes}")
+    return 1 if corrupt else 0
+
+
+def _sources(names: Sequence[str]) -> list[Any]:
+    from dpbench.catalog import catalog
+    from dpbench.data import find_dataset
+
+    return [find_dataset(name) for name in (names or sorted(catalog("datasets")))]
+
+
+def _fetch(source: Any, folder: Path | None) -> tuple[Path, ...]:
+    """Fetch with a bar for each file where there is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from dpbench.data import fetch
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(path: str, done: int, total: int) -> None:
+            if path not in tasks:
+                tasks[path] = bars.add_task(path, total=total)
+            bars.update(tasks[path], completed=done, total=total)
+
+        fetched: tuple[Path, ...] = fetch(source, folder, progress)
+        return fetched
+
+
+def _download_for(paths: tuple[Path, ...], folder: Path | None) -> None:
+    from dpbench.plan import dataset_source
+    from dpbench.spec import load_specs
+
+    for source in {spec.dataset.name: dataset_source(spec) for spec in load_specs(list(paths))}.values():
+        if source.missing(folder):
+            _fetch(source, folder)
+
+
+def _watcher(quiet: bool, as_json: bool) -> Watcher:
+    from rich.console import Console
+
+    from dpbench.runner import Watcher
+    from dpbench.terminal import BarWatcher, JsonWatcher, LineWatcher
+
+    if as_json:
+        return JsonWatcher()
+    if quiet:
+        return Watcher()
+    return BarWatcher(Console(stderr=True)) if sys.stderr.isatty() else LineWatcher()
+
+
+def _same_command() -> str:
+    """The command that goes on with this one; what has a record now is not forced again."""
+    return shlex.join(["dpbench", *(part for part in sys.argv[1:] if part != "--force")])
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """A function that turns true after the first Ctrl-C (or SIGTERM); the second one ends the program at once."""
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        click.echo("\nStopping after this step; press Ctrl-C again to stop at once.", err=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

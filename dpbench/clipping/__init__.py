@@ -1,0 +1,1 @@
+"""Clipping engines: one file each; per-example clipped gradient sums."""

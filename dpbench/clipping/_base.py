@@ -1,0 +1,43 @@
+"""What every clipping engine takes and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpbench.functional import Network
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of one step: inputs (R, B, ...), targets (R, B), and which places are filled (R, B)."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask_RB: Tensor
+
+    def part(self, start: int, stop: int) -> Examples:
+        return Examples(self.inputs[:, start:stop], self.targets[:, start:stop], self.mask_RB[:, start:stop])
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Sum over the batch of per-example gradients scaled to norm at most C, with each norm and loss before clipping.
+
+    `sum_RP` (R, P); `norm_RB` and `loss_RB` (R, B), 0 at empty places.
+    """
+
+    sum_RP: Tensor
+    norm_RB: Tensor
+    loss_RB: Tensor
+
+
+# (network, theta_RP, examples, clip_R, places per call) -> Clipped; the last argument never changes the result
+ClippedSum = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
+
+
+def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:
+    """1 / max(1, norm / C), and 0 at empty places (`001_*`, Algorithm 1: the clip step)."""
+    return mask_RB / (norm_RB / clip_R[:, None].to(norm_RB.dtype)).clamp_min(1.0)

@@ -1,0 +1,1 @@
+"""Datasets: one file each; canonical files in, tensors out."""

@@ -1,0 +1,282 @@
+"""Figures of a report as inline SVG: drawn by matplotlib, then made to follow the page.
+
+The page's style decides fonts and colours (light, dark, print): matplotlib draws in stand-in colours, which become the
+style's variables. No `style` attribute, style sheet, script or link is left, so the page's content policy can forbid
+them. Series differ in colour, marker and line, so that they can be told apart without colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree
+
+SERIES = 8  # distinct styles; more series start again with another line
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)))
+_STAND_INS = tuple(f"#0{digit}f0f{digit}" for digit in range(SERIES))
+_INK, _FAINT, _GRID, _PAPER = "#fa0001", "#fa0002", "#fa0003", "#fa0004"
+_COLOURS = {
+    **{colour: f"var(--s{number})" for number, colour in enumerate(_STAND_INS)},
+    _INK: "var(--ink)",
+    _FAINT: "var(--faint)",
+    _GRID: "var(--rule)",
+    _PAPER: "var(--paper)",
+}
+_RC: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dpbench",
+    "text.parse_math": False,
+    "font.size": 10.0,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "text.color": _INK,
+    "axes.unicode_minus": True,
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value with its interval, in the axes' units. `hollow`: printed by somebody else, not measured here."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One row or spec: a line (with a band where intervals are known) and points on top; `style` counts from 0."""
+
+    style: int
+    line: tuple[Point, ...] = ()
+    points: tuple[Point, ...] = ()
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What to draw. `levels`: horizontal reference lines (y, low, high, text)."""
+
+    id: str
+    title: str
+    description: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    levels: tuple[tuple[float, float | None, float | None, str], ...] = ()
+    logarithmic: bool = False
+    width: float = 400.0
+    height: float = 270.0
+    room: float = field(default=1.0)  # how much of the way below the lowest final value is shown, times their range
+
+
+def draw(figure: Figure) -> str:
+    """The figure as an `<svg>` element. Its texts are escaped; its ids start with the figure's own id."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    with mpl.rc_context(_RC):
+        canvas = Canvas(figsize=(figure.width / 72, figure.height / 72), layout="constrained")
+        axes = canvas.add_subplot()
+        for level, low, high, text in figure.levels:
+            _draw_level(axes, level, low, high, text)
+        for series in figure.series:
+            _draw_series(axes, series)
+        axes.set_xlabel(figure.x_label)
+        axes.set_ylabel(figure.y_label)
+        _limits(axes, figure)
+        file = io.StringIO()
+        canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return inline_svg(file.getvalue(), figure.id, figure.title, figure.description)
+
+
+def swatch(style: int) -> Mapping[str, str]:
+    """How a series looks in a legend: its colour's variable, a path for its marker and a dash pattern."""
+    marker = {
+        "o": "M4 0A4 4 0 1 0-4 0A4 4 0 1 0 4 0Z",
+        "s": "M-3.5-3.5H3.5V3.5H-3.5Z",
+        "^": "M0-4.4 4.2 3.4H-4.2Z",
+        "D": "M0-4.7 4.7 0 0 4.7-4.7 0Z",
+        "v": "M0 4.4 4.2-3.4H-4.2Z",
+        "P": "M-1.5-4.3H1.5V-1.5H4.3V1.5H1.5V4.3H-1.5V1.5H-4.3V-1.5H-1.5Z",
+        "X": "M-4-2-2-4 0-2 2-4 4-2 2 0 4 2 2 4 0 2-2 4-4 2-2 0Z",
+        "*": "M0-5 1.3-1.7 4.8-1.5 2.1.7 3 4.1 0 2.2-3 4.1-2.1.7-4.8-1.5-1.3-1.7Z",
+    }[_MARKERS[style % SERIES]]
+    line = _LINES[(style // SERIES + style) % len(_LINES)]
+    dashes = "" if isinstance(line, str) else " ".join(f"{1.5 * float(part):g}" for part in line[1])
+    return {"colour": f"var(--s{style % SERIES})", "marker": marker, "dashes": dashes}
+
+
+def _draw_level(axes: Any, level: float, low: float | None, high: float | None, text: str) -> None:
+    if low is not None and high is not None:
+        axes.axhspan(low, high, color=_FAINT, alpha=0.15, linewidth=0)
+    axes.axhline(level, color=_FAINT, linestyle=(0, (4, 2)), linewidth=1.1)
+    if text:
+        axes.annotate(
+            text,
+            (0.99, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, -3),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=9,
+        )
+
+
+def _draw_series(axes: Any, series: Series) -> None:
+    colour = _STAND_INS[series.style % SERIES]
+    marker = _MARKERS[series.style % SERIES]
+    dashes = _LINES[(series.style // SERIES + series.style) % len(_LINES)]
+    if series.line:
+        xs, ys = [point.x for point in series.line], [point.y for point in series.line]
+        axes.plot(xs, ys, color=colour, linestyle=dashes, linewidth=1.3, alpha=0.85)
+        band = [point for point in series.line if point.low is not None]
+        if len(band) > 1:
+            lows, highs = [point.low for point in band], [point.high for point in band]
+            axes.fill_between([point.x for point in band], lows, highs, color=colour, alpha=0.14, linewidth=0)
+    solid = [point for point in series.points if not point.hollow]
+    if series.joined and len(solid) > 1:
+        axes.plot([p.x for p in solid], [p.y for p in solid], color=colour, linestyle=dashes, linewidth=1.3)
+    for point in series.points:
+        if point.hollow:
+            axes.plot([point.x], [point.y], "D", markersize=8, markerfacecolor="none", markeredgecolor=colour, zorder=4)
+            continue
+        if point.low is not None and point.high is not None:
+            axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.6, zorder=4)
+            axes.plot([point.x] * 2, [point.low, point.high], "_", color=colour, markersize=6, zorder=4)
+        style = {"markersize": 6.5, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
+        axes.plot([point.x], [point.y], marker, color=colour, zorder=5, **style)
+
+
+def _limits(axes: Any, figure: Figure) -> None:
+    """Show where training ended, not where it began: the first steps may leave the picture at the bottom."""
+    ends = [p for series in figure.series for p in (series.points or series.line[-1:])]
+    values = [y for p in ends for y in (p.y, p.low, p.high) if y is not None] + [level[0] for level in figure.levels]
+    if values:
+        low, high = min(values), max(values)
+        span = max(high - low, 1.0)
+        axes.set_ylim(max(-2.0, low - figure.room * span - 0.3), min(high + 0.12 * span, 101.5))
+    xs = [p.x for p in ends if p.x > 0]
+    if figure.logarithmic and xs:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+        axes.set_xscale("log")
+        axes.set_xlim(min(xs) / 2.2, max(xs) * 1.25)
+        few = max(xs) / min(xs) < 300
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    elif xs:
+        axes.set_xlim(0, max(xs) * 1.06)
+
+
+# From matplotlib's file to an element of the page.
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_XLINK = "{http://www.w3.org/1999/xlink}"
+_KEPT = {
+    "fill",
+    "fill-opacity",
+    "fill-rule",
+    "opacity",
+    "stroke",
+    "stroke-dasharray",
+    "stroke-dashoffset",
+    "stroke-linecap",
+    "stroke-linejoin",
+    "stroke-miterlimit",
+    "stroke-opacity",
+    "stroke-width",
+    "text-anchor",
+    "font-size",
+}
+_URL = re.compile(r"url\(#([^)]+)\)")
+
+
+def inline_svg(text: str, prefix: str, title: str, description: str) -> str:
+    """A whole SVG file as an element for a page: named for screen readers, without styles, links and foreign ids."""
+    root = ElementTree.fromstring(text)
+    plain = _plain(root, prefix)
+    assert plain is not None
+    for name in ("width", "height", "version"):
+        plain.attrib.pop(name, None)
+    plain.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc", "stroke-linejoin": "round"}
+    for name, content in (("desc", description), ("title", title)):
+        element = ElementTree.Element(name, {"id": f"{prefix}-{name}"})
+        element.text = content
+        plain.insert(0, element)
+    return ElementTree.tostring(plain, encoding="unicode", short_empty_elements=True)
+
+
+def _plain(element: ElementTree.Element, prefix: str) -> ElementTree.Element | None:
+    tag = element.tag.removeprefix(_SVG)
+    if tag in ("metadata", "style", "script", "a", "image", "foreignObject"):
+        return None
+    copy = ElementTree.Element(tag, dict(_attributes(element, prefix)))
+    copy.text = element.text if tag in ("text", "tspan") else None
+    for child in element:
+        kept = _plain(child, prefix)
+        if kept is not None:
+            copy.append(kept)
+    if tag == "defs" and not len(copy):
+        return None
+    return copy
+
+
+def _attributes(element: ElementTree.Element, prefix: str) -> Iterable[tuple[str, str]]:
+    for name, value in element.attrib.items():
+        name = name.removeprefix(_XLINK)
+        if name == "style":
+            yield from _from_style(value, prefix)
+        elif name == "id":
+            yield name, f"{prefix}-{value}"
+        elif name == "href":
+            yield name, f"#{prefix}-{value.removeprefix('#')}"
+        elif not name.startswith("{"):
+            yield name, _mapped(value, prefix)
+
+
+def _from_style(style: str, prefix: str) -> Iterable[tuple[str, str]]:
+    for part in style.split(";"):
+        name, _, value = part.partition(":")
+        name, value = name.strip(), value.strip()
+        if name == "font":  # the shorthand of older versions of matplotlib; the page chooses the family
+            size = re.search(r"([\d.]+)px", value)
+            if size:
+                yield "font-size", size[1]
+        elif name in _KEPT:
+            yield name, _mapped(value.removesuffix("px"), prefix)
+
+
+def _mapped(value: str, prefix: str) -> str:
+    return _COLOURS.get(value.lower(), _URL.sub(rf"url(#{prefix}-\1)", value))
+
+
+def is_finite(*values: float | None) -> bool:
+    """All of them are numbers, none infinite."""
+    return all(value is not None and math.isfinite(value) for value in values)
+
+
+def each(function: Callable[[Figure], str], figures: Sequence[Figure]) -> dict[str, str]:
+    """Figure id to drawing."""
+    return {figure.id: function(figure) for figure in figures}

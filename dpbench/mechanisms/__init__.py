@@ -1,0 +1,1 @@
+"""Mechanisms: one file each, composed of the stages sample, gradient, clip, noise, update."""

@@ -1,0 +1,38 @@
+"""NoisyAdam (`001_*`, Algorithm 2): NoisySGD's noisy gradient, Adam's update.
+
+| paper | here |
+| --- | --- |
+| p | sampling_rate |
+| R | clip_norm |
+| σ | noise_multiplier (relative to R) |
+| η_t | learning_rate (constant) |
+| β1, β2, ξ | beta1, beta2, offset |
+| m_0, u_0 | 0 |
+
+Ledger: as NoisySGD's; the update is post-processing. The paper prints no bias correction; `bias_correction` adds it.
+"""
+
+from __future__ import annotations
+
+from dpbench.catalog import find
+from dpbench.pipeline import Pipeline
+from dpbench.stages import Adam
+
+NUMERICS = 1
+
+
+def mechanism(
+    *,
+    clipping: str = "vmap",
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    offset: float = 1e-8,
+    bias_correction: bool = False,
+) -> Pipeline:
+    """`clipping` names an engine of the catalog.
+
+    >>> mechanism().update.beta2
+    0.999
+    """
+    engine = find("clipping", clipping).load()
+    return Pipeline(clipped_sum=engine, update=Adam(beta1, beta2, offset, bias_correction), gaussian=True)

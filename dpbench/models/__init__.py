@@ -1,0 +1,1 @@
+"""Models: one file each; a factory that returns a torch module."""

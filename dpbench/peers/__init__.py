@@ -1,0 +1,1 @@
+"""Peers: one adapter each to another library (optional extras)."""

@@ -1,0 +1,457 @@
+"""From specs to a plan: noise calibrated, runs hashed, stacked and priced, and why each run is or is not needed."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpbench.accounting import account, calibrate, steps_from_epochs
+from dpbench.catalog import Entry, find
+from dpbench.data import DatasetSource, data_folder, fetch_command, find_dataset
+from dpbench.errors import DpbenchError, Problem, ProblemsError
+from dpbench.events import Composition
+from dpbench.provenance import code_hash
+from dpbench.records import Store
+from dpbench.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpbench.pipeline import Mechanism
+
+# The files that take part in every run; a run adds those of its mechanism, model and clipping engine.
+CORE = (
+    "dpbench.randomness",
+    "dpbench.stages",
+    "dpbench.functional",
+    "dpbench.pipeline",
+    "dpbench.clipping._base",
+)
+MOST_PER_STACK = 16
+
+Action = Literal["train", "exists", "stale", "skip"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: a spec, a seed, and every number that the run depends on.
+
+    `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
+    `epsilon` at the budget's δ by the accountant that calibrates; `action` and `reason` say what will happen to it;
+    `estimate` is seconds on `device`, None where unknown; `sources` are hashes of the code that takes part.
+    """
+
+    spec: Spec
+    seed: int
+    key: str
+    resolved: Mapping[str, Any]
+    examples: int
+    sampling_rate: float
+    steps: int
+    learning_rate: float
+    clip_norm: float | None
+    noise_multiplier: float | None
+    epsilon: float | None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    action: Action = "train"
+    reason: str = ""
+    device: str = "cpu"
+    estimate: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The run's name for people: spec, row or grid point, seed."""
+        return " ".join(filter(None, [self.spec.name, self.spec.label and f"[{self.spec.label}]", f"seed {self.seed}"]))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Runs that step together: the same dataset, model and mechanism."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def title(self) -> str:
+        names = list(dict.fromkeys(run.spec.name for run in self.runs))
+        return f"{', '.join(names)} ({len(self.runs)} run{'s' if len(self.runs) != 1 else ''})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of the given specs, in their order, and the stacks of those that will be trained."""
+
+    runs: tuple[Run, ...]
+    stacks: tuple[Stack, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the person at the command line chose; nothing here is part of a run's key but `seeds`."""
+
+    only: tuple[str, ...] = ()
+    force: bool = False
+    stale: bool = False
+    smoke: bool = False
+    seeds: tuple[int, ...] | int | None = None
+    device: str | None = None  # given by hand; overrides `needs: gpu`
+    data: Path | None = None
+
+
+def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
+    """Resolve every run of `specs` and decide what happens to it.
+
+    Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
+    the data, a model that cannot be built), DpbenchError when `only` matches nothing.
+    """
+    problems: list[Problem] = []
+    runs: list[Run] = []
+    known = store.existing()
+    gpu = _gpu() if choices.device is None else None
+    for spec in specs:
+        if choices.only and not any(_matches(spec, pattern) for pattern in choices.only):
+            continue
+        try:
+            runs += resolve(spec, _seeds(spec, choices.seeds))
+        except (DpbenchError, ValueError, TypeError) as error:
+            problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(str(error).splitlines())))
+    if problems:
+        raise ProblemsError(problems)
+    if choices.only and not runs:
+        names = ", ".join(dict.fromkeys(spec.name for spec in specs))
+        raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
+    device = choices.device or gpu or "cpu"
+    decided = tuple(_decide(run, known.get(run.key), choices, device, has_gpu=bool(gpu)) for run in runs)
+    priced = _priced(decided, known.values())
+    return Plan(priced, _stacks(priced))
+
+
+def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
+    """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
+    source = dataset_source(spec)
+    examples = source.train_size
+    training, budget = spec.training, spec.budget
+    if training.batch_size is not None:
+        if training.batch_size > examples:
+            raise DpbenchError(
+                f"batch_size = {training.batch_size}: larger than the {examples} examples of {source.name}"
+            )
+        rate = training.batch_size / examples
+    else:
+        assert training.sampling_rate is not None
+        rate = training.sampling_rate
+    if training.steps is not None:
+        steps = training.steps
+    elif training.batch_size is not None:
+        steps = steps_from_epochs(training.epochs, examples, training.batch_size)
+    else:
+        steps = steps_from_epochs(training.epochs, 1, rate)
+
+    mechanism = build_mechanism(spec)
+    sigma: float | None = None
+    epsilon: float | None = None
+    if budget is not None:
+        ledger = partial(_ledger, mechanism, rate, steps)
+        if budget.noise_multiplier is not None:
+            sigma = float(budget.noise_multiplier)
+        else:
+            assert budget.epsilon is not None
+            sigma = _calibrated(
+                spec.mechanism.name, rate, steps, budget.epsilon, budget.delta, budget.calibrate_with, ledger
+            )
+        (guarantee,) = account(ledger(sigma), delta=budget.delta, accountants=[budget.calibrate_with])
+        epsilon = guarantee.epsilon.value if guarantee.epsilon else None
+
+    entries = _entries(spec)
+    model_builder(spec, source)()  # a model that cannot be built is refused here, before anything runs
+    resolved: dict[str, Any] = {
+        "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
+        "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},
+        "mechanism": {"name": spec.mechanism.name, "parameters": _full(entries[1], spec.mechanism.parameters)},
+        "sampling_rate": rate,
+        "steps": steps,
+        "learning_rate": float(training.learning_rate),
+        "clip_norm": None if training.clip_norm is None else float(training.clip_norm),
+        "noise_multiplier": sigma,
+    }
+    modules = _modules(entries)
+    resolved["numerics"] = {name: _numerics(name) for name in modules}
+    sources = {name: code_hash(name) for name in modules}
+    runs = []
+    for seed in seeds:
+        content = {**resolved, "seed": seed}
+        runs.append(
+            Run(
+                spec=spec,
+                seed=seed,
+                key=run_key(content),
+                resolved=content,
+                examples=examples,
+                sampling_rate=rate,
+                steps=steps,
+                learning_rate=float(training.learning_rate),
+                clip_norm=training.clip_norm,
+                noise_multiplier=sigma,
+                epsilon=epsilon,
+                sources=sources,
+            )
+        )
+    return runs
+
+
+def run_key(resolved: Mapping[str, Any]) -> str:
+    """SHA-256 of the resolved run as canonical JSON: only what may change trained numbers.
+
+    >>> run_key({"seed": 0, "steps": 2}) == run_key({"steps": 2, "seed": 0})
+    True
+    """
+    return hashlib.sha256(json.dumps(_plain(resolved), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def dataset_source(spec: Spec) -> DatasetSource:
+    """The spec's dataset, not loaded (a factory of somebody's own is called once)."""
+    key = (spec.dataset.name, json.dumps(_plain(dict(spec.dataset.parameters)), sort_keys=True))
+    if key not in _SOURCES:
+        _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
+    return _SOURCES[key]
+
+
+_SOURCES: dict[tuple[str, str], DatasetSource] = {}
+
+
+def model_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
+    """A function that builds the spec's model anew for the shape and classes of its dataset."""
+    factory = find("models", spec.model.name).load()
+    return partial(factory, tuple(source.input_shape), source.classes, **spec.model.parameters)
+
+
+def build_mechanism(spec: Spec) -> Mechanism:
+    """The spec's mechanism with its parameters."""
+    mechanism: Mechanism = find("mechanisms", spec.mechanism.name).load()(**spec.mechanism.parameters)
+    return mechanism
+
+
+def context(run: Run) -> dict[str, Any]:
+    """What a record says about the spec that asked for the run; shown by the report, never keyed."""
+    spec, budget = run.spec, run.spec.budget
+    published = None if spec.published is None else spec.published.to_json()
+    return {
+        "name": spec.name,
+        "label": spec.label,
+        "file": spec.file,
+        "source": spec.source,
+        "published": published,
+        "accountants": list(spec.accountants),
+        "needs": list(spec.needs),
+        "reduced": spec.reduced,
+        "tuned": spec.tuned,
+        "delta": None if budget is None else budget.delta,
+        "target_epsilon": None if budget is None else budget.epsilon,
+        "calibrate_with": None if budget is None or budget.epsilon is None else budget.calibrate_with,
+    }
+
+
+def _ledger(mechanism: Mechanism, rate: float, steps: int, sigma: float) -> Composition:
+    ledger = mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=steps)
+    if ledger is None:
+        raise DpbenchError("budget: expected none, because the mechanism is not private")
+    return ledger
+
+
+_CALIBRATED: dict[tuple[object, ...], float] = {}
+
+
+def _calibrated(
+    name: str,
+    rate: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    ledger: Callable[[float], Composition],
+) -> float:
+    key = (name, rate, steps, epsilon, delta, accountant)
+    if key not in _CALIBRATED:
+        _CALIBRATED[key] = calibrate(ledger, epsilon=epsilon, delta=delta, accountant=accountant)
+    return _CALIBRATED[key]
+
+
+def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
+    """The spec's seeds; `--seeds n` takes the first n of them, `--seeds 3,5` exactly those, listed or not."""
+    if chosen is None:
+        return spec.seeds
+    return spec.seeds[:chosen] if isinstance(chosen, int) else chosen
+
+
+def _matches(spec: Spec, pattern: str) -> bool:
+    names = (spec.name, spec.label, f"{spec.name}/{spec.label}", Path(spec.file).stem)
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def _decide(run: Run, record: Mapping[str, Any] | None, choices: Choices, device: str, *, has_gpu: bool) -> Run:
+    def decided(action: Action, reason: str) -> Run:
+        return Run(**{**vars(run), "action": action, "reason": reason, "device": device})
+
+    if record is not None and not choices.force and not choices.smoke:
+        changed = [name for name, value in run.sources.items() if record.get("sources", {}).get(name) != value]
+        if not changed:
+            return decided("exists", "has a record")
+        if not choices.stale:
+            names = ", ".join(name.removeprefix("dpbench.") for name in changed)
+            return decided("stale", f"has a record, but {names} changed since; --stale runs it again")
+    missing = dataset_source(run.spec).missing(choices.data)
+    if missing:
+        command = fetch_command(run.spec.dataset.name, data_folder(choices.data))
+        return decided("skip", f"dataset {run.spec.dataset.name} is absent; get it: {command}")
+    if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
+        return decided("skip", "needs a GPU and none was found; --device cpu runs it here")
+    if record is not None and not choices.smoke:
+        return decided("train", "forced" if choices.force else "its record is stale")
+    return decided("train", "smoke test" if choices.smoke else "no record yet")
+
+
+@cache
+def _gpu() -> str | None:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
+    """Runs of the same dataset, model and mechanism, at most MOST_PER_STACK together, alike rates and lengths first."""
+    groups: dict[str, dict[str, Run]] = {}
+    for run in runs:
+        if run.action == "train":
+            same = json.dumps(
+                [_plain(run.resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True
+            )
+            groups.setdefault(same, {}).setdefault(run.key, run)
+    stacks = []
+    for group in groups.values():
+        ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
+        stacks += [Stack(tuple(ordered[i : i + MOST_PER_STACK])) for i in range(0, len(ordered), MOST_PER_STACK)]
+    return tuple(stacks)
+
+
+def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tuple[Run, ...]:
+    """Seconds for each run to be trained: from records of the like on this kind of device, else from its size."""
+    measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for record in records:
+        kind = str(record.get("environment", {}).get("device", "")).split(":")[0]
+        step_seconds = record.get("own_seconds", 0.0) / max(1, record["resolved"]["steps"])
+        expected = record["facts"]["expected_batch_size"]
+        measured.setdefault((_like(record["resolved"]), kind), []).append((expected, step_seconds))
+    priced = []
+    for run in runs:
+        estimate: float | None = None
+        if run.action == "train":
+            expected = run.sampling_rate * run.examples
+            near = measured.get((_like(run.resolved), run.device.split(":")[0]), [])
+            near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
+            if near:
+                per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
+            else:
+                per_step = _rough_step_seconds(run.spec, expected, run.device)
+            estimate = per_step * run.steps
+        priced.append(Run(**{**vars(run), "estimate": estimate}))
+    return tuple(priced)
+
+
+def _like(resolved: Mapping[str, Any]) -> str:
+    return json.dumps([_plain(resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True)
+
+
+def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
+    """A guess within a factor of about three: three forward passes' operations at a modest rate, and an overhead."""
+    rate = 2e12 if device.startswith("cuda") else 2e10
+    source = dataset_source(spec)
+    operations = _forward_operations(
+        spec.model.name,
+        json.dumps(_plain(dict(spec.model.parameters)), sort_keys=True),
+        model_builder(spec, source),
+        tuple(source.input_shape),
+    )
+    return 1.5e-3 + 3 * operations * expected_batch / rate
+
+
+_OPERATIONS: dict[tuple[object, ...], int] = {}
+
+
+def _forward_operations(name: str, parameters: str, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> int:
+    if (name, parameters, shape) not in _OPERATIONS:
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            build()(torch.zeros(1, *shape))
+        _OPERATIONS[(name, parameters, shape)] = int(counter.get_total_flops())
+    return _OPERATIONS[(name, parameters, shape)]
+
+
+def _entries(spec: Spec) -> list[Entry]:
+    """Model and mechanism, then the clipping engine where the mechanism has one.
+
+    Not the dataset: its content hash stands in the key and is verified whenever it is loaded.
+    """
+    entries = [find("models", spec.model.name), find("mechanisms", spec.mechanism.name)]
+    clipping = _full(entries[1], spec.mechanism.parameters).get("clipping")
+    return [*entries, find("clipping", clipping)] if isinstance(clipping, str) else entries
+
+
+def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
+    """The parameters with the defaults of the factory's signature, so that a changed default changes the key."""
+    signature = inspect.signature(entry.load())
+    defaults = {
+        name: parameter.default
+        for name, parameter in list(signature.parameters.items())[skip:]
+        if parameter.default is not inspect.Parameter.empty
+    }
+    return {**defaults, **parameters}
+
+
+def _modules(entries: Iterable[Entry]) -> list[str]:
+    """The modules whose code takes part: the core, the entries' own and the underscore files that these import."""
+    own = [entry.module for entry in entries]
+    helpers = [helper for module in own for helper in _helpers(module)]
+    return sorted({*CORE, *own, *helpers})
+
+
+@cache
+def _helpers(module: str) -> tuple[str, ...]:
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return ()
+    names = set()
+    for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.rpartition(".")[2].startswith("_"):
+            names.add(node.module)
+    return tuple(name for name in names if name.startswith("dpbench."))
+
+
+def _numerics(module: str) -> int | str:
+    """The version that the file declares; somebody else's file without one is keyed by its code."""
+    declared = getattr(importlib.import_module(module), "NUMERICS", None)
+    if declared is not None:
+        return int(declared)
+    return 1 if module.startswith("dpbench.") else code_hash(module)
+
+
+def _plain(value: Any) -> Any:
+    """JSON values only: tuples to lists, infinities to words."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,258 @@
+"""Where a result comes from: the environment it was made in, and the hash of the code that took part."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import io
+import os
+import platform
+import re
+import subprocess
+import sys
+import token
+import tokenize
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import dpbench
+from dpbench.errors import DpbenchError
+
+_PACKAGES = ("numpy", "scipy", "scikit-learn")
+_GIT_SECONDS = 10.0
+_WORD = re.compile(r"\w")
+
+
+def environment(*, with_torch: bool = False) -> dict[str, Any]:
+    """What a reader needs to know about this machine and this installation, as plain JSON values.
+
+    `commit` and `dirty` are null where the package does not lie in a git checkout. The keys `torch`, `device`,
+    `device_name` and `threads` are null unless torch is imported already or `with_torch` asks for it; `device` is the
+    one that would be chosen (`cuda` where there is one), so whoever trained elsewhere overrides it.
+
+    >>> sorted(environment())[:4]
+    ['commit', 'cpus', 'device', 'device_name']
+    """
+    commit, dirty = _git_state(Path(dpbench.__file__).resolve().parent)
+    facts: dict[str, Any] = {
+        "commit": commit,
+        "dirty": dirty,
+        "dpbench": dpbench.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "packages": _versions(),
+        "torch": None,
+        "device": None,
+        "device_name": None,
+        "threads": None,
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if with_torch or "torch" in sys.modules:
+        import torch
+
+        cuda = torch.cuda.is_available()
+        facts["torch"] = str(torch.__version__)
+        facts["device"] = "cuda" if cuda else "cpu"
+        facts["device_name"] = torch.cuda.get_device_name() if cuda else facts["processor"]
+        facts["threads"] = torch.get_num_threads()
+    return facts
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _processor() -> str:
+    """The processor's name as the system states it, or its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """(commit, whether the package's files differ from it); (None, None) outside a checkout that tracks the package."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None, None
+    if _git(folder, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
+        return None, None  # the package lies in somebody else's checkout, for example in its virtual environment
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=all", "--", ".")
+    return commit, None if changes is None else bool(changes)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", *arguments]
+    # A git hook that runs us sets GIT_DIR and the like; we ask about the checkout that holds the package.
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=surroundings,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def code_hash(module_name: str) -> str:
+    """SHA-256 of a module's code: comments, docstrings, blank lines and spacing do not change it, all else does.
+
+    The source text itself is hashed, normalised; the tokens and the syntax tree only say where comments, strings and
+    docstrings lie, so every supported Python gives the same hash. The module is not executed (its parent packages
+    are). Raises DpbenchError when the module has no readable source.
+
+    >>> len(code_hash("dpbench.errors"))
+    64
+    """
+    try:
+        found = importlib.util.find_spec(module_name)
+    except (ImportError, ValueError) as error:
+        raise DpbenchError(f"module {module_name!r}: its source cannot be found ({error})") from error
+    if found is None or not found.has_location or found.origin is None:
+        raise DpbenchError(f"module {module_name!r}: expected a module with a source file; check its name")
+    path = Path(found.origin)
+    try:
+        status = path.stat()
+        return _file_hash(path, status.st_mtime_ns, status.st_size)
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise DpbenchError(f"module {module_name!r}: {path} cannot be read as Python source ({error})") from error
+
+
+def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The modules whose code is no longer the one recorded in `sources` (name -> hash): why a record is stale.
+
+    >>> changed_sources({"dpbench.errors": code_hash("dpbench.errors"), "dpbench.events": "0" * 64})
+    ('dpbench.events',)
+    """
+    changed = []
+    for name, recorded in sorted(sources.items()):
+        try:
+            same = code_hash(name) == recorded
+        except DpbenchError:
+            same = False  # the module is gone
+        if not same:
+            changed.append(name)
+    return tuple(changed)
+
+
+@cache
+def _file_hash(path: Path, _modified: int, _size: int) -> str:
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return hashlib.sha256(content).hexdigest()  # compiled: its bytes are all there is
+    return hashlib.sha256(normalise_source(content).encode("utf-8")).hexdigest()
+
+
+def normalise_source(content: bytes) -> str:
+    """Python source as one line per statement line, without comments and docstrings, strings kept to the letter.
+
+    Each logical line stands behind as many tabs as its block is deep; white space inside a line stays (as one space)
+    only between two words. Raises SyntaxError (or UnicodeDecodeError) for what is not Python.
+
+    >>> normalise_source(b'def f( a,\\n    b ): # why\\n    "Adds."\\n\\n    return a  +  b\\n')
+    'def f(a,b):\\n\\treturn a+b'
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    text = content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    docstrings = _docstring_starts(text)
+    lines: list[str] = []
+    pieces: list[str] = []
+    depth = 0
+    line_depth = 0
+    for kind, start, piece in _pieces(text):
+        if kind == token.INDENT:
+            depth += 1
+        elif kind == token.DEDENT:
+            depth -= 1
+        elif kind == token.NEWLINE:
+            if pieces:
+                lines.append("\t" * line_depth + "".join(pieces))
+            pieces = []
+        elif not (kind == token.STRING and start in docstrings):
+            if not pieces:
+                line_depth = depth
+            elif _WORD.match(pieces[-1][-1:]) and _WORD.match(piece):
+                pieces.append(" ")
+            pieces.append(piece)
+    return "\n".join(lines)
+
+
+def _pieces(text: str) -> list[tuple[int, tuple[int, int], str]]:
+    """(kind, (line, column), text) of all that matters; an f-string is one piece on every Python version."""
+    rows = text.split("\n")  # splitlines would also break at form feeds and the like, which Python does not
+    opening = {value for name in ("FSTRING_START", "TSTRING_START") if (value := getattr(token, name, None))}
+    closing = {value for name in ("FSTRING_END", "TSTRING_END") if (value := getattr(token, name, None))}
+    skipped = {token.COMMENT, token.NL, token.ENDMARKER, token.ENCODING}
+    pieces: list[tuple[int, tuple[int, int], str]] = []
+    nested = 0
+    begin = (0, 0)
+    for found in tokenize.generate_tokens(io.StringIO(text).readline):
+        if found.type in opening:
+            if nested == 0:
+                begin = found.start
+            nested += 1
+        elif found.type in closing:
+            nested -= 1
+            if nested == 0:
+                pieces.append((token.STRING, begin, _span(rows, begin, found.end)))
+        elif nested == 0 and found.type not in skipped:
+            pieces.append((found.type, found.start, found.string))
+    return pieces
+
+
+def _span(rows: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    (first, left), (last, right) = start, end
+    if first == last:
+        return rows[first - 1][left:right]
+    return "\n".join([rows[first - 1][left:], *rows[first : last - 1], rows[last - 1][:right]])
+
+
+def _docstring_starts(text: str) -> set[tuple[int, int]]:
+    """(line, column in characters) where each string of a docstring starts; adjacent strings are one docstring."""
+    rows = text.split("\n")
+    spans = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
+            continue
+        first = node.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            value = first.value
+            start = _position(rows, value.lineno, value.col_offset)
+            spans.append((start, _position(rows, value.end_lineno or 0, value.end_col_offset or 0)))
+    starts = set()
+    for found in tokenize.generate_tokens(io.StringIO(text).readline):
+        if found.type == token.STRING and any(start <= found.start and found.end <= end for start, end in spans):
+            starts.add(found.start)
+    return starts
+
+
+def _position(rows: list[str], line: int, byte_column: int) -> tuple[int, int]:
+    """The syntax tree counts columns in bytes of UTF-8, the tokens in characters."""
+    return line, len(rows[line - 1].encode("utf-8")[:byte_column].decode("utf-8"))

@@ -1,0 +1,460 @@
+"""Records: what each run leaves behind, as typed JSON files written whole or not at all.
+
+`OUT/records/<run_key>.json` holds a finished run, `OUT/failures/<run_key>.json` one that failed,
+`OUT/checkpoints/<run_key>.pt` the place of an unfinished one. `OUT/published/records` holds records that came with the
+project; they count as existing. JSON knows no infinity: a number that is not finite stands as null beside a key
+`<name>_reason` and is read back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from dpbench.atomic import clean_folder, write_error, write_text
+from dpbench.errors import DpbenchError
+from dpbench.provenance import changed_sources, code_hash, environment
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Contents",
+    "Context",
+    "CurvePoint",
+    "Damaged",
+    "Facts",
+    "FailureRecord",
+    "PrintedNumber",
+    "PublishedNumbers",
+    "Result",
+    "RunRecord",
+    "Store",
+    "changed_sources",
+    "code_hash",
+    "environment",
+]
+
+SCHEMA_VERSION = 1
+Fraction = Annotated[float, Field(ge=0, le=1)]
+_CHOICES = ("dataset", "model", "mechanism")
+_KEY = re.compile(r"^[0-9a-f]{64}$")
+_REASONS = {"infinite": math.inf, "minus infinite": -math.inf, "not a number": math.nan}
+
+
+@dataclass(frozen=True)
+class PrintedNumber:
+    """A number as somebody printed it: `text` "95.0" is `value` 95.0 with `half_unit` 0.05 of its last digit."""
+
+    text: str
+    value: float
+    half_unit: float
+
+
+@dataclass(frozen=True)
+class PublishedNumbers:
+    """What the source prints for one configuration: accuracy in percent, over how many runs; μ; ε by accountant."""
+
+    accuracy_percent: PrintedNumber | None = None
+    averaged_over: int | None = None
+    mu: PrintedNumber | None = None
+    epsilon: Mapping[str, PrintedNumber] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context:
+    """The spec that asked for a run: shown by the report, never part of the run's key."""
+
+    name: str
+    label: str = ""
+    file: str = ""
+    source: str | None = None
+    published: PublishedNumbers | None = None
+    accountants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    reduced: str | None = None
+    tuned: str | None = None
+    delta: float | None = None
+    target_epsilon: float | None = None
+    calibrate_with: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a reviewer asks first; None where the mechanism does not state it."""
+
+    private: bool
+    privacy_unit: str | None = None
+    adjacency: str | None = None
+    sampler: str | None = None
+    normalisation: str | None = None
+    expected_batch_size: float | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    parameters: int | None = None
+    generator: str | None = None
+    dtype: str | None = None
+    dataset_real: bool = True
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction."""
+
+    epoch: float
+    step: int
+    seconds: float
+    test_accuracy: Fraction
+    releases: int | None = None
+    test_loss: float | None = None
+    train_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The last epoch's figures, never the best ones; `test_accuracy` is a fraction."""
+
+    test_accuracy: Fraction
+    test_loss: float | None = None
+
+
+def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan decides what a resolved run holds; this is the part that readers rely on."""
+    problems = []
+    for name in _CHOICES:
+        choice: Any = value.get(name)
+        named = isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
+        if not named or not isinstance(choice.get("parameters") or {}, Mapping):
+            problems.append(f"{name} = {choice!r}: expected an object with a name and parameters")
+    for name, kinds in (("sampling_rate", (int, float)), ("steps", (int,))):
+        if isinstance(value.get(name), bool) or not isinstance(value.get(name), kinds):
+            problems.append(f"{name} = {value.get(name)!r}: expected a number")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return value
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run. `seconds`: training time of its stack; `own_seconds`: this run's share of that."""
+
+    run_key: str
+    seed: int
+    resolved: Annotated[Mapping[str, Any], AfterValidator(_resolved)]
+    context: Context
+    facts: Facts
+    ledger: Mapping[str, Any] | None
+    curve: tuple[CurvePoint, ...]
+    result: Result
+    seconds: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    own_seconds: float | None = None
+    stack_runs: int = 1
+    resumed: bool = False
+    schema_version: Literal[1] = 1
+    type: Literal["run"] = "run"
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """One run that ended with an error; it is no result and counts nowhere as one."""
+
+    run_key: str
+    seed: int
+    context: Context
+    error: str
+    traceback: str = ""
+    step: int | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+    type: Literal["failure"] = "failure"
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file in a record folder that cannot be used, and why."""
+
+    path: Path
+    message: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that an OUT folder holds; one record per run key, `OUT/records` before `OUT/published/records`."""
+
+    runs: tuple[RunRecord, ...]
+    failures: tuple[FailureRecord, ...]
+    damaged: tuple[Damaged, ...]
+
+
+class Store:
+    """The record folders of one OUT folder. Creating a Store touches nothing; folders appear when first written.
+
+    >>> Store(Path("reports")).records_folder.as_posix()
+    'reports/records'
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = Path(out)
+        self.records_folder = self.out / "records"
+        self.published_folder = self.out / "published" / "records"
+        self.failures_folder = self.out / "failures"
+        self.checkpoints_folder = self.out / "checkpoints"
+
+    def run_path(self, run_key: str) -> Path:
+        """Where the run's record is written. Raises DpbenchError for what is no run key."""
+        return self.records_folder / f"{_checked_key(run_key)}.json"
+
+    def failure_path(self, run_key: str) -> Path:
+        """Where the run's failure is written."""
+        return self.failures_folder / f"{_checked_key(run_key)}.json"
+
+    def checkpoint_path(self, run_key: str) -> Path:
+        """Where the unfinished run's place is kept."""
+        return self.checkpoints_folder / f"{_checked_key(run_key)}.pt"
+
+    def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
+        """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.
+
+        Raises DpbenchError when the record does not have the shape of `RunRecord`, or cannot be written; then nothing
+        is left half-written.
+        """
+        path = self._write(self.records_folder, record, "run")
+        self.remove_failure(path.stem)
+        return path
+
+    def write_failure(self, failure: FailureRecord | Mapping[str, Any]) -> Path:
+        """Write a failed run; a record that the run has from an earlier time stays. Raises like `write_run`."""
+        return self._write(self.failures_folder, failure, "failure")
+
+    def remove_failure(self, run_key: str) -> None:
+        """Forget the run's failure. Raises DpbenchError when there is one and it cannot be removed."""
+        path = self.failure_path(run_key)
+        try:
+            path.unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        except OSError as error:
+            raise write_error(path, error) from error
+
+    def existing(self) -> dict[str, dict[str, Any]]:
+        """The readable records as plain data, by run key: those of OUT/records, then the published ones.
+
+        A damaged record does not count, so its run is done again; `read` reports it.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for folder in (self.records_folder, self.published_folder):
+            for path in _json_files(folder):
+                if path.stem not in found:
+                    try:
+                        found[path.stem] = _load(path, "run")[0]
+                    except DpbenchError:
+                        continue
+        return found
+
+    def read_run(self, run_key: str) -> RunRecord | None:
+        """The run's record, or None where there is none. Raises DpbenchError, naming the file, if it is damaged."""
+        for folder in (self.records_folder, self.published_folder):
+            path = folder / f"{_checked_key(run_key)}.json"
+            if path.is_file():
+                record = _load(path, "run")[1]
+                assert isinstance(record, RunRecord)
+                return record
+        return None
+
+    def read(self) -> Contents:
+        """All records and failures, each file by itself: what cannot be used is listed and harms no other.
+
+        A failure older than the record of the same run is left out: the run was repeated with success.
+        """
+        runs: dict[str, RunRecord] = {}
+        failures: list[FailureRecord] = []
+        damaged: list[Damaged] = []
+        for folder, kind in (
+            (self.records_folder, "run"),
+            (self.published_folder, "run"),
+            (self.failures_folder, "failure"),
+        ):
+            for path in _json_files(folder):
+                try:
+                    record = _load(path, kind)[1]
+                except DpbenchError as error:
+                    damaged.append(Damaged(path, str(error)))
+                    continue
+                if isinstance(record, RunRecord):
+                    runs.setdefault(record.run_key, record)
+                elif record.run_key not in runs or _time(record) > _time(runs[record.run_key]):
+                    failures.append(record)
+        return Contents(tuple(runs.values()), tuple(failures), tuple(damaged))
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """The readable records; see `read`."""
+        return self.read().runs
+
+    def failures(self) -> tuple[FailureRecord, ...]:
+        """The readable failures; see `read`."""
+        return self.read().failures
+
+    def clean(self) -> tuple[Path, ...]:
+        """Remove the temporary files that killed writers left in OUT's folders; returns them."""
+        folders = (self.out, self.records_folder, self.failures_folder, self.checkpoints_folder)
+        return tuple(path for folder in folders for path in clean_folder(folder))
+
+    def _write(
+        self, folder: Path, record: RunRecord | FailureRecord | Mapping[str, Any], kind: Literal["run", "failure"]
+    ) -> Path:
+        data = dict(record) if isinstance(record, Mapping) else asdict(record)
+        data = {"schema_version": SCHEMA_VERSION, "type": kind, **data}
+        _checked(data, kind, f"this {kind} record")
+        path = folder / f"{_checked_key(data['run_key'])}.json"
+        clean_folder(folder)
+        return write_text(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
+    """A run record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
+    if isinstance(data, RunRecord):
+        return data
+    record = _checked({"schema_version": SCHEMA_VERSION, "type": "run", **data}, "run", "this run record")
+    assert isinstance(record, RunRecord)
+    return record
+
+
+def failure_record(data: FailureRecord | Mapping[str, Any]) -> FailureRecord:
+    """A failure record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
+    if isinstance(data, FailureRecord):
+        return data
+    whole = {"schema_version": SCHEMA_VERSION, "type": "failure", **data}
+    record = _checked(whole, "failure", "this failure record")
+    assert isinstance(record, FailureRecord)
+    return record
+
+
+def run_context(data: Context | Mapping[str, Any]) -> Context:
+    """A context as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
+    if isinstance(data, Context):
+        return data
+    context: Context = _validated(data, "context", "this context")
+    return context
+
+
+def finite(value: Any) -> Any:
+    """Plain JSON values: a float that is not finite becomes null beside a key `<name>_reason`; tuples become lists.
+
+    >>> finite({"loss": float("inf"), "seed": 1})
+    {'loss': None, 'loss_reason': 'infinite', 'seed': 1}
+    """
+    if isinstance(value, Mapping):
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            plain[str(key)] = None if _is_not_finite(item) else finite(item)
+            if _is_not_finite(item):
+                plain[f"{key}_reason"] = _reason(item)
+        return plain
+    if isinstance(value, list | tuple):
+        return [{"value": None, "value_reason": _reason(x)} if _is_not_finite(x) else finite(x) for x in value]
+    return value
+
+
+def restored(value: Any) -> Any:
+    """The inverse of `finite` (for lists, not tuples).
+
+    >>> restored({"loss": None, "loss_reason": "infinite", "seed": 1})
+    {'loss': inf, 'seed': 1}
+    """
+    if isinstance(value, Mapping):
+        hidden = {
+            key: _REASONS[reason]
+            for key, item in value.items()
+            if item is None and isinstance(reason := value.get(f"{key}_reason"), str) and reason in _REASONS
+        }
+        if set(value) == {"value", "value_reason"} and "value" in hidden:
+            return hidden["value"]
+        dropped = {f"{key}_reason" for key in hidden}
+        return {key: hidden.get(key, restored(item)) for key, item in value.items() if key not in dropped}
+    if isinstance(value, list):
+        return [restored(item) for item in value]
+    return value
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _reason(value: float) -> str:
+    return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    """The record files of a folder in the order of their names; hidden and temporary files are none."""
+    if folder.is_dir():
+        yield from sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+
+
+def _load(path: Path, kind: str) -> tuple[dict[str, Any], RunRecord | FailureRecord]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DpbenchError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise DpbenchError(f"{path}: damaged, not JSON ({error}); remove it and run again") from error
+    if not isinstance(data, dict):
+        raise DpbenchError(f"{path}: damaged, expected a JSON object; remove it and run again")
+    version = data.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise DpbenchError(
+            f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
+        )
+    data = restored(data)
+    record = _checked(data, kind, str(path))
+    if record.run_key != path.stem:
+        raise DpbenchError(f"{path}: its run_key is {record.run_key!r}: expected its file name; rename or remove it")
+    return data, record
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter({"run": RunRecord, "failure": FailureRecord, "context": Context}[kind])
+
+
+def _checked(data: Mapping[str, Any], kind: str, where: str) -> RunRecord | FailureRecord:
+    record: RunRecord | FailureRecord = _validated(data, kind, where)
+    return record
+
+
+def _validated(data: Mapping[str, Any], kind: str, where: str) -> Any:
+    try:
+        # Strict JSON rules (no text taken for a number) that still let a list stand for a tuple.
+        return _adapter(kind).validate_json(json.dumps(data, default=_as_data), strict=True)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or kind}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+            for item in error.errors(include_url=False)[:5]
+        )
+        raise DpbenchError(f"{where}: not a {kind} of schema {SCHEMA_VERSION} ({problems})") from error
+
+
+def _as_data(value: Any) -> Any:
+    """Mappings and dataclasses inside plain data, for `json.dumps`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} {value!r}: expected plain JSON data")
+
+
+def _checked_key(run_key: object) -> str:
+    if not isinstance(run_key, str) or not _KEY.match(run_key):
+        raise DpbenchError(f"run_key = {run_key!r}: expected 64 hexadecimal digits")
+    return run_key
+
+
+def _time(record: RunRecord | FailureRecord) -> str:
+    return str(record.environment.get("time_utc") or "")

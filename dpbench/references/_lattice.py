@@ -1,0 +1,342 @@
+"""Compositions on a lattice: two discrete releases that the true one provably lies between, convolved exactly.
+
+**The claim.** Write X_1, ..., X_T for the likelihood ratios of the releases under Q, positive, independent, E X_i = 1.
+The composition's likelihood ratio is their product, so by the definition
+δ(ε) = E_Q (X_1 ⋯ X_T − e^ε)₊ = E [R · (X_1 − e^ε/R)₊] = E [R · H_1(e^ε/R)], R = X_2 ⋯ X_T,      (1)
+with H_i(a) = E_Q (X_i − a)₊. By (1) δ grows when H_1 is replaced by a larger function (R ≥ 0), and so for each factor
+in turn. Hence, for measures on the positive line (factors X = 0 contribute nothing, negative ones never occur):
+  - U_i(a) ≥ H_i(a) for all a ≥ 0 and all i  implies  δ(ε) ≤ the δ(ε) of the U's,               (2)
+  - V_i(a) ≤ H_i(a) for all a ≥ 0 and all i  implies  δ(ε) ≥ the δ(ε) of the V's.               (3)
+
+**The lattice.** Nodes a_k = A e^{kh} (A: the pair's anchor, h: the step, k in a chosen set of integers); a measure
+with atoms on nodes and P-masses p_k has U(a) = Σ p_k (1 − a/a_k)₊, which is piecewise linear with kinks at nodes, and
+p_k = a_k (slope right of a_k − slope left of a_k). Products of nodes are nodes, so composition is convolution of
+the p_k, anchors add in the exponent, and δ(ε) = Σ p_k (1 − e^{ε − log a_k})₊ (+ the mass at X = ∞).
+  - Above: U interpolates H linearly between nodes, is constant = H(last node) beyond the last (a P-mass at X = ∞), and
+    is the chord from (0, 1) to the first node below it. H is convex with H(0) = 1 and decreasing, so U ≥ H everywhere.
+  - Below: ℓ_c is a tangent of H at a point of cell c (or of its right end when that keeps it from falling below 0 at
+    the cell's right end), ℓ = 1 − a left of the first node and ℓ = 0 right of the last. A convex function lies above its
+    tangents, so any convex V that is linear in cells and has V ≤ ℓ_c at both ends of every cell has V ≤ ℓ_c ≤ H in
+    it. V(a_k) = min(ℓ_left(a_k), ℓ_right(a_k)), made convex by leaving out nodes (`_convex`), which only lowers it.
+    V(last node) = 0 ≤ ℓ there, and V ≤ 1 − a left of the first node.
+The error of either is of second order in h: interpolation adds to the variance of one loss h²/6 on average, tangents
+remove h²/12, so the width of the enclosure of δ is about T (h²/8) |∂²δ/∂ε²| and falls by 4 when h is halved.
+
+**Rounding.** The p_k are enclosed in Arb balls and rounded to multiples of 2^−B, upward for U and down, but never
+below 0, for V; δ increases in every p_k. Products of polynomials with whole coefficients are exact (FLINT), then
+rounded to 2^−B the same way.
+
+**Truncation** after each product, where the masses at an end sum to less than a given τ. Above: the mass beyond the
+upper cut goes to X = ∞, the mass below the lower cut to the lowest kept node; both move P-mass p to a larger X, and
+p (1 − a/X)₊ increases in X. Below: both are left out, which lowers the sum. What is at X = ∞ in either factor is at
+X = ∞ in the product: ∞_ab = total_a total_b − finite_a finite_b. Nothing is assumed about the size of a tail.
+
+Which nodes, which B, which τ only changes how wide the enclosure is, never whether it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from flint import arb, fmpz, fmpz_poly
+
+from dpbench.references._enclosure import Ball, ball, bits
+from dpbench.references._pair import Pair
+
+Side = Literal["lower", "upper"]
+COARSENING = 4  # cells may grow to 1/COARSENING of the growth of the loss's own scale
+LOW_TAIL = 1e-14  # what truncation may cut at the lower end, relative to all the mass
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Atoms on a lattice: masses·2^−B at losses anchor + (first + i)·step, and `beyond`·2^−B at infinity."""
+
+    masses: Any  # flint.fmpz_poly
+    first: int
+    beyond: int
+    side: Side
+
+    def total(self) -> int:
+        """All the mass, in units of 2^−B."""
+        return int(self.masses(fmpz(1))) + self.beyond
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How fine: `step` h of the losses, `scale` B of the masses, `tail` of all truncation together (see above)."""
+
+    step: Fraction
+    scale: int
+    tail: float
+
+
+def span(pair: Pair, tail: float) -> float:
+    """The largest loss, measured from the anchor, that one release exceeds with probability about `tail`; a float."""
+    q, variance = float(pair.rate), float(pair.variance)
+    exponent = (1 + 2 * math.sqrt(2 * math.log(1 / tail) * variance)) / (2 * variance)
+    if pair.rate == 1:
+        return exponent
+    spread = q / (1 - q)
+    return exponent + math.log(spread) if exponent > 700 else math.log1p(spread * math.exp(exponent))
+
+
+def nodes(pair: Pair, grid: Grid) -> list[int]:
+    """Which multiples of the step carry atoms: all where the loss is dense, fewer where it is spread out.
+
+    Found in floating point: it decides about the width of the enclosure only.
+    """
+    q, step = float(pair.rate), float(grid.step)
+    last = max(2, math.ceil(span(pair, grid.tail) / step))
+    if pair.rate == 1:
+        return list(range(-last, last + 1))
+    found = [0]
+    while found[-1] < last:
+        k = found[-1]
+        wanted = -math.expm1(-k * step) / (COARSENING * q)
+        stride = 1 << max(0, math.floor(math.log2(wanted))) if wanted > 1 else 1
+        while k % stride:
+            stride //= 2
+        found.append(k + stride)
+    return found if pair.direction == "remove" else [-k for k in reversed(found)]
+
+
+def discretise(pair: Pair, grid: Grid, side: Side) -> Measure:
+    """The discrete release above or below one release of the pair, as proved in the head of this file."""
+    where = nodes(pair, grid)
+    step = grid.step
+    # second differences over cells of width h lose about 2 log2(1/h) bits
+    with bits(grid.scale + 64 + 2 * max(0, -math.floor(math.log2(float(step))))):
+        anchor = pair.anchor().exp()
+        rise = [ball(k * step).exp() for k in where]  # a_k = anchor * rise_k
+        if side == "upper":
+            height = [_hinge(pair, ball(k * step))[0] for k in where]
+            slopes = [(height[0] - 1) / rise[0], *_slopes(height, rise), arb(0)]
+            kept, beyond = list(range(len(where))), _round(height[-1], grid.scale, "upper")
+        else:
+            kept, height = _below(pair, where, rise, step, anchor)
+            rise = [rise[i] for i in kept]
+            slopes = [*_slopes(height, [arb(0), *rise]), arb(0)]
+            beyond = 0
+        first = where[0]
+        masses = [0] * (where[-1] - first + 1)
+        for i, a, left, right in zip(kept, rise, slopes[:-1], slopes[1:], strict=True):
+            masses[where[i] - first] = _round(a * (right - left), grid.scale, side)
+    return Measure(fmpz_poly(masses), first, beyond, side)
+
+
+def _hinge(pair: Pair, y: Ball) -> tuple[Ball, Ball]:
+    found = pair.hinge(y)
+    if found is None:
+        raise ArithmeticError(f"y = {y}: expected a node on one known side of the anchor of {pair}")
+    return found
+
+
+def _slopes(height: list[Ball], rise: list[Ball]) -> list[Ball]:
+    """Slopes of the chords between neighbouring nodes, in units of 1/anchor."""
+    return [(height[i + 1] - height[i]) / (rise[i + 1] - rise[i]) for i in range(len(rise) - 1)]
+
+
+def _round(value: Ball, scale: int, side: Side) -> int:
+    """A ball as a whole number of units 2^−scale: its upper end upward, or its lower end downward; never below 0."""
+    scaled = value * arb(2) ** scale
+    if side == "upper":
+        return max(0, int(scaled.upper().ceil().unique_fmpz()))
+    return max(0, int(scaled.lower().floor().unique_fmpz()))
+
+
+def _below(
+    pair: Pair, where: list[int], rise: list[Ball], step: Fraction, anchor: Ball
+) -> tuple[list[int], list[Ball]]:
+    """Kept nodes, as positions in `where`, and the exact heights of V (see above) at a = 0 and at the kept nodes."""
+    n = len(where)
+    limit = [arb(0)] * n  # the smaller of the two tangents at each node
+    limit[0] = 1 - anchor * rise[0]
+    for c, place in enumerate(_touches(pair, where, float(step))):
+        touch = ball(Fraction(place) * step)
+        height, slope = _hinge(pair, touch)
+        base = touch.exp()
+        right = height + anchor * slope * (rise[c + 1] - base)
+        if not right >= 0:
+            height, slope = _hinge(pair, ball(where[c + 1] * step))
+            base, right = rise[c + 1], height.nonnegative_part()
+        left = height + anchor * slope * (rise[c] - base)
+        limit[c] = left if c == 0 and not limit[0] < left else limit[c].min(left)
+        limit[c + 1] = right
+    limit[0] = limit[0].min(1 - anchor * rise[0])
+    limit[-1] = arb(0)
+    kept, height = _convex([arb(1), *(value.lower() for value in limit)], [arb(0), *rise])
+    return [i - 1 for i in kept[1:]], height
+
+
+def _touches(pair: Pair, where: list[int], step: float) -> list[float]:
+    """Where in each cell to touch H, in steps: such that neighbouring tangents meet near the node between them.
+
+    Tangents at two points meet at the mean of the mass between them, which lies off the middle by 1/12 of the cell
+    times the growth Δ of the logarithm of the density across it; −tanh(Δ/2)/6 makes up for that and stays inside the
+    cell. Floating point: it decides about the width only.
+    """
+    q, variance = float(pair.rate), float(pair.variance)
+    sign, power = (1, 1) if pair.direction == "remove" else (-1, 2)
+
+    def log_density(k: int) -> float:  # of X at the node under Q, up to a constant
+        y = k * step
+        if q == 1:
+            return -((variance * sign * y + 0.5) ** 2) / (2 * variance) - power * y
+        if y == 0:
+            return -math.inf
+        size = abs(y)
+        log_growth = size if size > 30 else math.log(math.expm1(size))
+        t = variance * (log_growth + math.log((1 - q) / q)) + 0.5
+        return -t * t / (2 * variance) - math.log(-math.expm1(-size)) - power * y
+
+    places = []
+    for left, right in itertools.pairwise(where):
+        growth = log_density(right) - log_density(left)
+        places.append((left + right) / 2 - (right - left) * math.tanh(growth / 2) / 6)
+    return places
+
+
+def _convex(height: list[Ball], rise: list[Ball]) -> tuple[list[int], list[Ball]]:
+    """Leave out nodes from right to left until the heights are certainly convex.
+
+    A node between two kept ones is left out only when the chord over it passes at or below its height; where balls
+    cannot tell, the new left end is lowered until it does. So the result is nowhere above the given heights.
+    """
+    kept = [len(rise) - 1]
+    value = {kept[0]: height[-1]}
+    for i in range(len(rise) - 2, -1, -1):
+        new = height[i]
+        while len(kept) > 1:
+            middle, right = kept[-1], kept[-2]
+            slope = (value[right] - value[middle]) / (rise[right] - rise[middle])
+            through = value[middle] - slope * (rise[middle] - rise[i])  # the line over middle and right, at i
+            if new > through:
+                break
+            new = new.min(through).lower()
+            kept.pop()
+        kept.append(i)
+        value[i] = new
+    kept.reverse()
+    return kept, [value[i] for i in kept]
+
+
+def multiply(a: Measure, b: Measure, grid: Grid, share: float = 1.0) -> Measure:
+    """The product of two independent releases, rounded and truncated to its side.
+
+    `share` is the part of the allowance for truncation that this product may use. The lower end may lose more: mass
+    there reaches ε only with the help of the other releases.
+    """
+    exact, unit = a.masses * b.masses, fmpz(1 << grid.scale)
+    above = int(Fraction(grid.tail * share / 64) * (1 << grid.scale))
+    below = int(Fraction(max(grid.tail, LOW_TAIL) * share / 64) * (1 << grid.scale))
+    if a.side == "lower":
+        masses, skipped, _, _ = _trim(exact // unit, below, above)
+        return Measure(masses, a.first + b.first + skipped, 0, "lower")
+    finite = int(a.masses(fmpz(1))) * int(b.masses(fmpz(1)))
+    beyond = -((finite - a.total() * b.total()) >> grid.scale)
+    masses, skipped, low, high = _trim(-((-exact) // unit), below, above)
+    return Measure(masses + fmpz_poly([low]), a.first + b.first + skipped, beyond + high, "upper")
+
+
+def _trim(masses: Any, below: int, above: int) -> tuple[Any, int, int, int]:
+    """Cut both ends where their sums stay within limits: what is left, cells cut below, mass below, mass above."""
+    values = masses.coeffs()
+    low, high, start, stop = fmpz(0), fmpz(0), 0, len(values)
+    while stop > 1 and high + values[stop - 1] <= above:
+        stop -= 1
+        high += values[stop]
+    while start < stop - 1 and low + values[start] <= below:
+        low += values[start]
+        start += 1
+    return masses.truncate(stop).right_shift(start), start, int(low), int(high)
+
+
+def power(release: Measure, count: int, grid: Grid) -> Measure:
+    """`count` releases of one kind, by repeated squaring; count >= 1."""
+    result: Measure | None = None
+    square, weight = release, 1
+    while True:
+        if count & weight:
+            result = square if result is None else multiply(result, square, grid)
+        weight *= 2
+        if weight > count:
+            return result if result is not None else square
+        square = multiply(square, square, grid, weight / count)  # what is cut here reappears count/weight times
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A measure summed from the right, in balls of units 2^−B: at cell i, Σ_{j≥i} p_j and Σ_{j≥i} p_j e^{−(j−i)h}."""
+
+    plain: list[Ball]
+    discounted: list[Ball]
+    first: int
+    beyond: int
+
+
+def profile(measure: Measure, grid: Grid) -> Profile:
+    """The sums from the right at the working precision; one more cell, of sum 0, ends them."""
+    shrink = (-ball(grid.step)).exp()
+    plain, discounted = [arb(0)], [arb(0)]
+    for mass in reversed(measure.masses.coeffs()):
+        plain.append(plain[-1] + mass)
+        discounted.append(discounted[-1] * shrink + mass)
+    return Profile(plain[::-1], discounted[::-1], measure.first, measure.beyond)
+
+
+def delta(sums: Profile, anchor: Ball, grid: Grid, epsilon: Fraction) -> Ball:
+    """Σ p (1 − e^{ε−L})₊ + the mass at infinity, as a ball; `anchor` is the sum of the releases' anchors.
+
+    Where the ball of ε cannot be told from a node's loss, the sums with and without this node are united.
+    """
+    step = ball(grid.step)
+    place = (ball(epsilon) - anchor) / step - sums.first  # L = ε at this cell
+    begins = (int(place.lower().ceil().unique_fmpz()), int(place.upper().floor().unique_fmpz()) + 1)
+    if begins[1] - begins[0] > 1:
+        raise ArithmeticError(f"scale = {grid.scale}: too few bits to place epsilon = {float(epsilon)!r} on the lattice")
+    found: list[Ball] = []
+    for begin in (min(max(0, begin), len(sums.plain) - 1) for begin in begins):
+        ratio = (ball(epsilon) - anchor - step * (sums.first + begin)).exp()
+        found.append(sums.plain[begin] - ratio * sums.discounted[begin])
+    value = found[0].union(found[1]).nonnegative_part()
+    return (value + sums.beyond) / arb(2) ** grid.scale
+
+
+def compose(releases: Sequence[tuple[Pair, int]], grid: Grid, side: Side) -> Measure:
+    """All releases together, each pair with its count (>= 1), on one side."""
+    result: Measure | None = None
+    for pair, count in releases:
+        part = power(discretise(pair, grid, side), count, grid)
+        result = part if result is None else multiply(result, part, grid)
+    if result is None:
+        raise ValueError("releases = (): expected at least one")
+    return result
+
+
+def plan(releases: Sequence[tuple[Pair, int]], cells: int, epsilon: Fraction | None, smallest: float | None) -> Grid:
+    """A grid whose composed measure has about `cells` cells, fine enough for δ(ε) or for a δ of size `smallest`.
+
+    Two coarse compositions from above tell how far the losses reach; nothing that is proved depends on it.
+    """
+    tail, scale = 1e-90, 400
+    step = max(span(pair, tail) for pair, _ in releases) / 512
+    for target in (8192, cells):
+        coarse = Grid(Fraction(step), scale, tail)
+        measure = compose(releases, coarse, "upper")
+        if smallest is None and epsilon is not None:
+            with bits(scale + 64):
+                anchor = sum((pair.anchor() * count for pair, count in releases), arb(0))
+                size = float(delta(profile(measure, coarse), anchor, coarse, epsilon).upper())
+        else:
+            size = float(smallest or 1.0)
+        allowed = max(1e-10 * size, 1e-80)
+        above, below = (int(Fraction(part) * (1 << scale)) for part in (allowed / 64, max(allowed, LOW_TAIL) / 64))
+        kept, _, _, _ = _trim(measure.masses, below, above)
+        step = kept.length() * step / target
+    return Grid(Fraction(step), 64 - math.floor(math.log2(allowed)), allowed)

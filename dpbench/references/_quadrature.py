@@ -1,0 +1,146 @@
+"""The definition by numerical integration in mpmath: densities in, one number out.
+
+Nothing here is shared with the Arb route: the densities are written out again, the end of the half line S is found by
+bisection on the likelihood ratio, and the integral ∫_S (p − e^ε q) dx is taken as it stands. Quadrature is not a proof:
+every integral is taken over two different sets of panels, and both must agree to the digits asked for, else
+ArithmeticError is raised.
+
+    rate q in (0, 1], variance σ² > 0 (exact rationals); ν = N(0, σ²), μ = (1−q) ν + q N(1, σ²)
+    direction "remove": P = μ, Q = ν; "add": P = ν, Q = μ
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+Number = Any  # mpmath.mpf, which carries no types
+Function = Callable[[Number], Number]
+
+
+def hockey_stick(rate: Fraction, variance: Fraction, direction: str, epsilon: Fraction, digits: int = 30) -> Decimal:
+    """δ(ε) = ∫ (p − e^ε q)₊ of one release, to so many significant digits (not rigorous, checked as said above)."""
+    with mpmath.workdps(digits + 20):
+        log_p, log_q, sigma = _log_densities(rate, variance, direction)
+        bound = mpmath.exp(_number(epsilon))
+        side = 1 if direction == "remove" else -1  # S extends to this side
+        level = _number(epsilon)
+        limit = side * mpmath.log(1 - _number(rate)) if rate < 1 else -mpmath.inf * side
+        if direction == "remove" and level <= limit:
+            return _decimal(max(mpmath.mpf(0), 1 - bound), digits)
+        if direction == "add" and level >= limit:
+            return Decimal(0)
+        end = _crossing(lambda x: side * (log_p(x) - log_q(x) - level), sigma)
+
+        # mpmath stops refining at an absolute error, so the integrand is brought to size 1
+        unit = max([log_p(end), *(log_p(x) for x in (0, 1) if side * (x - end) > 0)])
+
+        def integrand(x: Number) -> Number:
+            return mpmath.exp(log_p(x) - unit) - bound * mpmath.exp(log_q(x) - unit)
+
+        def integral(growth: Number) -> Number:
+            points = _panels(log_p, end, side, sigma, unit - (digits + 20) * mpmath.log(10), growth)
+            return mpmath.exp(unit) * mpmath.quad(integrand, points, method="gauss-legendre")
+
+        return _agreed(integral, digits)
+
+
+def renyi(rate: Fraction, variance: Fraction, direction: str, order: Fraction, digits: int = 25) -> Decimal:
+    """D_α(P‖Q) = log(∫ p^α q^{1−α} dx) / (α − 1) of one release, α > 1 (not rigorous, checked as said above)."""
+    lost = max(0, math.ceil(math.log10(variance) - 2 * math.log10(rate)))  # the integral is about 1 + q²/σ²
+    with mpmath.workdps(digits + 20 + lost):
+        log_p, log_q, sigma = _log_densities(rate, variance, direction)
+        alpha = _number(order)
+        reach = sigma * mpmath.sqrt(2 * (digits + lost + 25) * mpmath.log(10))
+        low, high = (-reach, alpha + reach) if direction == "remove" else (1 - alpha - reach, 1 + reach)
+
+        def exponent(x: Number) -> Number:
+            return alpha * log_p(x) + (1 - alpha) * log_q(x)
+
+        def panels(growth: Number) -> Number:
+            count = int(mpmath.ceil((high - low) * growth / sigma))
+            points = [low + (high - low) * i / count for i in range(count + 1)]
+            height = [exponent(x) for x in points]
+            unit = max(height)
+            floor = unit - (digits + lost + 25) * mpmath.log(10)
+            total = mpmath.mpf(0)
+            for i in range(count):
+                if max(height[i], height[i + 1]) > floor:
+                    panel = points[i : i + 2]
+                    total += mpmath.quad(lambda x: mpmath.exp(exponent(x) - unit), panel, method="gauss-legendre")
+            return (mpmath.log(total) + unit) / (alpha - 1)
+
+        return _agreed(panels, digits, steps=(1, mpmath.mpf(7) / 5))
+
+
+def _number(value: Fraction) -> Number:
+    return mpmath.mpf(value.numerator) / value.denominator
+
+
+def _log_densities(rate: Fraction, variance: Fraction, direction: str) -> tuple[Function, Function, Number]:
+    """log p, log q and σ at the working precision."""
+    q, square = _number(rate), _number(variance)
+    sigma = mpmath.sqrt(square)
+    constant = -mpmath.log(sigma * mpmath.sqrt(2 * mpmath.pi))
+
+    def without(x: Number) -> Number:
+        return constant - x * x / (2 * square)
+
+    def with_it(x: Number) -> Number:
+        log_r = (2 * x - 1) / (2 * square)
+        if q == 1:
+            return without(x) + log_r
+        if log_r > 0:  # log((1−q) + q r) without overflow and without losing a small r
+            return without(x) + log_r + mpmath.log(q + (1 - q) * mpmath.exp(-log_r))
+        return without(x) + mpmath.log1p(q * mpmath.expm1(log_r))
+
+    return (with_it, without, sigma) if direction == "remove" else (without, with_it, sigma)
+
+
+def _crossing(increasing: Function, sigma: Number) -> Number:
+    """Where an increasing function of x changes sign, by doubling and then halving an interval."""
+    width = sigma
+    low = high = mpmath.mpf(1) / 2
+    while increasing(high) < 0:
+        low, high, width = high, high + width, 2 * width
+    width = sigma
+    while increasing(low) > 0:
+        low, high, width = low - width, low, 2 * width
+    for _ in range(mpmath.mp.prec + 60):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if increasing(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _panels(log_p: Function, end: Number, side: int, sigma: Number, floor: Number, growth: Number) -> list[Number]:
+    """Panels from `end` outward to where p stays below e^floor; they grow, and end at the bumps' own scale too."""
+    length = sigma / max(1, abs(end) / sigma)
+    points = [end, end + side * length]
+    while log_p(points[-1]) > floor or any(side * (bump - points[-1]) > 0 for bump in (0, 1)):
+        length = min(length * growth, 4 * sigma)
+        points.append(points[-1] + side * length)
+    last = points[-1]
+    bumps = [centre + sigma * i for centre in (0, 1) for i in range(-24, 25, 2)]
+    return sorted({*points, *(x for x in bumps if side * (x - end) > 0 and side * (last - x) > 0)})
+
+
+def _agreed(
+    integral: Callable[[Number], Number], digits: int, steps: tuple[Number, Number] = (2, mpmath.mpf(3) / 2)
+) -> Decimal:
+    """The integral over the first set of panels, when that over the second agrees with it to the digits."""
+    first, second = (integral(step) for step in steps)
+    if abs(first - second) > abs(first) * mpmath.mpf(10) ** -digits:
+        raise ArithmeticError(f"quadrature gave {first} and {second}: expected agreement to {digits} digits")
+    return _decimal(first, digits)
+
+
+def _decimal(value: Number, digits: int) -> Decimal:
+    context = Context(prec=digits + 2, Emax=MAX_EMAX, Emin=MIN_EMIN)
+    return context.create_decimal(mpmath.nstr(value, digits + 5))

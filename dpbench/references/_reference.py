@@ -1,0 +1,168 @@
+"""What every reference offers: enclosures of δ(ε) and ε(δ), and the Rényi divergence, of events and compositions.
+
+A reference file says which events it covers and how each is a sampled Gaussian; the work is done by `_pair` (one
+release, Arb), `_quadrature` (one release, mpmath) and `_lattice` (compositions). For add-or-remove neighbours δ is the
+larger of the two whole compositions' δ, all releases in the same direction: the record is there in all or in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from typing import Literal
+
+from flint import arb
+
+from dpbench.events import Composition, Event
+from dpbench.references import _lattice, _quadrature
+from dpbench.references._enclosure import Ball, Enclosure, Real, ball, bits, between, largest, outward, rational
+from dpbench.references._pair import DIRECTIONS, Direction, Pair, hinge_enclosure
+
+Subject = Event | Composition | tuple[Event, int]
+Which = Literal["both", "remove", "add"]
+Release = tuple[Fraction, Fraction, int]  # rate q, variance σ², count
+
+
+def parts(subject: Subject) -> tuple[tuple[Event, int], ...]:
+    """The events of a subject with their counts. Raises ValueError for adaptive compositions."""
+    if isinstance(subject, Composition):
+        if subject.adaptive:
+            raise ValueError("adaptive = True: expected parameters fixed beforehand; no enclosure covers chosen ones")
+        return subject.parts
+    return Composition((subject if isinstance(subject, tuple) else (subject, 1),)).parts
+
+
+def directions(which: str) -> tuple[Direction, ...]:
+    """The directions to take the largest over. Raises ValueError for anything but both, remove and add."""
+    if which == "both":
+        return DIRECTIONS
+    found = tuple(direction for direction in DIRECTIONS if direction == which)
+    if not found:
+        raise ValueError(f"direction = {which!r}: expected one of both, {', '.join(DIRECTIONS)}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One direction of a composition: its releases, its grid and what lies below and above it."""
+
+    releases: tuple[tuple[Pair, int], ...]
+    grid: _lattice.Grid
+    lower: _lattice.Profile
+    upper: _lattice.Profile
+
+    def delta(self, epsilon: Fraction) -> Enclosure:
+        with bits(self.grid.scale + 64):
+            anchor = _anchor(self.releases)
+            low, high = (_lattice.delta(sums, anchor, self.grid, epsilon) for sums in (self.lower, self.upper))
+        step = float(self.grid.step)
+        return outward(low, high, 20, f"lattice between two discrete releases, step {step:.3g}, exact convolution")
+
+
+def _anchor(releases: tuple[tuple[Pair, int], ...]) -> Ball:
+    return sum((pair.anchor() * count for pair, count in releases), arb(0))
+
+
+def _side(releases: tuple[tuple[Pair, int], ...], grid: _lattice.Grid) -> _Side:
+    measures = [_lattice.compose(releases, grid, side) for side in ("lower", "upper")]
+    with bits(grid.scale + 64):
+        lower, upper = (_lattice.profile(measure, grid) for measure in measures)
+    return _Side(releases, grid, lower, upper)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """δ(ε) of one composition for many ε: its releases and, where there is more than one, the lattice's sums."""
+
+    releases: tuple[Release, ...]
+    sides: Mapping[Direction, _Side]
+
+    def delta(self, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Enclosure:
+        """An enclosure of δ(ε); `digits` matters where there is one release or none.
+
+        Raises ValueError for an ε that is not finite or a direction that is not known.
+        """
+        exact = rational("epsilon", epsilon)
+        return largest([self._one(exact, digits, way) for way in directions(direction)])
+
+    def _one(self, epsilon: Fraction, digits: int, direction: Direction) -> Enclosure:
+        if not self.releases:
+            with bits(64 + 4 * digits):
+                value = 1 - ball(epsilon).exp() if epsilon < 0 else arb(0)
+                return outward(value, value, digits + 5, "both distributions are the same")
+        if self.sides:
+            return self.sides[direction].delta(epsilon)
+        rate, variance, _ = self.releases[0]
+        return hinge_enclosure(Pair(rate, variance, direction), epsilon, digits)
+
+    def epsilon(self, delta: Real, digits: int = 12, *, direction: Which = "both") -> Enclosure:
+        """An enclosure of the smallest ε >= 0 with δ(ε) <= delta, by bisection of the ends of δ's enclosures.
+
+        δ decreases in ε, so lower end(δ(ε)) > delta proves that ε is too small, and upper end(δ(ε)) <= delta that it
+        is large enough. The ends are bisected to so many digits. Raises ValueError unless 0 < delta < 1, and
+        ArithmeticError when δ's enclosures never get below delta.
+        """
+        target = rational("delta", delta)
+        if not 0 < target < 1:
+            raise ValueError(f"delta = {delta!r}: expected a number above 0 and below 1")
+
+        def enclosed(epsilon: Fraction) -> Enclosure:
+            return self.delta(epsilon, digits + 5, direction=direction)
+
+        method = f"bisection of δ(ε); {enclosed(Fraction(0)).method}"
+        below, _ = _boundary(lambda epsilon: Fraction(enclosed(epsilon).lower) > target, digits)
+        _, above = _boundary(lambda epsilon: Fraction(enclosed(epsilon).upper) > target, digits)
+        return between(below, above, digits + 5, method)
+
+
+def _boundary(too_small: Callable[[Fraction], bool], digits: int) -> tuple[Fraction, Fraction]:
+    """Two neighbouring ε, the first too small and the second not; both 0 when 0 is not too small."""
+    low, high = Fraction(0), Fraction(1)
+    if not too_small(low):
+        return low, low
+    while too_small(high):
+        low, high = high, 2 * high
+        if high > 2**60:
+            raise ArithmeticError(f"epsilon = {float(high)!r}: δ's enclosure is still not below delta; refine the grid")
+    while high - low > high / 10**digits:
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_small(middle) else (low, middle)
+    return low, high
+
+
+def make_curve(
+    releases: tuple[Release, ...],
+    *,
+    cells: int,
+    epsilon: Real | None = None,
+    smallest: float | None = None,
+    direction: Which = "both",
+    refine: int = 0,
+) -> Curve:
+    """The curve of a composition; see `Reference.curve`. Lattices are made only where there is more than one release."""
+    ways = directions(direction)
+    if cells < 64:
+        raise ValueError(f"cells = {cells!r}: expected a whole number, 64 or more")
+    if sum(count for _, _, count in releases) < 2:
+        return Curve(releases, {})
+    sides: dict[Direction, _Side] = {}
+    for way in ways:
+        pairs = tuple((Pair(rate, variance, way), count) for rate, variance, count in releases)
+        at = None if epsilon is None else rational("epsilon", epsilon)
+        grid = _lattice.plan(pairs, cells, at, smallest)
+        sides[way] = _side(pairs, replace(grid, step=grid.step / 2**refine))
+    return Curve(releases, sides)
+
+
+def renyi_divergence(releases: tuple[Release, ...], order: Real, digits: int, direction: Which) -> Decimal:
+    """The larger of the directions' Rényi divergences of all releases together: the sum over the releases."""
+    exact = rational("order", order)
+    if not exact > 1:
+        raise ValueError(f"order = {order!r}: expected a number above 1")
+    with localcontext(Context(prec=digits + 5)):
+        return max(
+            sum((count * _quadrature.renyi(q, v, way, exact, digits) for q, v, count in releases), Decimal(0))
+            for way in directions(direction)
+        )

@@ -1,0 +1,217 @@
+"""The whole job: load specs, plan, train what is due, keep a record of every run, write the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpbench.atomic import write_text
+from dpbench.errors import DpbenchError
+from dpbench.plan import Choices, Plan, Run, Stack, build_mechanism, context, dataset_source, make_plan, model_builder
+from dpbench.provenance import environment
+from dpbench.records import Store
+from dpbench.spec import load_specs
+
+if TYPE_CHECKING:
+    from dpbench.train import Outcome, Progress
+
+
+class Watcher:
+    """Who is told how the job goes: an interface whose methods do nothing unless they are given something to do."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; nothing has run yet."""
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        """Stack `number` of `of` starts."""
+
+    def progress(self, progress: Progress) -> None:
+        """The stack has done a step."""
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        """A run has ended; `path` is its record or its failure, None in a smoke test."""
+
+    def close(self) -> None:
+        """The work is over, or an error ends it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, why in one line, and where its whole story is."""
+
+    run: Run
+    error: str
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`)."""
+
+    plan: Plan
+    finished: tuple[Run, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    unfinished: tuple[Run, ...] = ()
+    interrupted: bool = False
+    seconds: float = 0.0
+    report: tuple[Path, ...] = ()
+
+    def count(self, action: str) -> int:
+        return sum(run.action == action for run in self.plan.runs)
+
+    @property
+    def exit_status(self) -> int:
+        """0: all that was due finished; 1: something failed; 130: interrupted."""
+        return 130 if self.interrupted else 1 if self.failures else 0
+
+
+def run(
+    paths: Sequence[str | Path],
+    *,
+    out: str | Path = "reports",
+    choices: Choices | None = None,
+    fail_fast: bool = False,
+    places_per_call: int | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Train every run of the specs under `paths` that has no record in `out` yet, then write the report.
+
+    Raises ProblemsError for bad specs and DpbenchError for an output folder that cannot be written, before anything
+    runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
+    `choices.smoke` every run does two steps and nothing is written.
+
+    >>> import dpbench
+    >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
+    """
+    begin = time.monotonic()
+    choices = choices or Choices()
+    watcher = watcher or Watcher()
+    specs = load_specs([Path(path) for path in paths])
+    store = Store(Path(out))
+    plan = make_plan(specs, store, choices)
+    if plan.stacks and not choices.smoke:
+        _prepare(store)
+    watcher.planned(plan)
+    try:
+        finished, failures, interrupted = _work(plan, store, choices, fail_fast, places_per_call, watcher, stop)
+    finally:
+        watcher.close()
+    done = {one.key for one in finished} | {failure.run.key for failure in failures}
+    report: tuple[Path, ...] = ()
+    if not choices.smoke and (plan.stacks or not (Path(out) / "report.html").exists()):
+        report = write_reports(store, plan)
+    return Summary(
+        plan=plan,
+        finished=tuple(finished),
+        failures=tuple(failures),
+        unfinished=tuple(one for stack in plan.stacks for one in stack.runs if one.key not in done),
+        interrupted=interrupted,
+        seconds=time.monotonic() - begin,
+        report=report,
+    )
+
+
+def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
+    """Assess all records of the store and render them; the plan's specs say what their records are for."""
+    from dpbench.report import write_report
+    from dpbench.verification import assess
+
+    overlay = {one.key: context(one) for one in plan.runs} if plan is not None else {}
+    contents = store.read()
+    assessment = assess(contents.runs, contents.failures, overlay)
+    return tuple(write_report(assessment, store.out))
+
+
+def _prepare(store: Store) -> None:
+    """Clean up after killed runs, and find out now, not after an hour, whether the folders can be written."""
+    store.clean()
+    for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
+        write_text(folder / ".probe", 4096 * "x").unlink()
+
+
+def _work(
+    plan: Plan,
+    store: Store,
+    choices: Choices,
+    fail_fast: bool,
+    places_per_call: int | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> tuple[list[Run], list[Failure], bool]:
+    from dpbench.train import Execution, Interrupted, failure, train
+
+    finished: list[Run] = []
+    failures: list[Failure] = []
+    for number, stack in enumerate(plan.stacks, 1):
+        watcher.stack(stack, number, len(plan.stacks))
+        open_runs = {one.key: one for one in stack.runs}
+        first = stack.runs[0]
+
+        def end(outcome: Outcome, open_runs: dict[str, Run] = open_runs) -> None:
+            path = None if choices.smoke else _keep(outcome, store)
+            del open_runs[outcome.run.key]
+            if outcome.error is None:
+                finished.append(outcome.run)
+            else:
+                failures.append(Failure(outcome.run, outcome.error, path))
+            watcher.ended(outcome, path)
+
+        try:
+            source = dataset_source(first.spec)
+            outcomes = train(
+                stack.runs,
+                source.load(choices.data),
+                build_mechanism(first.spec),
+                model_builder(first.spec, source),
+                Execution(first.device, places_per_call),
+                checkpoints=None if choices.smoke else store.checkpoints_folder,
+                smoke=choices.smoke,
+                watch=watcher.progress,
+                stop=stop,
+            )
+            for outcome in outcomes:
+                end(outcome)
+        except Interrupted:
+            return finished, failures, True
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever ends a stack is its runs' failure, with its traceback
+            for one in list(open_runs.values()):
+                end(failure(one, error))
+        if failures and fail_fast:
+            break
+    return finished, failures, False
+
+
+class StoreError(DpbenchError):
+    """A result could not be written: the job stops, because what it would compute would be lost."""
+
+    exit_status = 1
+
+
+def _keep(outcome: Outcome, store: Store) -> Path:
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+    run_ = outcome.run
+    facts = environment(with_torch=True)
+    if run_.device == "cpu":
+        facts |= {"device": "cpu", "device_name": facts.get("processor")}
+    common: dict[str, Any] = {
+        "schema_version": 1,
+        "run_key": run_.key,
+        "seed": run_.seed,
+        "resolved": dict(run_.resolved),
+        "context": context(run_),
+        "sources": dict(run_.sources),
+        "environment": facts,
+    }
+    try:
+        if outcome.result is not None:
+            return store.write_run({"type": "run", **common, **outcome.result})
+        story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
+        return store.write_failure({"type": "failure", **common, **story})
+    except DpbenchError as error:
+        raise StoreError(str(error)) from error

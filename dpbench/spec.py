@@ -1,0 +1,215 @@
+"""Specs: YAML files that say what to train, as frozen data; every mistake of every file is reported at once.
+
+A run file names a dataset, a model, a mechanism, a privacy budget and the training; `rows`, `zip` and `grid` make
+several specs of one file (`spec_points.py`). The keys stand in `spec_keys.py`; `dpbench schema` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from dpbench.annotations import shown
+from dpbench.catalog import suggestion
+from dpbench.errors import Problem, ProblemsError
+from dpbench.spec_catalog import CatalogObjects
+from dpbench.spec_keys import (
+    HOMES,
+    KINDS,
+    PUBLISHED,
+    RUN,
+    SECTIONS,
+    SETTABLE,
+    Budget,
+    Choice,
+    Printed,
+    Published,
+    Spec,
+    Training,
+)
+from dpbench.spec_points import CHOICES, Mistakes, closest, expand
+from dpbench.spec_reader import SpecReader
+from dpbench.yaml_loader import Entry, Listing, Place, Scalar, Table, Verbatim, dump, read
+
+__all__ = [
+    "Budget",
+    "Choice",
+    "Printed",
+    "Published",
+    "Spec",
+    "Training",
+    "load_specs",
+    "to_mapping",
+    "to_yaml",
+]
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
+    """The specs of files and folders (searched to the bottom, sorted), in order; files of other kinds are skipped.
+
+    Raises ProblemsError with all the mistakes of all the files.
+
+    >>> load_specs([Path("specs/none.yaml")])
+    Traceback (most recent call last):
+    dpbench.errors.ProblemsError: specs/none.yaml: there is no such file or folder
+    1 mistake found; nothing was run.
+    """
+    problems: list[Problem] = []
+    found: list[tuple[Spec, Place]] = []
+    objects = CatalogObjects()
+    for file in _files(paths, problems):
+        found += _load_file(file, objects, problems)
+    first: dict[tuple[str, str], Spec] = {}
+    for spec, place in found:
+        other = first.setdefault((spec.name, spec.label), spec)
+        if other is not spec:
+            what = f"{spec.name!r} with the label {spec.label!r}" if spec.label else f"the name {spec.name!r}"
+            message = f"{what} is already used at {other.file}:{other.line}"
+            hint = "give the row another label" if place.path.startswith("rows[") else "choose another name"
+            problems.append(Problem(spec.file, place.line, place.column, place.path, message, hint))
+    if problems:
+        raise ProblemsError(problems)
+    return tuple(spec for spec, _ in found)
+
+
+def to_mapping(spec: Spec) -> dict[str, Any]:
+    """The mapping that a run file for this spec alone would hold; printed numbers are `yaml_loader.Verbatim`."""
+    document: dict[str, Any] = {"kind": "run", "name": spec.name}
+    document |= {"source": spec.source} if spec.source else {}
+    for key in CHOICES:
+        choice: Choice = getattr(spec, key)
+        parameters = to_jsonable_python(dict(choice.parameters))
+        document[key] = {"name": choice.name, "parameters": parameters} if parameters else choice.name
+    document["budget"] = "none" if spec.budget is None else _given(spec.budget)
+    document["training"] = _given(spec.training)
+    counted = spec.seeds == tuple(range(len(spec.seeds)))
+    document["seeds"] = len(spec.seeds) if counted else list(spec.seeds)
+    for key in ("accountants", "needs"):
+        document |= {key: list(getattr(spec, key))} if getattr(spec, key) else {}
+    if spec.published is not None:
+        printed = {name: getattr(spec.published, slot.name) for name, slot in PUBLISHED.items()}
+        document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
+    for key in ("reduced", "tuned"):
+        document |= {key: getattr(spec, key)} if getattr(spec, key) else {}
+    return document | ({"rows": [{"label": spec.label}]} if spec.label else {})
+
+
+def to_yaml(spec: Spec) -> str:
+    """A run file that `load_specs` reads back as an equal spec."""
+    return dump(to_mapping(spec))
+
+
+def _given(section: Budget | Training) -> dict[str, Any]:
+    values = {item.name: getattr(section, item.name) for item in fields(section)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _printed(value: Printed | Mapping[str, Printed] | int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _printed(number) for name, number in value.items()}
+    return Verbatim(value.text) if isinstance(value, Printed) else value
+
+
+def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
+    files: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        found, wrong = [path], ""
+        try:
+            if path.is_dir():
+                inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES]
+                found = [file for file in inside if file.is_file() and not _hidden(file, path)]
+                wrong = "" if found else "no .yaml or .yml file in this folder"
+            elif not path.exists():
+                wrong = "there is no such file or folder"
+            elif not path.is_file():
+                wrong = "neither a file nor a folder"
+        except OSError as error:
+            wrong = f"cannot be read: {error.strerror or error}"
+        if wrong:
+            problems.append(Problem(str(path), 0, 0, "", wrong))
+        else:
+            files |= {file.resolve(): file for file in found if file.resolve() not in files}
+    return list(files.values())
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[tuple[Spec, Place]]:
+    document = read(path)
+    root = document.root
+    kind = root.get("kind") if isinstance(root, Table) else None
+    if isinstance(kind, Scalar) and kind.text in KINDS[1:]:
+        return []
+    mistakes = Mistakes(document.file)
+    found: list[tuple[Spec, Place]] = []
+    count = 0
+    if isinstance(root, Table) and _is_run(root, mistakes):
+        root = _corrected(root, mistakes)
+        points = expand(root, mistakes, SETTABLE)
+        count = len(points)
+        reader = SpecReader(mistakes, objects)
+        reader.spec(root, None)  # what every row or grid point overrides is checked here only
+        specs = [(reader.spec(point.tree, point), point.place) for point in points]
+        found = [(spec, place) for spec, place in specs if spec is not None]
+    elif root is not None and not isinstance(root, Table):
+        mistakes.add(root.place, f"found {shown(root)}; expected `key: value` lines, the first `kind: run`")
+    wrong = (*document.problems, *mistakes.problems(count))
+    assert wrong or len(found) == count, "a point without a spec and without a reason"
+    problems += wrong
+    return [] if wrong else found
+
+
+def _is_run(root: Table, mistakes: Mistakes) -> bool:
+    """Whether the file is, or is probably meant to be, a run file; a kind that is absent or unknown is reported."""
+    kind = root.entries.get("kind")
+    if kind is None:
+        mistyped = any(closest(key, ["kind"]) for key in root.entries)
+        if not mistyped:
+            message = f"the key 'kind' is missing; expected one of {', '.join(KINDS)}"
+            mistakes.add(root.place, message, "add `kind: run`")
+        return mistyped or len(set(root.entries) & set(RUN)) > 1
+    text = kind.value.text if isinstance(kind.value, Scalar) else ""
+    if text == "run":
+        return True
+    hint = suggestion(text, KINDS).removeprefix("; ")
+    mistakes.add(kind.value.place, f"found {shown(kind.value)}; expected one of {', '.join(KINDS)}", hint)
+    return closest(text, KINDS) in ("run", "") and len(set(root.entries) & set(RUN)) > 2
+
+
+def _corrected(root: Table, mistakes: Mistakes) -> Table:
+    """Report the unknown keys of the file and of its rows; misspelt sections are read as what was meant."""
+    corrected = _known_keys(root, RUN, mistakes)
+    rows = corrected.entries.get("rows")
+    if rows is None or not isinstance(rows.value, Listing):
+        return corrected
+    known = ("label", *RUN)
+    items = [_known_keys(item, known, mistakes) if isinstance(item, Table) else item for item in rows.value.items]
+    rows = Entry(rows.key, Listing(rows.value.place, tuple(items)))
+    return Table(corrected.place, {**corrected.entries, "rows": rows})
+
+
+def _known_keys(table: Table, known: Iterable[str], mistakes: Mistakes) -> Table:
+    names = tuple(known)
+    homes = {key: home for key, home in HOMES.items() if key not in names}
+    entries: dict[str, Entry] = {}
+    for key, entry in table.entries.items():
+        if key in names:
+            entries[key] = entry
+        elif "." in key and key.split(".")[0] in names:
+            mistakes.excuse(key)
+            section, _, rest = key.partition(".")
+            hint = f"write `{section}: {{{rest}: ...}}`; dots are for grid and zip"
+            mistakes.add(entry.key, f"unknown key {key!r}", hint)
+        else:
+            meant = mistakes.unknown_key(entry.key, key, names, "", homes)
+            if meant in (*SECTIONS, *CHOICES, "grid", "zip", "rows") and meant not in table.entries:
+                entries[meant] = entry
+    return Table(table.place, entries)

@@ -1,0 +1,237 @@
+"""What a spec names, held against the catalog: does it exist, does it load, does it take these parameters?
+
+Models and mechanisms import torch; they are imported here only when a spec names them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpbench.annotations import Parameters, fit, parameters_of, shown
+from dpbench.catalog import KINDS, Entry, catalog, suggestion
+from dpbench.errors import DpbenchError
+from dpbench.spec_points import Mistakes, Point, closest
+from dpbench.yaml_loader import Node, Place, Scalar, Table, plain
+
+_DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+OWN_NAME = f"^{_DOTTED}:{_DOTTED}$"
+FOLDERS = {"dataset": "datasets", "model": "models", "mechanism": "mechanisms"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A dataset, model or mechanism that was found; `made` is the source or mechanism, None for a model."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    made: Any = None
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    value: Any
+    error: BaseException | None = None
+
+
+class CatalogObjects:
+    """Loads what specs name, each thing once; every failure is a mistake at the line that names it."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str], _Outcome] = {}
+        self._taken: dict[tuple[str, str], _Outcome] = {}
+        self._made: dict[tuple[str, str, str], _Outcome] = {}
+
+    def choice(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> Chosen | None:
+        """The dataset, model or mechanism (`key`) that a node names, None where something is wrong with it.
+
+        Without a `point` (the part of a file that rows or a grid complete), absent keys are no mistake.
+        """
+        parts = self._parts(key, node, mistakes, point)
+        if parts is None:
+            return None
+        name, given = parts
+        loaded = self.load(FOLDERS[key], name, mistakes)
+        if loaded is None:
+            return None
+        taken = self._parameters(key, loaded, name, mistakes)
+        if taken is None:
+            return None
+        values = self._values(key, taken, given, mistakes, point)
+        if values is None or point is None:
+            return None
+        return self._make(key, loaded, name, values, given, mistakes)
+
+    def check_name(self, kind: str, name: Scalar, mistakes: Mistakes) -> None:
+        """Report a name that the catalog does not know; one's own objects are also loaded."""
+        if name.text not in catalog(kind):
+            self.load(kind, name, mistakes)
+
+    def load(self, kind: str, name: Scalar, mistakes: Mistakes) -> Any:
+        """The object of that name, None after reporting that there is none or that it cannot be loaded."""
+        entries = catalog(kind)
+        entry = entries.get(name.text)
+        if entry is None and re.fullmatch(OWN_NAME, name.text):
+            entry = Entry(kind, name.text, name.text, "spec")
+        if entry is None:
+            hint = suggestion(name.text, entries).removeprefix("; ")
+            hint += "" if hint.startswith("did you mean") else "; or your own as package.module:factory"
+            mistakes.add(name.place, f"unknown {KINDS[kind]} {shown(name)}", hint, "unknown name")
+            return None
+        if (kind, name.text) not in self._loaded:
+            self._loaded[kind, name.text] = _attempt(entry.load)
+        outcome = self._loaded[kind, name.text]
+        if outcome.error is not None:
+            mistakes.add(name.place, _one_line(outcome.error), _load_hint(entry, outcome.error), "load")
+        elif outcome.value is None:
+            mistakes.add(name.place, f"{shown(name)} is None; expected a {KINDS[kind]}")
+        return outcome.value
+
+    def _parts(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> tuple[Scalar, Table] | None:
+        """The name and the parameters of `digits` or `{name: digits, parameters: {...}}`."""
+        name: Node | None = node
+        parameters: Node | None = None
+        if isinstance(node, Table):
+            for unknown in [unknown for unknown in node.entries if unknown not in ("name", "parameters")]:
+                homes = {} if closest(unknown, ("name", "parameters")) else {unknown: f"{key}.parameters"}
+                mistakes.unknown_key(node.entries[unknown].key, unknown, ("name", "parameters"), key, homes)
+            name, parameters = node.get("name"), node.get("parameters")
+            if name is None:
+                if point is not None:
+                    mistakes.missing(point, node.place, f"{key}.name", f"is missing; expected the name of a {key}")
+                return None
+        wrong = False
+        if not isinstance(name, Scalar) or not isinstance(name.value, str):
+            expected = f"the name of a {key}, or a mapping with name and parameters"
+            assert name is not None
+            mistakes.add(name.place, f"found {shown(name)}; expected {expected}")
+            wrong = True
+        if parameters is not None and not isinstance(parameters, Table):
+            mistakes.add(parameters.place, f"found {shown(parameters)}; expected a mapping from parameters to values")
+            wrong = True
+        if wrong or not isinstance(name, Scalar):
+            return None
+        return name, parameters if isinstance(parameters, Table) else Table(node.place)
+
+    def _parameters(self, key: str, loaded: Any, name: Scalar, mistakes: Mistakes) -> Parameters | None:
+        """The parameters that a loaded object takes."""
+        if key == "dataset" and not _is_factory(loaded):
+            return Parameters({})
+        if not callable(loaded):
+            mistakes.add(name.place, f"{shown(name)} is a {type(loaded).__name__}; expected a function or a class")
+            return None
+        if (key, name.text) not in self._taken:
+            self._taken[key, name.text] = _attempt(lambda: parameters_of(loaded, skip=2 if key == "model" else 0))
+        outcome = self._taken[key, name.text]
+        if outcome.error is not None:
+            message = f"{shown(name)} cannot be used: {_one_line(outcome.error)}"
+            mistakes.add(name.place, message, "annotate its parameters")
+            return None
+        parameters: Parameters = outcome.value
+        return parameters
+
+    def _values(
+        self, key: str, taken: Parameters, given: Table, mistakes: Mistakes, point: Point | None
+    ) -> dict[str, Any] | None:
+        """The given parameters as the types that are asked for, None where one does not fit or is missing."""
+        values: dict[str, Any] = {}
+        right = True
+        for parameter, entry in given.entries.items():
+            slot = taken.slots.get(parameter)
+            if slot is None and taken.open:
+                values[parameter] = plain(entry.value)
+            elif slot is None:
+                mistakes.unknown_key(entry.key, parameter, taken.slots, f"{key}.parameters", {})
+                right = False
+            else:
+                try:
+                    value, misfits = fit(slot, entry.value)
+                except TypeError as error:
+                    mistakes.add(entry.value.place, _one_line(error))
+                    right = False
+                    continue
+                for misfit in misfits:
+                    mistakes.add_misfit(misfit)
+                right = right and not misfits
+                values[parameter] = value
+        for slot in taken.slots.values():
+            if slot.required and slot.name not in given.entries:
+                right = False
+                if point is not None:
+                    path = f"{key}.parameters.{slot.name}"
+                    mistakes.missing(point, given.place, path, f"is missing; expected {slot.expected}")
+        return values if right else None
+
+    def _make(
+        self, key: str, loaded: Any, name: Scalar, values: dict[str, Any], given: Table, mistakes: Mistakes
+    ) -> Chosen | None:
+        """Build the source or the mechanism, to know what it says of itself (`real`, `train_size`, `private`)."""
+        if key == "model":
+            return Chosen(name.text, values)
+        known = (key, name.text, repr(values))
+        if known not in self._made:
+            build = _dataset if key == "dataset" else _mechanism
+            self._made[known] = _attempt(lambda: build(loaded, name.text, values))
+        outcome = self._made[known]
+        if outcome.error is not None:
+            message = _one_line(outcome.error)
+            place = _named_in(message, name.place, given)
+            mistakes.add(place, f"{key} {shown(name)} cannot be built: {message}", kind="build")
+            return None
+        return Chosen(name.text, values, outcome.value)
+
+
+def _attempt(action: Callable[[], Any]) -> _Outcome:
+    """Importing and building run other people's code: whatever it raises becomes a mistake of the spec."""
+    try:
+        return _Outcome(action())
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (reported by the caller, with the line)
+        return _Outcome(None, error)
+
+
+def _dataset(loaded: Any, name: str, values: dict[str, Any]) -> Any:  # noqa: ARG001 (as _mechanism)
+    from dpbench.data import find_dataset
+
+    return find_dataset(name, values)
+
+
+def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+    made = loaded(**values)
+    if not isinstance(getattr(made, "private", None), bool):
+        raise DpbenchError(f"{name} returns a {type(made).__name__} without `private`; expected a mechanism")
+    return made
+
+
+def _is_factory(loaded: Any) -> bool:
+    """Whether a dataset's object is called to get the source, as `dpbench.data.find_dataset` decides it."""
+    from dpbench.datasets._base import SOURCE_MEMBERS
+
+    is_source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
+    return callable(loaded) and not is_source
+
+
+def _named_in(message: str, place: Place, given: Table) -> Place:
+    """The place of the first parameter that a message names, else `place`."""
+    for parameter, entry in given.entries.items():
+        if re.search(rf"\b{re.escape(parameter)}\b", message):
+            return entry.value.place
+    return place
+
+
+def _load_hint(entry: Entry, error: BaseException) -> str:
+    cause = error.__cause__
+    module, _, attribute = entry.target.partition(":")
+    if isinstance(cause, AttributeError) and module in sys.modules:
+        close = closest(attribute, [name for name in dir(sys.modules[module]) if not name.startswith("_")])
+        return f"did you mean {module}:{close}?" if close else ""
+    if isinstance(cause, ModuleNotFoundError):
+        return "install the package, or put its folder on PYTHONPATH"
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DpbenchError | ValueError) and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,238 @@
+"""One point of a run file read as a Spec: every key against its rule, then the rules that hold between keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import InvalidOperation
+from typing import Any
+
+from dpbench.annotations import Slot, fit, misfit, shown
+from dpbench.catalog import catalog, suggestion
+from dpbench.spec_catalog import CatalogObjects, Chosen
+from dpbench.spec_keys import (
+    HOMES,
+    PLANNED_ACCOUNTANTS,
+    RUN,
+    SECTIONS,
+    Budget,
+    Choice,
+    Printed,
+    Published,
+    Spec,
+    Training,
+)
+from dpbench.spec_points import CHOICES, Mistakes, Point
+from dpbench.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+
+
+class SpecReader:
+    """Reads the points of one file."""
+
+    def __init__(self, mistakes: Mistakes, objects: CatalogObjects) -> None:
+        self.mistakes, self.objects = mistakes, objects
+        self.accuracies: dict[Place, Point] = {}
+
+    def spec(self, tree: Table, point: Point | None) -> Spec | None:
+        """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
+        values: dict[str, Any] = {}
+        for key in ("name", "source", "seeds", "accountants", "needs", "reduced", "tuned"):
+            values |= self._value(tree, key, RUN[key], point)
+        for key in ("dataset", "model", "mechanism", "budget", "training"):
+            if key not in tree.entries and point is not None:
+                expected = RUN[key].words or f"{RUN[key].description}, such as {_example(RUN[key])}"
+                self.mistakes.missing(point, tree.place, key, f"is missing; expected {expected}")
+        chosen = {
+            key: self.objects.choice(key, node, self.mistakes, point) for key in CHOICES if (node := tree.get(key))
+        }
+        values |= {key: Choice(made.name, made.parameters) for key, made in chosen.items() if made}
+        self._accountants(tree)
+        values |= self._budget(tree, chosen.get("mechanism"), point)
+        values |= self._training(tree, chosen.get("mechanism"), point)
+        values |= self._published(tree, chosen.get("dataset"), point)
+        if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
+            return None
+        if isinstance(values.get("seeds"), int):
+            values["seeds"] = tuple(range(values["seeds"]))
+        line = point.place.line if point.row is not None else tree.entries["name"].key.line
+        return Spec(label=point.label, file=self.mistakes.file, line=line, **{"source": "", **values})
+
+    def _value(self, tree: Table, key: str, slot: Slot, point: Point | None) -> dict[str, Any]:
+        """The value of a key by the name of its field, or nothing where it is absent or wrong."""
+        entry = tree.entries.get(key)
+        if entry is None:
+            if slot.required and point is not None:
+                self.mistakes.missing(point, tree.place, key, f"is missing; expected {slot.expected}")
+            return {}
+        value, misfits = fit(slot, entry.value)
+        for found in misfits:
+            self.mistakes.add_misfit(found)
+        self._distinct(entry.value)
+        return {} if misfits else {slot.name: value}
+
+    def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
+        """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
+        slots = SECTIONS[key]
+        values: dict[str, Any] = {}
+        right = True
+        for name, entry in node.entries.items():
+            if name not in slots:
+                homes = {word: home for word, home in HOMES.items() if word not in slots}
+                self.mistakes.unknown_key(entry.key, name, slots, key, homes)
+                right = False
+                continue
+            value, misfits = fit(slots[name], entry.value)
+            for found in misfits:
+                self.mistakes.add_misfit(found)
+            right = right and not misfits
+            values[slots[name].name] = value
+        for name, slot in slots.items():
+            if name not in node.entries and slot.required and point is not None:
+                self.mistakes.missing(point, node.place, f"{key}.{name}", f"is missing; expected {slot.expected}")
+                right = False
+        return {slot.name: slot.default for slot in slots.values() if not slot.required} | values if right else None
+
+    def _exactly_one(self, key: str, node: Table, one: str, other: str, point: Point) -> None:
+        first, second = node.entries.get(one), node.entries.get(other)
+        if first is None and second is None:
+            expected = f"{one} ({SECTIONS[key][one].expected}) or {other} ({SECTIONS[key][other].expected})"
+            path = f"{key}.{one}"
+            self.mistakes.missing(point, node.place, path, f"is missing; expected {expected}", also=(f"{key}.{other}",))
+        elif first is not None and second is not None:
+            later, earlier = (first, second) if first.key > second.key else (second, first)
+            name = one if later is first else other
+            message = f"{name} excludes {other if later is first else one} (line {earlier.key.line})"
+            self.mistakes.add(later.key, f"{message}; expected exactly one of the two", "delete one", "both")
+
+    def _budget(self, tree: Table, mechanism: Chosen | None, point: Point | None) -> dict[str, Any]:
+        node = tree.get("budget")
+        private = mechanism.made.private if mechanism else None
+        name = mechanism.name if mechanism else ""
+        if isinstance(node, Scalar) and node.value == "none":
+            if private:
+                message = f"found none, but {name} is private; expected epsilon or noise_multiplier, and delta"
+                self.mistakes.add(node.place, message, kind="private")
+            return {"budget": None}
+        if not isinstance(node, Table):
+            if node is not None:
+                self.mistakes.add_misfit(misfit(node, Budget, RUN["budget"].words))
+            return {}
+        values = self._section("budget", node, point)
+        if accountant := node.get("calibrate_with"):
+            self._accountant(accountant)
+        if point is not None:
+            self._exactly_one("budget", node, "epsilon", "noise_multiplier", point)
+        if private is False:
+            message = f"found a budget, but {name} is not private; expected none"
+            self.mistakes.add(node.place, message, "write `budget: none`", "private")
+        return {"budget": Budget(**values)} if values is not None and point is not None else {}
+
+    def _training(self, tree: Table, mechanism: Chosen | None, point: Point | None) -> dict[str, Any]:
+        node = tree.get("training")
+        if not isinstance(node, Table):
+            if node is not None:
+                self.mistakes.add_misfit(misfit(node, Training, RUN["training"].words))
+            return {}
+        values = self._section("training", node, point)
+        if point is not None:
+            self._exactly_one("training", node, "batch_size", "sampling_rate", point)
+            self._exactly_one("training", node, "epochs", "steps", point)
+            if mechanism and mechanism.made.private and "clip_norm" not in node.entries:
+                message = "is missing; a private mechanism needs a number above 0, or .inf"
+                self.mistakes.missing(point, node.place, "training.clip_norm", message)
+        return {"training": Training(**values)} if values is not None and point is not None else {}
+
+    def _published(self, tree: Table, dataset: Chosen | None, point: Point | None) -> dict[str, Any]:
+        entry = tree.entries.get("published")
+        if entry is None:
+            return {}
+        if not isinstance(entry.value, Table):
+            self.mistakes.add_misfit(misfit(entry.value, Published, "a mapping of printed numbers"))
+            return {}
+        values = self._section("published", entry.value, point)
+        wrong = values is None
+        for node in _numbers(entry.value):
+            try:
+                Printed.of(node.text)
+            except (InvalidOperation, ValueError):
+                message = f"found {shown(node)}; expected a number in decimal digits"
+                self.mistakes.add(node.place, message, kind="misfit")
+                wrong = True
+        epsilons = entry.value.get("epsilon")
+        for name, claim in (epsilons.entries if isinstance(epsilons, Table) else {}).items():
+            known = (*catalog("accountants"), *PLANNED_ACCOUNTANTS)
+            if name not in known:
+                hint = suggestion(name, known).removeprefix("; ")
+                self.mistakes.add(claim.key, f"unknown accountant {name!r}", hint, "unknown name")
+        if point is not None:
+            self._comparable(tree, entry, dataset, point)
+        return {} if wrong else {"published": _as_printed(entry.value, values or {})}
+
+    def _comparable(self, tree: Table, entry: Entry, dataset: Chosen | None, point: Point) -> None:
+        """A printed number stands only beside results from the paper's whole setting on real data."""
+        if "reduced" in tree.entries:
+            at = tree.entries["reduced"].key
+            self.mistakes.add(at, "a reduced setting cannot stand beside published numbers", "delete one of the two")
+        if dataset and not dataset.made.real:
+            message = f"the dataset {dataset.name!r} is not real; its results never stand beside published numbers"
+            self.mistakes.add(entry.key, message, "delete `published`", "real")
+        if "source" not in tree.entries:
+            hint = "add `source` with paper, version, table and page"
+            self.mistakes.missing(point, tree.place, "source", "is missing; published numbers need a source", hint)
+        assert isinstance(entry.value, Table)
+        accuracy = entry.value.entries.get("test_accuracy_percent")
+        if accuracy and self.accuracies.setdefault(accuracy.key, point) is not point:
+            message = "this accuracy would stand beside several settings; expected it in the one row that it belongs to"
+            self.mistakes.add(accuracy.key, message, "move `published` into `rows`", "several")
+
+    def _accountants(self, tree: Table) -> None:
+        node = tree.get("accountants")
+        for item in node.items if isinstance(node, Listing) else ():
+            self._accountant(item)
+
+    def _accountant(self, node: Node) -> None:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            self.objects.check_name("accountants", node, self.mistakes)
+
+    def _distinct(self, node: Node) -> None:
+        seen: set[str] = set()
+        for item in node.items if isinstance(node, Listing) else ():
+            text = repr(plain(item))
+            if text in seen:
+                self.mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
+            seen.add(text)
+
+
+def _numbers(published: Table) -> Iterator[Scalar]:
+    """The printed numbers of a mapping that are numbers at all."""
+    for name, entry in published.entries.items():
+        if name in ("test_accuracy_percent", "mu") and isinstance(entry.value, Scalar):
+            nodes: list[Node] = [entry.value]
+        elif name == "epsilon" and isinstance(entry.value, Table):
+            nodes = [claim.value for claim in entry.value.entries.values()]
+        else:
+            nodes = []
+        for node in nodes:
+            if isinstance(node, Scalar) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+                yield node
+
+
+def _as_printed(node: Table, values: Mapping[str, Any]) -> Published:
+    """The numbers with the digits that the file shows."""
+    texts = {name: entry.value.text for name, entry in node.entries.items() if isinstance(entry.value, Scalar)}
+    claims = node.get("epsilon")
+    epsilon = {
+        name: Printed.of(entry.value.text)
+        for name, entry in (claims.entries.items() if isinstance(claims, Table) else ())
+        if isinstance(entry.value, Scalar)
+    }
+    accuracy, mu = texts.get("test_accuracy_percent"), texts.get("mu")
+    return Published(
+        accuracy_percent=Printed.of(accuracy) if accuracy else None,
+        averaged_over=values.get("averaged_over"),
+        mu=Printed.of(mu) if mu else None,
+        epsilon=epsilon,
+    )
+
+
+def _example(slot: Slot) -> str:
+    return str(slot.examples[0]) if slot.examples else "{...}"

@@ -1,0 +1,123 @@
+"""The stages that mechanisms are built from: Poisson sampling, Gaussian noise, and the SGD and Adam updates.
+
+Pure functions of tensors, state in and state out. Shapes: R runs, N examples, B batch, P parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpbench import randomness
+from dpbench.events import Sampler
+
+NUMERICS = 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch for each run: positions in the training set, and which of the B places are filled.
+
+    `index_RB` is int64 (0 where empty), `mask_RB` bool. B is the largest batch drawn, at least 1; none is cut.
+    """
+
+    index_RB: Tensor
+    mask_RB: Tensor
+
+
+class Sample(Protocol):
+    """Draws the batches of one step; `sampler` is what the accountant is told."""
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch: ...
+
+
+class Update(Protocol):
+    """Turns a gradient into new parameters; `memory` names the tensors (R, P) that it keeps, zero at the start."""
+
+    @property
+    def memory(self) -> tuple[str, ...]: ...
+
+    def __call__(
+        self, theta_RP: Tensor, memory: dict[str, Tensor], gradient_RP: Tensor, rate_R: Tensor, step_R: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+@dataclass(frozen=True)
+class PoissonSampler:
+    """Every example enters every batch independently with probability q (Poisson sampling)."""
+
+    sampler: Sampler = "poisson"
+
+    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+        """Draw the batches of one step. `rate_R` is float64 in [0, 1].
+
+        An example is in when its 53 random bits lie below ⌊q·2^53⌋: the probability that runs is q rounded down to
+        a multiple of 2^-53, so the accountant, told q, is on the safe side.
+        """
+        bits_RN = randomness.uniform_bits(seed_R, randomness.SAMPLE, step_R, examples)
+        return filled(bits_RN < torch.floor(rate_R * 2.0**53).long()[:, None])
+
+
+def filled(chosen_RN: Tensor) -> Batch:
+    """The batch of the chosen examples, in the order of the data; places beyond a run's own count are masked."""
+    run, example = torch.nonzero(chosen_RN, as_tuple=True)
+    place = chosen_RN.cumsum(1)[run, example] - 1
+    size = max(1, int(place.max()) + 1) if place.numel() else 1
+    index_RB = torch.zeros(chosen_RN.shape[0], size, dtype=torch.int64, device=chosen_RN.device)
+    mask_RB = torch.zeros(chosen_RN.shape[0], size, dtype=torch.bool, device=chosen_RN.device)
+    index_RB[run, place] = example
+    mask_RB[run, place] = True
+    return Batch(index_RB, mask_RB)
+
+
+def gaussian_noise(sum_RP: Tensor, deviation_R: Tensor, seed_R: Tensor, step_R: Tensor) -> Tensor:
+    """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry."""
+    noise_RP = randomness.normal(seed_R, randomness.NOISE, step_R, sum_RP.shape[1], dtype=sum_RP.dtype)
+    return sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Gradient descent, θ ← θ − η·g (`001_*`, Algorithm 1)."""
+
+    memory: tuple[str, ...] = ()
+
+    def __call__(
+        self, theta_RP: Tensor, memory: dict[str, Tensor], gradient_RP: Tensor, rate_R: Tensor, step_R: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        del step_R  # every step is alike
+        return theta_RP - rate_R[:, None].to(theta_RP.dtype) * gradient_RP, memory
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (`001_*`, Algorithm 2): m and u start at 0; ξ is added outside the root.
+
+    The paper's letters: m → first, u → second, ξ → offset. The paper prints no bias correction; `bias_correction`
+    divides m and u by 1 − β^t, as Kingma and Ba (2015) do.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    offset: float = 1e-8
+    bias_correction: bool = False
+    memory: tuple[str, ...] = ("first_RP", "second_RP")
+
+    def __call__(
+        self, theta_RP: Tensor, memory: dict[str, Tensor], gradient_RP: Tensor, rate_R: Tensor, step_R: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        first_RP = self.beta1 * memory["first_RP"] + (1 - self.beta1) * gradient_RP
+        second_RP = self.beta2 * memory["second_RP"] + (1 - self.beta2) * gradient_RP * gradient_RP
+        m_RP, u_RP = first_RP, second_RP
+        if self.bias_correction:
+            turn_R = (step_R + 1).double()
+            m_RP = first_RP / (1 - self.beta1**turn_R)[:, None].to(first_RP.dtype)
+            u_RP = second_RP / (1 - self.beta2**turn_R)[:, None].to(first_RP.dtype)
+        theta_RP = theta_RP - rate_R[:, None].to(theta_RP.dtype) * m_RP / (u_RP.sqrt() + self.offset)
+        return theta_RP, {"first_RP": first_RP, "second_RP": second_RP}

@@ -1,0 +1,249 @@
+"""What the command line shows: tables, progress, and the same as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from dpbench.plan import Plan, Run, Stack
+from dpbench.runner import Watcher
+
+if TYPE_CHECKING:
+    from dpbench.runner import Summary
+    from dpbench.train import Outcome, Progress
+
+LINE_SECONDS = 30.0  # where there is no terminal: at most one line of progress in this time
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people.
+
+    >>> duration(75), duration(0.25), duration(7300)
+    ('1 min 15 s', '0.2 s', '2 h 01 min')
+    """
+    if seconds is None:
+        return "unknown"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return f"failed    {outcome.run.title}: {outcome.error}"
+    assert outcome.result is not None
+    accuracy = outcome.result["result"]["test_accuracy"]
+    return f"finished  {outcome.run.title}: test accuracy {100 * accuracy:.2f} %"
+
+
+class LineWatcher(Watcher):
+    """For logs: a line when a stack starts, when a run ends, and now and then between."""
+
+    def __init__(self) -> None:
+        self._last = self._begin = time.monotonic()
+        self._first: int | None = None
+
+    def planned(self, plan: Plan) -> None:
+        print(plan_line(plan), file=sys.stderr, flush=True)
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        self._last = self._begin = time.monotonic()
+        self._first = None
+        print(f"stack {number} of {of}: {stack.title}", file=sys.stderr, flush=True)
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._begin = progress.done, now
+        if now - self._last < LINE_SECONDS or progress.done == self._first:
+            return
+        rate = (progress.done - self._first) / (now - self._begin)
+        left = duration((progress.total - progress.done) / rate)
+        share = f"{progress.done:,} of {progress.total:,} steps"
+        print(f"  {share}, {rate:,.0f} steps/s, {left} left", file=sys.stderr, flush=True)
+        self._last = now
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        del path
+        print(outcome_line(outcome), file=sys.stderr, flush=True)
+
+
+class JsonWatcher(Watcher):
+    """One JSON object per line on standard output for every event."""
+
+    def planned(self, plan: Plan) -> None:
+        for run in plan.runs:
+            emit("planned", **run_facts(run))
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        emit("stack", number=number, of=of, runs=[run.key for run in stack.runs])
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        result = None if outcome.result is None else outcome.result["result"]
+        place = None if path is None else str(path)
+        emit("ended", run_key=outcome.run.key, title=outcome.run.title, result=result, error=outcome.error, file=place)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} steps/s" if task.speed else "")
+
+
+class BarWatcher(Watcher):
+    """For terminals: one bar for the stack at work with its rate and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Bars | None = None
+        self._title = ""
+        self._resumed = 0
+
+    def planned(self, plan: Plan) -> None:
+        self._console.print(plan_line(plan))
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        self.close()
+        self._title = f"[{number}/{of}] {stack.title}"
+
+    def progress(self, progress: Progress) -> None:
+        if self._bars is None:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), _Rate())
+            self._bars = Bars(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+            # Start at the place of a resumed run, so that the rate counts only what is done now.
+            self._bars.add_task(self._title, total=progress.total, completed=progress.done)
+            self._bars.start()
+        self._bars.update(self._bars.task_ids[0], completed=progress.done)
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        del path
+        self._console.print(outcome_line(outcome), markup=False, highlight=False)
+
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def emit(event: str, **facts: Any) -> None:
+    """One line of JSON on standard output."""
+    print(json.dumps({"event": event, **facts}, default=str, allow_nan=False), flush=True)
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """A planned run as plain data."""
+    budget = run.spec.budget
+    return {
+        "run_key": run.key,
+        "spec": run.spec.name,
+        "label": run.spec.label,
+        "seed": run.seed,
+        "sampling_rate": run.sampling_rate,
+        "steps": run.steps,
+        "noise_multiplier": run.noise_multiplier,
+        "epsilon": run.epsilon,
+        "delta": None if budget is None else budget.delta,
+        "epsilon_by": None if budget is None else budget.calibrate_with,
+        "action": run.action,
+        "reason": run.reason,
+        "device": run.device,
+        "estimated_seconds": run.estimate,
+    }
+
+
+def plan_line(plan: Plan) -> str:
+    due = [run for stack in plan.stacks for run in stack.runs]
+    counts = {action: sum(run.action == action for run in plan.runs) for action in ("exists", "stale", "skip")}
+    words = {"exists": "have a record", "stale": "have a stale record", "skip": "are skipped"}
+    others = [f"{count} {words[action]}" for action, count in counts.items() if count]
+    time_ = f" (about {duration(total_estimate(plan))})" if due else ""
+    return f"{len(plan.runs)} runs: {', '.join([f'{len(due)} to train{time_}', *others])}"
+
+
+def total_estimate(plan: Plan) -> float:
+    return sum(run.estimate or 0.0 for stack in plan.stacks for run in stack.runs)
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row for each run, or one for all seeds of a row where they share their fate."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("spec", "row", "seeds"):
+        table.add_column(name, overflow="fold")
+    for name in ("σ", "ε", "δ", "T", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what and why", overflow="fold")
+    groups: dict[tuple[str, str, str, str], list[Run]] = {}
+    for run in plan.runs:
+        groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
+    for (name, label, action, reason), runs in groups.items():
+        first = runs[0]
+        budget = first.spec.budget
+        sigma = "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}"
+        if budget is None:
+            epsilon, delta = "–", "–"
+        else:
+            epsilon = "∞" if first.epsilon is None else f"{first.epsilon:.3g} ({budget.calibrate_with})"
+            delta = f"{budget.delta:g}"
+        cost = duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–"
+        seeds = _ranges([run.seed for run in runs])
+        table.add_row(name, label, seeds, sigma, epsilon, delta, f"{first.steps:,}", cost, f"{action}: {reason}")
+    return table
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-4, 7` for 0, 1, 2, 3, 4, 7."""
+    ordered = sorted(numbers)
+    parts: list[list[int]] = []
+    for number in ordered:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def summary_text(summary: Summary, command: str) -> str:
+    """What was done, each failure with its log, and how to go on."""
+    lines = []
+    if summary.count("train"):
+        lines.append(
+            f"{len(summary.finished)} of {summary.count('train')} runs finished in {duration(summary.seconds)}."
+        )
+    else:
+        lines.append("Nothing to train.")
+    if summary.count("exists"):
+        lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
+    for action in ("stale", "skip"):
+        for reason, count in _reasons(summary.plan, action).items():
+            lines.append(f"{count} runs {'stale' if action == 'stale' else 'skipped'}: {reason}.")
+    for failure in summary.failures:
+        log = f"; log: {failure.log}" if failure.log else ""
+        lines.append(f"FAILED {failure.run.title}: {failure.error}{log}")
+    if summary.interrupted:
+        kept = f"{len(summary.unfinished)} unfinished runs keep their place"
+        lines.append(f"Interrupted; {kept}. Go on with: {command}")
+    elif summary.unfinished:
+        lines.append(f"{len(summary.unfinished)} runs were not reached. Go on with: {command}")
+    lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
+    return "\n".join(lines)
+
+
+def _reasons(plan: Plan, action: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for run in plan.runs:
+        if run.action == action:
+            counts[run.reason] = counts.get(run.reason, 0) + 1
+    return counts

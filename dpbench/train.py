@@ -1,0 +1,337 @@
+"""Training: the only loop. Steps a stack of runs as one tensor program and yields one outcome per run.
+
+Nothing in this file changes what a run computes: the arithmetic is in `pipeline`, `stages`, `functional` and the
+clipping engines. Here are the order of the steps, the clock, evaluation, checkpoints, failures and interruption.
+Letters: R runs of the stack, P parameters.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench import events, randomness
+from dpbench.atomic import write_bytes
+from dpbench.data import Dataset
+from dpbench.errors import DpbenchError
+from dpbench.functional import Network, evaluate, initial_parameters, network
+from dpbench.pipeline import Knobs, Mechanism, State
+from dpbench.plan import Run
+
+EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
+MAX_CURVE_POINTS = 100
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is carried out. Never part of a run's key, because it may not change a number.
+
+    `places_per_call`: batch places of all runs together that go through one call; None chooses by device and memory.
+    `checkpoint_seconds`: the least time between two checkpoints of a stack.
+    """
+
+    device: str = "cpu"
+    places_per_call: int | None = None
+    checkpoint_seconds: float = 10.0
+
+    def chunk(self, runs: int, parameters: int) -> int:
+        """Batch places per call for one run of a stack of `runs`."""
+        if self.places_per_call is not None:
+            return max(1, self.places_per_call // runs)
+        if self.device.startswith("cuda"):
+            free, _ = torch.cuda.mem_get_info(self.device)
+            places = int(free * 0.25) // (16 * parameters)
+        else:
+            places = min(384, (1 << 30) // (16 * parameters))
+        return max(1, places // runs)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the loop reports while it works: steps done by all runs of the stack together, and of how many."""
+
+    done: int
+    total: int
+    live: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set."""
+
+    run: Run
+    result: Mapping[str, Any] | None = None
+    error: str | None = None
+    traceback: str = ""
+    step: int | None = None
+
+
+class Interrupted(DpbenchError):
+    """Training was asked to stop; checkpoints are written."""
+
+
+@dataclass
+class _Course:
+    """The course of one run through the loop, on the Python side."""
+
+    run: Run
+    stops: list[int]  # steps after which the run is evaluated; the last is its end
+    step: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+    curve: list[dict[str, float | int | None]] = field(default_factory=list)
+    resumed: bool = False
+    drawn: float = 0.0
+    loss: float = 0.0
+    clipped: float = 0.0
+
+
+def evaluation_steps(sampling_rate: float, steps: int, most: int = MAX_CURVE_POINTS) -> list[int]:
+    """The steps that end an epoch (1/q steps each, rounded up) and the last step; thinned to about `most`.
+
+    >>> evaluation_steps(0.25, 10)
+    [4, 8, 10]
+    """
+    epochs = int(round(steps * sampling_rate, 9))
+    every = max(1, math.ceil(epochs / most))
+    ends = {min(steps, math.ceil(round(e / sampling_rate, 9))) for e in range(every, epochs + 1, every)}
+    return sorted(ends | {steps})
+
+
+def train(
+    runs: Sequence[Run],
+    data: Dataset,
+    mechanism: Mechanism,
+    build: Callable[[], torch.nn.Module],
+    execution: Execution,
+    *,
+    checkpoints: Path | None = None,
+    smoke: bool = False,
+    watch: Callable[[Progress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Outcome]:
+    """Train the runs of one stack; an outcome comes as soon as its run ends.
+
+    `smoke` does two steps of each run and no checkpoint. Raises Interrupted when `stop` turns true, with the place of
+    every unfinished run kept under `checkpoints`; DpbenchError when the model or the mechanism cannot be built.
+    """
+    device = torch.device(execution.device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    net = network(build(), device)
+    chunk = execution.chunk(len(runs), net.size)
+    inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
+    test = data.test_inputs.to(device), data.test_targets.to(device)
+
+    courses = [
+        _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
+    ]
+    state = _join(
+        [_start(course, mechanism, build, None if smoke else checkpoints, net.size) for course in courses], device
+    )
+    knobs = _knobs(runs, device)
+    total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
+    sums = _zeros(len(runs), device)
+    bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+
+    while courses:
+        begin = time.perf_counter()
+        ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
+        for _ in range(ahead):
+            before_R = state.step_R
+            state, seen = mechanism.step(net, state, knobs, inputs, targets, chunk)
+            sums = {
+                k: sums[k] + v for k, v in (("drawn", seen.drawn_R), ("loss", seen.loss_R), ("clipped", seen.clipped_R))
+            }
+            bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
+            for course in courses:
+                course.step += 1
+            watch(
+                Progress(sum(c.step for c in courses) + total - sum(c.stops[-1] for c in courses), total, len(courses))
+            )
+            if stop():
+                break
+        _settle(courses, sums, time.perf_counter() - begin, device)
+        sums = _zeros(len(courses), device)
+        if stop():
+            if checkpoints is not None and not smoke:
+                _save(courses, state, checkpoints)
+            raise Interrupted("interrupted; the place of every unfinished run is kept")
+
+        due = [i for i, course in enumerate(courses) if course.step in course.stops]
+        index = torch.tensor(due, device=device)
+        loss_R, accuracy_R = evaluate(net, state.theta_RP[index], *test, max(50, EVALUATION_PLACES // len(due)))
+        sound_R = state.theta_RP[index].isfinite().all(1) & loss_R.isfinite()
+        ended: list[int] = []
+        for at, loss, accuracy, sound, bad in zip(
+            due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), strict=True
+        ):
+            course = courses[at]
+            if bad >= 0 or not sound:
+                ended.append(at)
+                where = f"the gradient of step {bad}" if bad >= 0 else f"the parameters after step {course.step}"
+                yield Outcome(course.run, error=f"{where}: not finite", step=bad if bad >= 0 else course.step)
+                continue
+            _point(course, loss, accuracy)
+            if course.step == course.stops[-1]:
+                ended.append(at)
+                yield Outcome(course.run, result=_result(course, net, data, mechanism, len(runs)))
+        if ended:
+            if checkpoints is not None:
+                for at in ended:
+                    (checkpoints / f"{courses[at].run.key}.pt").unlink(missing_ok=True)
+            keep = [i for i in range(len(courses)) if i not in ended]
+            kept = torch.tensor(keep, dtype=torch.int64, device=device)
+            courses = [courses[i] for i in keep]
+            state, knobs, bad_R = state.take(kept), knobs.take(kept), bad_R[kept]
+            sums = _zeros(len(courses), device)
+        if (
+            courses
+            and checkpoints is not None
+            and not smoke
+            and time.monotonic() - saved > execution.checkpoint_seconds
+        ):
+            _save(courses, state, checkpoints)
+            saved = time.monotonic()
+
+
+def failure(run: Run, error: BaseException) -> Outcome:
+    """The outcome of a run that an exception ended."""
+    text = "".join(traceback.format_exception(error))
+    return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
+
+
+def _zeros(runs: int, device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.zeros(runs, dtype=torch.float64, device=device) for name in ("drawn", "loss", "clipped")}
+
+
+def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)
+
+    return Knobs(
+        seed_R=torch.tensor([run.seed for run in runs], dtype=torch.int64, device=device),
+        sampling_rate_R=column([run.sampling_rate for run in runs]),
+        learning_rate_R=column([run.learning_rate for run in runs]),
+        clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),
+        noise_multiplier_R=column([run.noise_multiplier or 0.0 for run in runs]),
+    )
+
+
+def _settle(courses: list[_Course], sums: Mapping[str, Tensor], seconds: float, device: torch.device) -> None:
+    """Book the time and the diagnostics of the steps since the last evaluation."""
+    begin = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds += time.perf_counter() - begin
+    for course, drawn, loss, clipped in zip(
+        courses, sums["drawn"].tolist(), sums["loss"].tolist(), sums["clipped"].tolist(), strict=True
+    ):
+        course.seconds += seconds
+        course.share += seconds / len(courses)
+        course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
+
+
+def _point(course: _Course, loss: float, accuracy: float) -> None:
+    drawn = course.drawn
+    course.curve.append(
+        {
+            "epoch": round(course.step * course.run.sampling_rate, 6),
+            "step": course.step,
+            "releases": course.step,
+            "seconds": round(course.seconds, 4),
+            "train_loss": course.loss / drawn if drawn else None,
+            "clipped_fraction": course.clipped / drawn if drawn and course.run.clip_norm is not None else None,
+            "test_loss": loss,
+            "test_accuracy": accuracy,
+        }
+    )
+    course.drawn = course.loss = course.clipped = 0.0
+
+
+def _result(course: _Course, net: Network, data: Dataset, mechanism: Mechanism, stack_runs: int) -> dict[str, Any]:
+    run, last = course.run, course.curve[-1]
+    ledger = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=course.step)
+    expected = run.sampling_rate * len(data.train_targets)
+    facts = {
+        "private": mechanism.private,
+        "expected_batch_size": round(expected, 6),
+        "examples": len(data.train_targets),
+        "test_examples": len(data.test_targets),
+        "parameters": net.size,
+        "generator": randomness.GRADE,
+        "dtype": "float32",
+        "dataset_real": data.real,
+        **mechanism.facts(),
+    }
+    return {
+        "facts": facts,
+        "ledger": None if ledger is None else events.to_json(ledger),
+        "curve": course.curve,
+        "result": {"test_accuracy": last["test_accuracy"], "test_loss": last["test_loss"]},
+        "seconds": round(course.seconds, 4),
+        "own_seconds": round(course.share, 4),
+        "stack_runs": stack_runs,
+        "resumed": course.resumed,
+    }
+
+
+# Checkpoints: one file per run, so that any later stack can take it up.
+
+
+def _start(
+    course: _Course, mechanism: Mechanism, build: Callable[[], torch.nn.Module], folder: Path | None, size: int
+) -> State:
+    """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
+    path = None if folder is None else folder / f"{course.run.key}.pt"
+    if path is not None and path.exists():
+        kept = _load(path, course.run, size)
+        if kept is not None:
+            for name in ("step", "seconds", "share", "curve", "drawn", "loss", "clipped"):
+                setattr(course, name, kept[name])
+            course.resumed = True
+            return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
+    return mechanism.start(initial_parameters(build, course.run.seed)[None])
+
+
+def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
+    """A checkpoint, or None when it is damaged, of other code, or of a run that is over; the run then starts anew."""
+    try:
+        kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        usable = (
+            kept["sources"] == dict(run.sources) and kept["theta_RP"].shape == (1, size) and kept["step"] < run.steps
+        )
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, AttributeError, TypeError, UnpicklingError):
+        return None
+    return kept if usable else None
+
+
+def _save(courses: list[_Course], state: State, folder: Path) -> None:
+    for at, course in enumerate(courses):
+        one = state.take(torch.tensor([at], device=state.theta_RP.device))
+        content = {
+            "theta_RP": one.theta_RP.cpu(),
+            "memory": {name: value.cpu() for name, value in one.memory.items()},
+            "sources": dict(course.run.sources),
+            **{n: getattr(course, n) for n in ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")},
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        write_bytes(folder / f"{course.run.key}.pt", buffer.getvalue())
+
+
+def _join(states: list[State], device: torch.device) -> State:
+    """One stack of single-run states."""
+    memory = {name: torch.cat([s.memory[name] for s in states]).to(device) for name in states[0].memory}
+    return State(
+        torch.cat([s.theta_RP for s in states]).to(device), memory, torch.cat([s.step_R for s in states]).to(device)
+    )

@@ -1,0 +1,196 @@
+"""The plan: what is keyed and what is not, why a run runs, and what cannot be planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.plan import Choices, Plan, make_plan
+from dpbench.records import Store
+from dpbench.spec import load_specs
+
+SPEC = """
+kind: run
+name: small
+source: somewhere
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, noise_multiplier: 1.5}
+training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+"""
+
+
+def plan_of(folder: Path, text: str, **choices: Any) -> Plan:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.yaml").write_text(text)
+    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(**choices))
+
+
+def key_of(folder: Path, text: str) -> str:
+    (run,) = plan_of(folder, text).runs
+    return run.key
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hidden: [16]", "hidden: [17]"),
+        ("noisy_sgd", "noisy_adam"),
+        ("noise_multiplier: 1.5", "noise_multiplier: 1.6"),
+        ("batch_size: 96", "batch_size: 97"),
+        ("epochs: 2", "epochs: 3"),
+        ("learning_rate: 0.5", "learning_rate: 0.25"),
+        ("clip_norm: 1.0", "clip_norm: 2.0"),
+        ("name: small", "name: small\nseeds: [1]"),
+    ],
+)
+def test_what_changes_trained_numbers_changes_the_key(tmp_path: Path, before: str, after: str) -> None:
+    assert before in SPEC
+    assert key_of(tmp_path, SPEC) != key_of(tmp_path, SPEC.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("name: small", "name: other"),
+        ("source: somewhere", "source: elsewhere"),
+        ("kind: run", "kind: run\naccountants: [rdp]"),
+        ("kind: run", "kind: run\nneeds: [gpu]"),
+        ("kind: run", "kind: run\npublished: {test_accuracy_percent: 95.0, averaged_over: 10}"),
+        ("delta: 1e-4", "delta: 1e-5"),
+        ("hidden: [16]", "hidden: [16], activation: relu"),  # the default, written out
+        ("epochs: 2", "steps: 30"),  # ceil(2 · 1437 / 96)
+    ],
+)
+def test_what_does_not_leaves_it(tmp_path: Path, before: str, after: str) -> None:
+    assert before in SPEC
+    assert key_of(tmp_path, SPEC) == key_of(tmp_path, SPEC.replace(before, after))
+
+
+def test_calibrated_noise_is_keyed_and_meets_the_target(tmp_path: Path) -> None:
+    text = SPEC.replace("noise_multiplier: 1.5", "epsilon: 2")
+    (run,) = plan_of(tmp_path, text).runs
+    assert run.noise_multiplier is not None
+    assert run.epsilon is not None
+    assert run.epsilon <= 2
+    assert run.noise_multiplier == float(f"{run.noise_multiplier:.6g}")
+    assert run.resolved["noise_multiplier"] == run.noise_multiplier
+
+
+def write_record(plan: Plan, store: Store) -> None:
+    (run,) = plan.runs
+    store.write_run(
+        {
+            "run_key": run.key,
+            "seed": run.seed,
+            "resolved": json.loads(json.dumps(run.resolved)),
+            "context": {"name": "small"},
+            "facts": {"private": True, "expected_batch_size": 96.0},
+            "ledger": None,
+            "curve": [],
+            "result": {"test_accuracy": 0.5},
+            "seconds": 3.0,
+            "own_seconds": 3.0,
+            "sources": dict(run.sources),
+            "environment": {"device": "cpu"},
+        }
+    )
+
+
+def test_a_record_is_enough_until_the_code_changes(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    assert [run.action for run in plan.runs] == ["train"]
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    again = plan_of(tmp_path, SPEC)
+    assert [run.action for run in again.runs] == ["exists"]
+    assert again.stacks == ()
+    assert [run.action for run in plan_of(tmp_path, SPEC, force=True).runs] == ["train"]
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text().replace(plan.runs[0].sources["dpbench.stages"], "0" * 64))
+    (stale,) = plan_of(tmp_path, SPEC).runs
+    assert stale.action == "stale"
+    assert "stages" in stale.reason
+    assert [run.action for run in plan_of(tmp_path, SPEC, stale=True).runs] == ["train"]
+
+
+def test_a_damaged_record_is_no_record(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text()[:-40])
+    assert [run.action for run in plan_of(tmp_path, SPEC).runs] == ["train"]
+
+
+def test_estimates_come_from_records_of_the_like(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    assert plan.runs[0].estimate is not None
+    assert 0 < plan.runs[0].estimate < 60
+    write_record(plan, Store(tmp_path / "out"))
+    (longer,) = plan_of(tmp_path, SPEC.replace("epochs: 2", "epochs: 20")).runs
+    assert longer.estimate == pytest.approx(3.0 / 30 * longer.steps)
+
+
+def test_an_absent_dataset_skips_with_the_command_that_gets_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC.replace("digits", "mnist"), data=tmp_path / "nothing")
+    (run,) = plan.runs
+    assert run.action == "skip"
+    assert "dpbench data fetch mnist" in run.reason
+    assert plan.stacks == ()
+
+
+def test_needs_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPEC.replace("kind: run", "kind: run\nneeds: [gpu]")
+    monkeypatch.setattr("dpbench.plan._gpu", lambda: None)
+    (run,) = plan_of(tmp_path, text).runs
+    assert run.action == "skip"
+    assert "--device cpu" in run.reason
+    (run,) = plan_of(tmp_path, text, device="cpu").runs
+    assert run.action == "train"
+    monkeypatch.setattr("dpbench.plan._gpu", lambda: "cuda")
+    (run,) = plan_of(tmp_path, text).runs
+    assert (run.action, run.device) == ("train", "cuda")
+
+
+def test_only_and_seeds(tmp_path: Path) -> None:
+    text = SPEC + "grid: {training.learning_rate: [0.1, 0.2]}\nseeds: 4\n"
+    assert len(plan_of(tmp_path, text).runs) == 8
+    assert len(plan_of(tmp_path, text, only=("*0.2",)).runs) == 4
+    assert [run.seed for run in plan_of(tmp_path, text, seeds=2).runs] == [0, 1, 0, 1]
+    assert [run.seed for run in plan_of(tmp_path, text, seeds=(7, 9)).runs] == [7, 9, 7, 9]
+    with pytest.raises(DpbenchError, match="no spec has such a name"):
+        plan_of(tmp_path, text, only=("nothing",))
+
+
+def test_runs_that_differ_in_knobs_form_one_stack(tmp_path: Path) -> None:
+    grid = "grid: {training.learning_rate: [0.1, 0.2], training.clip_norm: [1, 2], training.batch_size: [32, 64]}\n"
+    plan = plan_of(tmp_path, SPEC + grid + "seeds: 2\n")
+    assert [len(stack.runs) for stack in plan.stacks] == [16]
+
+
+def test_the_same_run_asked_for_twice_is_trained_once(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(SPEC.replace("name: small", "name: twin"))
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    plan = make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
+    assert len(plan.runs) == 2
+    assert sum(len(stack.runs) for stack in plan.stacks) == 1
+
+
+def test_all_that_cannot_be_planned_is_said_at_once(tmp_path: Path) -> None:
+    """A model that does not fit its data is known only when it is built, and a budget only when it is calibrated."""
+    (tmp_path / "a.yaml").write_text(SPEC.replace("noise_multiplier: 1.5", "epsilon: 1e-30"))
+    (tmp_path / "b.yaml").write_text(
+        SPEC.replace("name: small", "name: cnn").replace("{name: mlp, parameters: {hidden: [16]}}", "tfp_cnn")
+    )
+    with pytest.raises(ProblemsError) as caught:
+        make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
+    text = str(caught.value)
+    assert "epsilon = 1e-30 is out of reach" in text
+    assert "input_shape" in text
+    assert "2 mistakes" in text
