@@ -11,7 +11,8 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -153,9 +154,11 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     if training.steps is not None:
         steps = training.steps
     elif training.batch_size is not None:
+        assert training.epochs is not None
         steps = steps_from_epochs(training.epochs, examples, training.batch_size)
     else:
-        steps = steps_from_epochs(training.epochs, 1, rate)
+        assert training.epochs is not None
+        steps = math.ceil(Fraction(repr(training.epochs)) / Fraction(repr(rate)))
 
     mechanism = build_mechanism(spec)
     sigma: float | None = None
@@ -244,13 +247,12 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """What a record says about the spec that asked for the run; shown by the report, never keyed."""
     spec, budget = run.spec, run.spec.budget
-    published = None if spec.published is None else spec.published.to_json()
     return {
         "name": spec.name,
         "label": spec.label,
         "file": spec.file,
         "source": spec.source,
-        "published": published,
+        "published": None if spec.published is None else asdict(spec.published),
         "accountants": list(spec.accountants),
         "needs": list(spec.needs),
         "reduced": spec.reduced,

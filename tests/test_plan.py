@@ -183,14 +183,14 @@ def test_the_same_run_asked_for_twice_is_trained_once(tmp_path: Path) -> None:
 
 
 def test_all_that_cannot_be_planned_is_said_at_once(tmp_path: Path) -> None:
-    """A model that does not fit its data is known only when it is built, and a budget only when it is calibrated."""
-    (tmp_path / "a.yaml").write_text(SPEC.replace("noise_multiplier: 1.5", "epsilon: 1e-30"))
+    """Whether a model fits its data is known only when it is built."""
+    (tmp_path / "a.yaml").write_text(SPEC.replace("[16]", "[16, 0]"))
     (tmp_path / "b.yaml").write_text(
         SPEC.replace("name: small", "name: cnn").replace("{name: mlp, parameters: {hidden: [16]}}", "tfp_cnn")
     )
     with pytest.raises(ProblemsError) as caught:
         make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
     text = str(caught.value)
-    assert "epsilon = 1e-30 is out of reach" in text
+    assert "hidden = (16, 0)" in text
     assert "input_shape" in text
     assert "2 mistakes" in text

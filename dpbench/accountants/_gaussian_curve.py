@@ -44,7 +44,7 @@ class GaussianCurve:
         return self._estimate(min(math.exp(_log_delta(epsilon, self.mu)[0]), 1.0))
 
     def epsilon(self, delta: float) -> Estimate:
-        """ε at `delta`, in [0, inf]; relative error below 1e-13, near 0 absolute. Where δ(0) is below `delta` it is 0."""
+        """ε at `delta`, in [0, inf]; relative error below 1e-12, near 0 absolute. 0 where δ(0) <= `delta`."""
         check_delta(delta)
         if self.mu == 0 or self.mu == math.inf:
             return self._estimate(self.mu)

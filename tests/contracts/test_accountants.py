@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -135,7 +136,7 @@ def test_delta_falls_from_at_most_one_to_at_least_zero(accountant: Accountant) -
         values = [delta.value for delta in deltas]
         assert all(0 <= value <= 1 for value in values)
         # the accuracy that an exact answer promises (DECISIONS: 1e-9 relative, 1e-12 absolute at the least)
-        assert all(after <= before * (1 + 1e-9) + 1e-12 for before, after in zip(values, values[1:], strict=False))
+        assert all(after <= before * (1 + 1e-9) + 1e-12 for before, after in pairwise(values))
 
 
 def test_epsilon_falls_with_delta_and_is_never_negative(accountant: Accountant) -> None:
@@ -145,7 +146,7 @@ def test_epsilon_falls_with_delta_and_is_never_negative(accountant: Accountant) 
         assert all(well_formed(epsilon, curve.kind) for epsilon in epsilons)
         values = [epsilon.value for epsilon in epsilons]
         assert min(values) >= 0
-        assert all(after <= before * (1 + 1e-9) + 1e-12 for before, after in zip(values, values[1:], strict=False))
+        assert all(after <= before * (1 + 1e-9) + 1e-12 for before, after in pairwise(values))
 
 
 def test_epsilon_and_delta_invert_each_other(accountant: Accountant) -> None:
@@ -206,7 +207,7 @@ def assert_monotone(accountant: Accountant) -> None:
             rungs = supported(accountant, ladder)
             values = [accountant.curve(rung).epsilon(delta).value for rung in rungs]
             # "exact" is good to 1e-9 relative, so two neighbours may cross by twice that
-            assert all(low <= high * (1 + 2e-9) for low, high in zip(values, values[1:], strict=False)), values
+            assert all(low <= high * (1 + 2e-9) for low, high in pairwise(values)), values
 
 
 def test_epsilon_grows_with_steps_rate_and_precision(accountant: Accountant) -> None:
@@ -318,8 +319,8 @@ def _noisier(composition: Composition) -> Composition:
     return Composition(tuple((replace(e, noise_multiplier=e.noise_multiplier * 2), n) for e, n in composition.parts))
 
 
-def _one_step_only(composition: Composition) -> Composition:
-    return Composition(tuple((e, n if n % 2 else n // 2) for e, n in composition.parts))
+def _odd_counts_halved(composition: Composition) -> Composition:
+    return Composition(tuple((e, n // 2 if n % 2 else n) for e, n in composition.parts))
 
 
 def test_the_contract_catches_a_bound_that_is_too_low() -> None:
@@ -329,7 +330,7 @@ def test_the_contract_catches_a_bound_that_is_too_low() -> None:
 
 def test_the_contract_catches_what_is_not_monotone() -> None:
     with pytest.raises(AssertionError):
-        assert_monotone(Planted(load_accountant("rdp"), _one_step_only))
+        assert_monotone(Planted(load_accountant("rdp"), _odd_counts_halved))
 
 
 def test_the_truth_of_one_step_meets_the_gaussian_at_rate_one() -> None:
