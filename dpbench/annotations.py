@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, Vali
 from pydantic.fields import FieldInfo
 
 from dpbench.catalog import suggestion
-from dpbench.yaml_loader import Listing, Node, Place, Scalar, Table, plain
+from dpbench.yaml_loader import Listing, Node, Place, Scalar, Table, plain, resolve
 
 NOTHING: Any = inspect.Parameter.empty
 
@@ -135,9 +135,9 @@ def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
 
     Lists become tuples where the annotation says tuple, whole numbers become floats where it says float.
     """
-    nan = [found.place for found in _scalars(node) if isinstance(found.value, float) and math.isnan(found.value)]
-    if nan:
-        return None, [Misfit(place, f"found .nan; expected {slot.expected}") for place in nan]
+    undefined = [_follow(node, slot.annotation, location) for location in _not_a_number(node)]
+    if undefined:
+        return None, [misfit(at, wanted, slot.words if at is node else "") for _, at, wanted in undefined]
     try:
         return slot.adapter.validate_json(json.dumps(plain(node)), strict=True), []
     except ValidationError as error:
@@ -151,7 +151,7 @@ def misfit(node: Node, annotation: Any, words: str = "") -> Misfit:
     """Says what was found and what was expected, by default in the words of the annotation."""
     value = plain(node)
     expected = words or in_words(annotation)
-    if isinstance(value, float) and math.isinf(value):
+    if value == math.inf:
         expected = expected.replace("a number", "a finite number", 1)
     return Misfit(node.place, f"found {shown(node)}; expected {expected}", _advice(node, annotation))
 
@@ -254,7 +254,7 @@ def _advice(node: Node, annotation: Any) -> str:
         if bool in choices and value.lower() in ("yes", "no", "on", "off"):
             return "write true" if value.lower() in ("yes", "on") else "write false"
         words = tuple(word for choice in choices if get_origin(choice) is Literal for word in get_args(choice))
-        if words and all(isinstance(word, str) for word in words):
+        if len(words) > 1 and all(isinstance(word, str) for word in words):
             hint = suggestion(value, words).removeprefix("; ")
             return hint if hint.startswith("did you mean") else ""
     if isinstance(value, int | float) and str in choices:
@@ -265,10 +265,7 @@ def _advice(node: Node, annotation: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return isinstance(resolve(text), int | float) and not isinstance(resolve(text), bool)
 
 
 def _is_list(annotation: Any) -> bool:
@@ -342,12 +339,14 @@ def _inside(annotation: Any, index: int) -> Any:
     return Any
 
 
-def _scalars(node: Node) -> Iterator[Scalar]:
+def _not_a_number(node: Node, location: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    """Where .nan stands in a node: it fits nowhere, whatever an annotation says."""
     if isinstance(node, Scalar):
-        yield node
+        if isinstance(node.value, float) and math.isnan(node.value):
+            yield location
     elif isinstance(node, Listing):
-        for item in node.items:
-            yield from _scalars(item)
+        for index, item in enumerate(node.items):
+            yield from _not_a_number(item, (*location, index))
     else:
-        for entry in node.entries.values():
-            yield from _scalars(entry.value)
+        for key, entry in node.entries.items():
+            yield from _not_a_number(entry.value, (*location, key))

@@ -6,14 +6,17 @@ whole file, the code of a mechanism or the digits of a number is left to `load_s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic_core import to_jsonable_python
+
 from dpbench import __version__
-from dpbench.annotations import Parameters, Slot, parameters_of
+from dpbench.annotations import Slot
 from dpbench.catalog import catalog
-from dpbench.datasets._base import SOURCE_MEMBERS
-from dpbench.spec_catalog import FOLDERS, OWN_NAME
+from dpbench.spec_catalog import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.spec_keys import PLANNED_ACCOUNTANTS, RUN, SECTIONS, SETTABLE
 from dpbench.spec_points import CHOICES, NOT_IN_ROWS
 
@@ -23,6 +26,19 @@ _EITHER = (
     ("training", "batch_size", "sampling_rate"),
     ("training", "epochs", "steps"),
 )
+_EXAMPLE: Schema = {
+    "kind": "run",
+    "name": "quickstart-noisy-sgd",
+    "source": "a first run",
+    "dataset": "digits",
+    "model": {"name": "mlp", "parameters": {"hidden": [64], "activation": "tanh"}},
+    "mechanism": "noisy_sgd",
+    "budget": {"delta": 1e-4, "calibrate_with": "rdp"},
+    "training": {"batch_size": 256, "epochs": 30, "learning_rate": 1.0, "clip_norm": 1.0},
+    "grid": {"budget.epsilon": [1, 3, 8]},
+    "seeds": 5,
+}
+_COMPLETED = (*CHOICES, "budget", "training")  # what grid, zip and rows may complete
 
 
 def json_schema() -> Schema:
@@ -31,33 +47,35 @@ def json_schema() -> Schema:
     Models and mechanisms are imported to learn their parameters. Raises DpbenchError when an entry of the catalog
     cannot be loaded.
 
-    >>> json_schema()["properties"]["training"]["properties"]["batch_size"]["minimum"]
+    >>> json_schema()["$defs"]["training"]["properties"]["batch_size"]["minimum"]
     1
     """
-    keys = {key: _key(key, slot) for key, slot in RUN.items() if key not in ("grid", "zip", "rows")}
-    in_rows = {key: value for key, value in keys.items() if key not in NOT_IN_ROWS}
-    label = {"type": ["string", "number", "boolean"], "minLength": 1, "description": "name of the row"}
-    row = _mapping({"label": label, **in_rows}, "what this row changes")
+    shared: dict[str, Schema] = {}
+    for key, slot in RUN.items():
+        if key not in ("grid", "zip", "rows"):
+            schema = _key(key, slot)
+            shared |= schema.pop("$defs", {})
+            shared[key] = schema
+    keys = {key: {"$ref": f"#/$defs/{key}"} for key in RUN if key in shared}
+    label: Schema = {"type": ["string", "number", "boolean"], "minLength": 1, "description": "name of the row"}
+    changes = {key: value for key, value in keys.items() if key not in NOT_IN_ROWS}
+    row = {**_mapping({"label": label, **changes}, "what this row changes"), **_apart("published", "reduced")}
     lists = _lists(keys)
     keys["grid"] = {**lists, **_about(RUN["grid"])}
     keys["zip"] = {**lists, **_about(RUN["zip"])}
-    keys["rows"] = {
-        "type": "array",
-        "minItems": 1,
-        "items": {**row, **_apart("published", "reduced")},
-        **_about(RUN["rows"]),
-    }
+    keys["rows"] = {**_list(row, ""), **_about(RUN["rows"])}
     several = {"anyOf": [{"required": [key]} for key in ("grid", "zip", "rows")]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dpbench run file",
         "description": f"What to train and how private it is (dpbench {__version__}).",
         **_mapping(keys, ""),
-        "required": ["kind", "name"],
+        "required": [key for key, slot in RUN.items() if slot.required and key not in _COMPLETED],
         **_apart("published", "reduced"),
         "if": {"not": several},
         "then": _whole(),
-        "examples": [_example()],
+        "examples": [_EXAMPLE],
+        "$defs": shared,
     }
 
 
@@ -72,7 +90,7 @@ def _key(key: str, slot: Slot) -> Schema:
             section = {"anyOf": [{"const": "none"}, section]}
         if key == "published":
             section["properties"]["epsilon"]["propertyNames"] = {
-                "enum": [*catalog("accountants"), *PLANNED_ACCOUNTANTS]
+                "enum": list(dict.fromkeys([*catalog("accountants"), *PLANNED_ACCOUNTANTS]))
             }
         return {**section, **_about(slot)}
     if key == "accountants":
@@ -103,6 +121,10 @@ def _mapping(properties: Mapping[str, Schema], description: str) -> Schema:
     return {**schema, "description": description} if description else schema
 
 
+def _list(items: Schema, description: str) -> Schema:
+    return {"type": "array", "minItems": 1, "items": items, "description": description}
+
+
 def _apart(one: str, other: str) -> Schema:
     return {"not": {"required": [one, other]}}
 
@@ -124,7 +146,7 @@ def _whole() -> Schema:
         sections[section] = {"if": {"type": "object"}, "then": {"required": required, "allOf": either}}
     for key in CHOICES:
         sections[key] = {"if": {"type": "object"}, "then": {"required": ["name"]}}
-    return {"required": [*CHOICES, "budget", "training"], "properties": sections}
+    return {"required": list(_COMPLETED), "properties": sections}
 
 
 def _name_of(kind: str) -> Schema:
@@ -136,31 +158,42 @@ def _choice(key: str) -> Schema:
     kind = FOLDERS[key]
     name = {**_name_of(kind), "description": f"name of the {key}, or your own as package.module:factory"}
     parameters = {"type": "object", "description": f"parameters of the {key}"}
-    rules = []
+    rules: list[Schema] = []
+    shared: dict[str, Schema] = {}
     for entry in catalog(kind).values():
-        properties = {slot.name: _parameter(entry.name, slot) for slot in _taken(key, entry.load()).slots.values()}
+        taken = parameters_taken(key, entry.load())
+        properties = {slot.name: _parameter(entry.name, slot) for slot in taken.slots.values()}
+        for schema in properties.values():
+            shared |= schema.pop("$defs", {})
+        allowed = {**_mapping(properties, f"parameters of {entry.name}"), "additionalProperties": taken.open}
         rules.append(
             {
                 "if": {"properties": {"name": {"const": entry.name}}, "required": ["name"]},
-                "then": {"properties": {"parameters": _mapping(properties, f"parameters of {entry.name}")}},
+                "then": {"properties": {"parameters": allowed}},
             }
         )
     written_out = {
         **_mapping({"name": name, "parameters": parameters}, f"the {key} with its parameters"),
         "allOf": rules,
     }
-    return {"anyOf": [name, written_out]}
-
-
-def _taken(key: str, loaded: Any) -> Parameters:
-    is_source = all(hasattr(loaded, member) for member in SOURCE_MEMBERS) and not isinstance(loaded, type)
-    return Parameters({}) if key == "dataset" and is_source else parameters_of(loaded, skip=2 if key == "model" else 0)
+    return {"anyOf": [name, written_out], "$defs": shared}
 
 
 def _parameter(owner: str, slot: Slot) -> Schema:
-    described = slot.description or f"parameter of {owner}: {slot.expected}"
-    schema = {**slot.adapter.json_schema(), "description": described}
-    return schema if slot.required else {**schema, "default": slot.default}
+    """The schema of a parameter; one that YAML cannot hold, or that pydantic cannot describe, is left open."""
+    try:
+        schema = slot.adapter.json_schema()
+    except (TypeError, PydanticInvalidForJsonSchema):
+        schema = {}
+    schema["description"] = slot.description or f"parameter of {owner}: {slot.expected}"
+    if slot.required:
+        return schema
+    default = to_jsonable_python(slot.default, fallback=repr)
+    try:
+        json.dumps(default, allow_nan=False)
+    except ValueError:  # JSON has no infinity
+        default = repr(slot.default)
+    return {**schema, "default": default}
 
 
 def _lists(keys: Mapping[str, Schema]) -> Schema:
@@ -171,22 +204,7 @@ def _lists(keys: Mapping[str, Schema]) -> Schema:
         item = _value(SECTIONS[section][name]) if name else keys[section]
         if name == "calibrate_with":
             item = {**item, **_name_of("accountants")}
-        paths[path] = {"type": "array", "minItems": 1, "items": item, "description": item["description"]}
+        paths[path] = _list(item, f"values of {path}")
     parameters = rf"^({'|'.join(CHOICES)})\.parameters\.[^.]+$"
-    values = {"type": "array", "minItems": 1, "description": "values of a parameter"}
-    return {**_mapping(paths, ""), "patternProperties": {parameters: values}, "minProperties": 1}
-
-
-def _example() -> Schema:
-    return {
-        "kind": "run",
-        "name": "quickstart-noisy-sgd",
-        "source": "a first run",
-        "dataset": "digits",
-        "model": {"name": "mlp", "parameters": {"hidden": [64], "activation": "tanh"}},
-        "mechanism": "noisy_sgd",
-        "budget": {"delta": 1e-4, "calibrate_with": "rdp"},
-        "training": {"batch_size": 256, "epochs": 30, "learning_rate": 1.0, "clip_norm": 1.0},
-        "grid": {"budget.epsilon": [1, 3, 8]},
-        "seeds": 5,
-    }
+    others = {parameters: _list({}, "values of a parameter")}
+    return {**_mapping(paths, ""), "patternProperties": others, "minProperties": 1}

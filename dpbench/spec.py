@@ -7,7 +7,7 @@ several specs of one file (`spec_points.py`). The keys stand in `spec_keys.py`; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,21 +61,39 @@ def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
     1 mistake found; nothing was run.
     """
     problems: list[Problem] = []
-    found: list[tuple[Spec, Place]] = []
     objects = CatalogObjects()
-    for file in _files(paths, problems):
-        found += _load_file(file, objects, problems)
-    first: dict[tuple[str, str], Spec] = {}
-    for spec, place in found:
-        other = first.setdefault((spec.name, spec.label), spec)
-        if other is not spec:
-            what = f"{spec.name!r} with the label {spec.label!r}" if spec.label else f"the name {spec.name!r}"
-            message = f"{what} is already used at {other.file}:{other.line}"
-            hint = "give the row another label" if place.path.startswith("rows[") else "choose another name"
-            problems.append(Problem(spec.file, place.line, place.column, place.path, message, hint))
+    points = [point for file in _files(paths, problems) for point in _load_file(file, objects, problems)]
+    problems += _taken_names(points)
     if problems:
         raise ProblemsError(problems)
-    return tuple(spec for spec, _ in found)
+    return tuple(point.spec for point in points if point.spec is not None)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A point of a file, whether or not a spec could be made of it."""
+
+    file: str
+    place: Place
+    name: str
+    label: str
+    spec: Spec | None
+
+
+def _taken_names(points: Sequence[_Read]) -> list[Problem]:
+    """Points of the given files that have the name and the label of an earlier one."""
+    problems: dict[tuple[str, Place], Problem] = {}
+    first: dict[tuple[str, str], _Read] = {}
+    for point in points:
+        other = first.setdefault((point.name, point.label), point)
+        if other is not point and point.name:
+            what = f"{point.name!r} with the label {point.label!r}" if point.label else f"the name {point.name!r}"
+            message = f"{what} is already used at {other.file}:{other.place.line}"
+            place = point.place
+            hint = "give the row another label" if place.path.startswith("rows[") else "choose another name"
+            problem = Problem(point.file, place.line, place.column, place.path, message, hint)
+            problems.setdefault((point.file, place), problem)
+    return list(problems.values())
 
 
 def to_mapping(spec: Spec) -> dict[str, Any]:
@@ -133,8 +151,9 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
             wrong = f"cannot be read: {error.strerror or error}"
         if wrong:
             problems.append(Problem(str(path), 0, 0, "", wrong))
-        else:
-            files |= {file.resolve(): file for file in found if file.resolve() not in files}
+            found = []
+        for file in found:
+            files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
@@ -142,29 +161,30 @@ def _hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[tuple[Spec, Place]]:
+def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[_Read]:
     document = read(path)
-    root = document.root
+    file, root = document.file, document.root
     kind = root.get("kind") if isinstance(root, Table) else None
     if isinstance(kind, Scalar) and kind.text in KINDS[1:]:
         return []
-    mistakes = Mistakes(document.file)
-    found: list[tuple[Spec, Place]] = []
-    count = 0
+    mistakes = Mistakes(file)
+    found: list[_Read] = []
     if isinstance(root, Table) and _is_run(root, mistakes):
         root = _corrected(root, mistakes)
         points = expand(root, mistakes, SETTABLE)
-        count = len(points)
         reader = SpecReader(mistakes, objects)
         reader.spec(root, None)  # what every row or grid point overrides is checked here only
-        specs = [(reader.spec(point.tree, point), point.place) for point in points]
-        found = [(spec, place) for spec, place in specs if spec is not None]
+        for point in points:
+            name = point.tree.entries.get("name")
+            text = name.value.text if name and isinstance(name.value, Scalar) else ""
+            place = point.place if point.row is not None or not name else name.key
+            found.append(_Read(file, place, text, point.label, reader.spec(point.tree, point)))
     elif root is not None and not isinstance(root, Table):
         mistakes.add(root.place, f"found {shown(root)}; expected `key: value` lines, the first `kind: run`")
-    wrong = (*document.problems, *mistakes.problems(count))
-    assert wrong or len(found) == count, "a point without a spec and without a reason"
+    wrong = (*document.problems, *mistakes.problems(len(found)))
+    assert wrong or all(point.spec for point in found), "a point without a spec and without a reason"
     problems += wrong
-    return [] if wrong else found
+    return found
 
 
 def _is_run(root: Table, mistakes: Mistakes) -> bool:

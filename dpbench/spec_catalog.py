@@ -117,18 +117,11 @@ class CatalogObjects:
         return name, parameters if isinstance(parameters, Table) else Table(node.place)
 
     def _parameters(self, key: str, loaded: Any, name: Scalar, mistakes: Mistakes) -> Parameters | None:
-        """The parameters that a loaded object takes."""
-        if key == "dataset" and not _is_factory(loaded):
-            return Parameters({})
-        if not callable(loaded):
-            mistakes.add(name.place, f"{shown(name)} is a {type(loaded).__name__}; expected a function or a class")
-            return None
         if (key, name.text) not in self._taken:
-            self._taken[key, name.text] = _attempt(lambda: parameters_of(loaded, skip=2 if key == "model" else 0))
+            self._taken[key, name.text] = _attempt(lambda: parameters_taken(key, loaded))
         outcome = self._taken[key, name.text]
         if outcome.error is not None:
-            message = f"{shown(name)} cannot be used: {_one_line(outcome.error)}"
-            mistakes.add(name.place, message, "annotate its parameters")
+            mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(outcome.error)}", kind="load")
             return None
         parameters: Parameters = outcome.value
         return parameters
@@ -144,7 +137,7 @@ class CatalogObjects:
             if slot is None and taken.open:
                 values[parameter] = plain(entry.value)
             elif slot is None:
-                mistakes.unknown_key(entry.key, parameter, taken.slots, f"{key}.parameters", {})
+                mistakes.unknown_key(entry.key, parameter, taken.slots, f"{key}.parameters", {}, "parameter")
                 right = False
             else:
                 try:
@@ -182,6 +175,18 @@ class CatalogObjects:
             mistakes.add(place, f"{key} {shown(name)} cannot be built: {message}", kind="build")
             return None
         return Chosen(name.text, values, outcome.value)
+
+
+def parameters_taken(key: str, loaded: Any) -> Parameters:
+    """The parameters that a spec may give to a loaded dataset, model or mechanism (`key`).
+
+    Raises TypeError when it cannot be called, or when Python cannot tell its signature.
+    """
+    if key == "dataset" and not _is_factory(loaded):
+        return Parameters({})
+    if not callable(loaded):
+        raise TypeError(f"it is a {type(loaded).__name__}; expected a function or a class")
+    return parameters_of(loaded, skip=2 if key == "model" else 0)
 
 
 def _attempt(action: Callable[[], Any]) -> _Outcome:
@@ -234,4 +239,6 @@ def _load_hint(entry: Entry, error: BaseException) -> str:
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return text if isinstance(error, DpbenchError | ValueError) and text else f"{type(error).__name__}: {text}"
+    return (
+        text if isinstance(error, DpbenchError | ValueError | TypeError) and text else f"{type(error).__name__}: {text}"
+    )

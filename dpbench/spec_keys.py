@@ -186,7 +186,12 @@ RUN: Mapping[str, Slot] = {
         (5, [0, 1, 2]),
     ),
     "accountants": Slot(
-        "accountants", tuple[str, ...], (), "accountants to report (default: all that support it)", (["rdp"],)
+        "accountants",
+        tuple[str, ...],
+        (),
+        "accountants to report (default: all that support the run)",
+        (["rdp"],),
+        words="a list of accountants",
     ),
     "needs": Slot("needs", tuple[Literal["gpu"], ...], (), "what the run needs; it is skipped elsewhere", (["gpu"],)),
     "published": Slot("published", Published, None, "numbers printed for this very setting"),

@@ -39,7 +39,9 @@ class Mistakes:
     def add_misfit(self, misfit: Misfit) -> None:
         self.add(misfit.place, misfit.message, misfit.hint, "misfit")
 
-    def unknown_key(self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str]) -> str:
+    def unknown_key(
+        self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str], what: str = "key"
+    ) -> str:
         """Report a key that means nothing there; returns the key that was probably meant, or "".
 
         `within` is the path, in a run, of the mapping; `homes` says of keys of other mappings where they belong.
@@ -55,8 +57,8 @@ class Mistakes:
         elif names:
             hint = suggestion(name, names).removeprefix("; ")
         else:
-            hint = "nothing can be set here"
-        self.add(key, f"unknown key {name!r}", hint, "unknown")
+            hint = f"there is no {what} to set here"
+        self.add(key, f"unknown {what} {name!r}", hint, "unknown")
         return close
 
     def excuse(self, path: str) -> None:
@@ -256,9 +258,8 @@ def _axes(root: Table, kind: str, mistakes: Mistakes, settable: Sequence[str]) -
             mistakes.add(values.place, f"found {shown(values)}; expected a list of values", hint)
             mistakes.excuse(path)
             continue
-        if kind == "grid":
-            _report_repeats(values, mistakes)
-        axes.append(_Axis(path, entry.key, values.items))
+        items = _without_repeats(values.items, mistakes) if kind == "grid" else values.items
+        axes.append(_Axis(path, entry.key, items))
     return axes
 
 
@@ -277,13 +278,16 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
     return False
 
 
-def _report_repeats(values: Listing, mistakes: Mistakes) -> None:
-    seen: list[object] = []
-    for item in values.items:
-        value = (type(plain(item)), plain(item))
-        if value in seen:
+def _without_repeats(items: tuple[Node, ...], mistakes: Mistakes) -> tuple[Node, ...]:
+    kept: list[Node] = []
+    seen: set[str] = set()
+    for item in items:
+        if repr(plain(item)) in seen:
             mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
-        seen.append(value)
+        else:
+            kept.append(item)
+        seen.add(repr(plain(item)))
+    return tuple(kept)
 
 
 def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], mistakes: Mistakes) -> None:

@@ -47,7 +47,7 @@ class SpecReader:
         values |= {key: Choice(made.name, made.parameters) for key, made in chosen.items() if made}
         self._accountants(tree)
         values |= self._budget(tree, chosen.get("mechanism"), point)
-        values |= self._training(tree, chosen.get("mechanism"), point)
+        values |= self._training(tree, chosen, point)
         values |= self._published(tree, chosen.get("dataset"), point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
@@ -119,26 +119,32 @@ class SpecReader:
         values = self._section("budget", node, point)
         if accountant := node.get("calibrate_with"):
             self._accountant(accountant)
-        if point is not None:
-            self._exactly_one("budget", node, "epsilon", "noise_multiplier", point)
         if private is False:
             message = f"found a budget, but {name} is not private; expected none"
             self.mistakes.add(node.place, message, "write `budget: none`", "private")
+        elif point is not None:
+            self._exactly_one("budget", node, "epsilon", "noise_multiplier", point)
         return {"budget": Budget(**values)} if values is not None and point is not None else {}
 
-    def _training(self, tree: Table, mechanism: Chosen | None, point: Point | None) -> dict[str, Any]:
+    def _training(self, tree: Table, chosen: Mapping[str, Chosen | None], point: Point | None) -> dict[str, Any]:
         node = tree.get("training")
         if not isinstance(node, Table):
             if node is not None:
                 self.mistakes.add_misfit(misfit(node, Training, RUN["training"].words))
             return {}
         values = self._section("training", node, point)
+        mechanism, dataset = chosen.get("mechanism"), chosen.get("dataset")
         if point is not None:
             self._exactly_one("training", node, "batch_size", "sampling_rate", point)
             self._exactly_one("training", node, "epochs", "steps", point)
             if mechanism and mechanism.made.private and "clip_norm" not in node.entries:
                 message = "is missing; a private mechanism needs a number above 0, or .inf"
                 self.mistakes.missing(point, node.place, "training.clip_norm", message)
+        batch = node.get("batch_size")
+        size = plain(batch) if batch else None
+        if batch and dataset and isinstance(size, int) and size > dataset.made.train_size:
+            message = f"found {size}; expected at most {dataset.made.train_size}, the size of {dataset.name}"
+            self.mistakes.add(batch.place, message)
         return {"training": Training(**values)} if values is not None and point is not None else {}
 
     def _published(self, tree: Table, dataset: Chosen | None, point: Point | None) -> dict[str, Any]:

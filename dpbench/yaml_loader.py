@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 from dpbench.errors import Problem
 
 LARGEST_FILE = 1 << 20  # bytes
-LARGEST_TREE = 20_000  # values after all aliases are written out
+LARGEST_TREE = 100_000  # values after all aliases are written out
 DEEPEST = 40  # lists and mappings inside one another
 
 _NULL = re.compile(r"null|Null|NULL|~|")
@@ -183,7 +183,7 @@ class _Reader:
             return None
         except yaml.reader.ReaderError as error:
             line, column = _position(self.text, error.position)
-            message = f"the character U+{ord(str(error.character)):04X} is not allowed in YAML"
+            message = f"the character U+{error.character:04X} is not allowed in YAML"
             self._problem(Place(line, column, ""), message, "delete it")
             return None
         except (ValueError, OverflowError) as error:
@@ -194,7 +194,7 @@ class _Reader:
             return None
         root = found.node
         if isinstance(root, Scalar) and root.value is None:
-            self._problem(root.place, "the file is empty", "start it with `kind: run`")
+            self._problem(Place(1, 1, ""), "the file is empty", "start it with `kind: run`")
             return None
         return root
 
@@ -208,7 +208,7 @@ class _Reader:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         if depth > DEEPEST:
-            self._problem(place, f"more than {DEEPEST} lists and mappings inside one another")
+            self._problem(replace(place, path=""), f"more than {DEEPEST} lists and mappings inside one another")
             raise _Stop
         if isinstance(event, yaml.ScalarEvent):
             found = _Sized(self._scalar(event, place), 1)
