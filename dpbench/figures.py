@@ -8,10 +8,9 @@ them. Series differ in colour, marker and line, so that they can be told apart w
 from __future__ import annotations
 
 import io
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,14 +23,14 @@ _COLOURS = {
     **{colour: f"var(--s{number})" for number, colour in enumerate(_STAND_INS)},
     _INK: "var(--ink)",
     _FAINT: "var(--faint)",
-    _GRID: "var(--rule)",
+    _GRID: "var(--grid)",
     _PAPER: "var(--paper)",
 }
-_RC: dict[str, Any] = {
+_RC: Any = {  # matplotlib's stubs want a literal type that older versions do not have
     "svg.fonttype": "none",
     "svg.hashsalt": "dpbench",
     "text.parse_math": False,
-    "font.size": 10.0,
+    "font.size": 11.0,
     "axes.edgecolor": _FAINT,
     "axes.labelcolor": _INK,
     "axes.linewidth": 0.8,
@@ -85,7 +84,7 @@ class Figure:
     logarithmic: bool = False
     width: float = 400.0
     height: float = 270.0
-    room: float = field(default=1.0)  # how much of the way below the lowest final value is shown, times their range
+    room: float = 1.0  # how much of the way below the lowest final value is shown, times their range
 
 
 def draw(figure: Figure) -> str:
@@ -94,8 +93,11 @@ def draw(figure: Figure) -> str:
     from matplotlib.figure import Figure as Canvas
 
     with mpl.rc_context(_RC):
-        canvas = Canvas(figsize=(figure.width / 72, figure.height / 72), layout="constrained")
+        canvas = Canvas(figsize=(figure.width / 72, figure.height / 72))
         axes = canvas.add_subplot()
+        # Margins in points: a layout engine would take longer than the drawing.
+        width, height = figure.width, figure.height
+        canvas.subplots_adjust(left=48 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
         for level, low, high, text in figure.levels:
             _draw_level(axes, level, low, high, text)
         for series in figure.series:
@@ -132,13 +134,13 @@ def _draw_level(axes: Any, level: float, low: float | None, high: float | None, 
     if text:
         axes.annotate(
             text,
-            (0.99, level),
+            (0.015, level),
             xycoords=("axes fraction", "data"),
-            xytext=(0, -3),
+            xytext=(0, 3),
             textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=9,
+            ha="left",
+            va="bottom",
+            fontsize=10,
         )
 
 
@@ -168,13 +170,22 @@ def _draw_series(axes: Any, series: Series) -> None:
 
 
 def _limits(axes: Any, figure: Figure) -> None:
-    """Show where training ended, not where it began: the first steps may leave the picture at the bottom."""
+    """Show where training ended, not where it began: the first steps may leave the picture at the bottom.
+
+    Nor may the whiskers of a few seeds, which are long, press everything else together.
+    """
     ends = [p for series in figure.series for p in (series.points or series.line[-1:])]
-    values = [y for p in ends for y in (p.y, p.low, p.high) if y is not None] + [level[0] for level in figure.levels]
+    values = [p.y for p in ends]
+    shown = max(max(values) - min(values), 2.0) if values else 0.0
+    for p in ends:
+        if p.low is not None and p.high is not None:
+            values += [max(p.low, p.y - shown / 2), min(p.high, p.y + shown / 2)]
+    values += [level[0] for level in figure.levels]
     if values:
         low, high = min(values), max(values)
         span = max(high - low, 1.0)
-        axes.set_ylim(max(-2.0, low - figure.room * span - 0.3), min(high + 0.12 * span, 101.5))
+        bottom = low - figure.room * max(span, 4.0) - 0.3
+        axes.set_ylim(max(-2.0, bottom), min(high + 0.12 * span, 101.5))
     xs = [p.x for p in ends if p.x > 0]
     if figure.logarithmic and xs:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
@@ -270,13 +281,3 @@ def _from_style(style: str, prefix: str) -> Iterable[tuple[str, str]]:
 
 def _mapped(value: str, prefix: str) -> str:
     return _COLOURS.get(value.lower(), _URL.sub(rf"url(#{prefix}-\1)", value))
-
-
-def is_finite(*values: float | None) -> bool:
-    """All of them are numbers, none infinite."""
-    return all(value is not None and math.isfinite(value) for value in values)
-
-
-def each(function: Callable[[Figure], str], figures: Sequence[Figure]) -> dict[str, str]:
-    """Figure id to drawing."""
-    return {figure.id: function(figure) for figure in figures}

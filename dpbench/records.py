@@ -22,6 +22,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.provenance import changed_sources, code_hash, environment
+from dpbench.spec_keys import Printed, Published
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -31,8 +32,8 @@ __all__ = [
     "Damaged",
     "Facts",
     "FailureRecord",
-    "PrintedNumber",
-    "PublishedNumbers",
+    "Printed",
+    "Published",
     "Result",
     "RunRecord",
     "Store",
@@ -49,25 +50,6 @@ _REASONS = {"infinite": math.inf, "minus infinite": -math.inf, "not a number": m
 
 
 @dataclass(frozen=True)
-class PrintedNumber:
-    """A number as somebody printed it: `text` "95.0" is `value` 95.0 with `half_unit` 0.05 of its last digit."""
-
-    text: str
-    value: float
-    half_unit: float
-
-
-@dataclass(frozen=True)
-class PublishedNumbers:
-    """What the source prints for one configuration: accuracy in percent, over how many runs; μ; ε by accountant."""
-
-    accuracy_percent: PrintedNumber | None = None
-    averaged_over: int | None = None
-    mu: PrintedNumber | None = None
-    epsilon: Mapping[str, PrintedNumber] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Context:
     """The spec that asked for a run: shown by the report, never part of the run's key."""
 
@@ -75,7 +57,7 @@ class Context:
     label: str = ""
     file: str = ""
     source: str | None = None
-    published: PublishedNumbers | None = None
+    published: Published | None = None
     accountants: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     reduced: str | None = None
@@ -412,6 +394,8 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Any], RunRecord | FailureRec
         raise DpbenchError(
             f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
         )
+    if data.get("type", kind) != kind:
+        raise DpbenchError(f"{path}: type = {data['type']!r}: expected {kind!r}; move it to where it belongs")
     data = restored(data)
     record = _checked(data, kind, str(path))
     if record.run_key != path.stem:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpbench.records import PrintedNumber
+from dpbench.spec_keys import Printed
 from dpbench.verdicts import Verdict
 
 LEVEL = 0.95
@@ -21,13 +21,18 @@ _SLACK = 1e-6  # of half a unit: a value on the edge of rounding counts as insid
 
 @dataclass(frozen=True)
 class Spread:
-    """What several seeds gave: mean, sample deviation, and the 95 % interval of the mean (None for a single seed)."""
+    """What several seeds gave: mean, sample deviation and the 95 % interval of the mean (None for a single seed).
+
+    `least` and `most` are the lowest and the highest value of a seed.
+    """
 
     count: int
     mean: float
     deviation: float | None
     low: float | None
     high: float | None
+    least: float
+    most: float
 
     @property
     def half_width(self) -> float | None:
@@ -47,10 +52,10 @@ def spread(values: Sequence[float], level: float = LEVEL) -> Spread:
         raise ValueError("values = []: expected at least one")
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:
-        return Spread(1, mean, None, None, None)
+        return Spread(1, mean, None, None, None, mean, mean)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = _student(count - 1, level) * deviation / math.sqrt(count)
-    return Spread(count, mean, deviation, mean - half, mean + half)
+    return Spread(count, mean, deviation, mean - half, mean + half, min(values), max(values))
 
 
 def prediction_interval(
@@ -77,7 +82,7 @@ def prediction_interval(
 def accuracy_verdict(
     subject: str,
     percents: Sequence[float],
-    printed: PrintedNumber,
+    printed: Printed,
     averaged_over: int | None,
     *,
     source: str = "",
@@ -122,7 +127,7 @@ def number_verdict(
     check: str,
     subject: str,
     value: float,
-    printed: PrintedNumber,
+    printed: Printed,
     *,
     lower: float | None = None,
     upper: float | None = None,
@@ -132,7 +137,7 @@ def number_verdict(
 
     With an enclosure (`lower` and `upper`) the verdict is `undecided` when only part of it rounds to what is printed.
 
-    >>> number_verdict("printed_epsilon", "row 1", 0.8349, PrintedNumber("0.83", 0.83, 0.005)).verdict
+    >>> number_verdict("printed_epsilon", "row 1", 0.8349, Printed.of("0.83")).verdict
     'holds'
     """
     evidence = {"printed": printed.text, "ours": value, "lower": lower, "upper": upper}

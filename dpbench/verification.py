@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dpbench.assessment import (
+    PROMISES,
     Assessment,
     Comparison,
     CurveLine,
@@ -34,6 +35,7 @@ from dpbench.verdicts import Verdict
 __all__ = ["Assessment", "Difference", "Differences", "assess", "diff"]
 
 MOST_CURVE_POINTS = 50  # at how many evaluations of a row the ε spent so far is accounted for
+MOST_NOTICES = 8  # refutations that the front names one by one
 _ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "device_name", "threads", "platform")
 
 Record = RunRecord | Mapping[str, Any]
@@ -154,7 +156,7 @@ def _section(
         file=next((context.file for context in contexts if context.file), ""),
         rows=tuple(rows),
         failures=tuple(failure for failure, _ in misses),
-        accountants=tuple(dict.fromkeys(line.accountant for row in rows for line in row.guarantees)),
+        accountants=_promises_first(rows),
         headline=headline(rows),
         baselines=(),
     )
@@ -199,6 +201,13 @@ def _row(
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
     )
+
+
+def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The accountants of a section: those whose numbers one may rely on, approximations, those that refuse."""
+    lines = [line for row in rows for line in row.guarantees]
+    lines.sort(key=lambda line: 2 if line.kind is None else 0 if line.kind in PROMISES else 1)
+    return tuple(dict.fromkeys(line.accountant for line in lines))
 
 
 def _configuration(run: RunRecord) -> str:
@@ -405,6 +414,11 @@ def _notices(
         for verdict in row.verdicts
         if verdict.verdict == "refuted"
     ]
+    if len(found) > MOST_NOTICES:
+        rest = len(found) - MOST_NOTICES
+        found[MOST_NOTICES:] = [
+            Notice("problem", f"{rest} more printed numbers are refuted; see the tables.", "results")
+        ]
     if failed:
         failures = f"{len(failed)} runs failed" if len(failed) > 1 else "1 run failed"
         found.append(Notice("problem", f"{failures}; means are over the seeds that finished.", "failures"))

@@ -198,10 +198,17 @@ def example() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 )
             )
     draw = random.Random("quick")
-    small = {"dataset": "digits", "examples": 1437, "batch": 64.0, "steps": 450, "epochs": 20, "seconds": 3.0}
+    small: dict[str, Any] = {
+        "dataset": "digits",
+        "examples": 1437,
+        "batch": 64.0,
+        "steps": 450,
+        "epochs": 20,
+        "seconds": 3.0,
+    }
     for seed in range(5):
-        accuracy = round(0.96 + draw.gauss(0, 0.004), 4)
-        records.append(run_json("non-private", "", seed, accuracy=accuracy, sigma=None, **small))
+        reached = round(0.96 + draw.gauss(0, 0.004), 4)
+        records.append(run_json("non-private", "", seed, accuracy=reached, sigma=None, **small))
     for name, loss in (("noisy SGD", 0.0), ("noisy Adam", 0.012)):
         for epsilon, sigma, mean in ((1.0, 6.2, 0.83), (3.0, 2.5, 0.905), (8.0, 1.3, 0.932)):
             for seed in range(5):

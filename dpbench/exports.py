@@ -1,0 +1,204 @@
+"""An assessment as CSV (one line per row, one per record, unrounded) and as LaTeX tables (booktabs, one per spec)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dpbench.assessment import Assessment, Row, Section
+from dpbench.formatting import bound, number, plus_minus, words
+from dpbench.spec_keys import Printed
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "μ": r"$\mu$",
+    "σ": r"$\sigma$",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "−": r"$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "·": r"$\cdot$",
+    "–": "--",
+    "[": "{[}",  # at the start of a row it would be an argument of the \\\\ before
+    "*": "{*}",
+    **{chr(code): " " for code in range(32)},
+}
+_LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
+
+
+def rows_csv(assessment: Assessment) -> str:
+    """One line per configuration; per accountant its ε, kind, μ, what was printed and the verdict."""
+    names = list(dict.fromkeys(name for row in assessment.rows() for name in _accountants(row)))
+    return _csv([_row_cells(section, row, names) for section in assessment.sections for row in section.rows])
+
+
+def records_csv(assessment: Assessment) -> str:
+    """One line per record, whatever its row."""
+    lines = []
+    for record in assessment.records:
+        cells = {**vars(record), "test_accuracy_percent": record.accuracy, "stale": " ".join(record.stale)}
+        lines.append({name: cells[name] for name in cells if name not in ("accuracy", "row")})
+    return _csv(lines)
+
+
+def tables_latex(assessment: Assessment) -> str:
+    """A file to \\input: one table per spec. Needs the packages booktabs and, for accented text, an UTF-8 engine."""
+    head = (
+        "% Written by dpbench. In the preamble: \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
+        "% Accuracies are measured: means over seeds at the last epoch with their 95 % confidence intervals.\n"
+    )
+    return head + "\n".join(_table(section) for section in assessment.sections if section.rows)
+
+
+def latex(text: str) -> str:
+    """Text in which nothing is a command any more.
+
+    >>> latex("50% of A_1 & B")
+    '50\\\\% of A\\\\_1 \\\\& B'
+    """
+    return _LATEX_PATTERN.sub(lambda found: _LATEX[found[0]], text)
+
+
+def _accountants(row: Row) -> Iterable[str]:
+    """The accountants that answered, then those whose number is only printed."""
+    yield from (line.accountant for line in row.guarantees)
+    if row.context.published:
+        yield from row.context.published.epsilon
+
+
+def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, Any]:
+    context, facts, settings, published = row.context, row.facts, row.settings, row.context.published
+    accuracy = row.verdict("printed_accuracy")
+    evidence: Mapping[str, Any] = accuracy.evidence if accuracy else {}
+    cells: dict[str, Any] = {
+        "spec": section.name,
+        "label": row.label,
+        "variant": row.variant,
+        "source": section.source,
+        **vars(settings),
+        "delta": context.delta,
+        "target_epsilon": context.target_epsilon,
+        "seeds": " ".join(map(str, row.seeds)),
+        "failed_seeds": " ".join(map(str, row.failed_seeds)),
+        "stale_seeds": " ".join(map(str, row.stale_seeds)),
+        "reduced": context.reduced,
+        "accuracy_percent_mean_measured": row.accuracy.mean,
+        "accuracy_percent_deviation": row.accuracy.deviation,
+        "accuracy_percent_low_95": row.accuracy.low,
+        "accuracy_percent_high_95": row.accuracy.high,
+        "accuracy_percent_printed": published.accuracy_percent.text
+        if published and published.accuracy_percent
+        else None,
+        "printed_averaged_over": published.averaged_over if published else None,
+        "prediction_low_95": evidence.get("low"),
+        "prediction_high_95": evidence.get("high"),
+        "accuracy_verdict": accuracy.verdict if accuracy else None,
+        "accuracy_verdict_reason": accuracy.reason if accuracy else None,
+        "seconds_mean_measured": row.seconds.mean,
+    }
+    for name in names:
+        line = row.guarantee(name)
+        printed = published.epsilon.get(name) if published else None
+        verdict = row.verdict("printed_epsilon", name)
+        cells |= {
+            f"epsilon_{name}": line.epsilon if line else None,
+            f"epsilon_{name}_kind": line.kind if line else None,
+            f"epsilon_{name}_lower": line.lower if line else None,
+            f"epsilon_{name}_upper": line.upper if line else None,
+            f"epsilon_{name}_refused": line.refused if line else None,
+            f"mu_{name}": line.mu if line else None,
+            f"epsilon_{name}_printed": printed.text if printed else None,
+            f"epsilon_{name}_verdict": verdict.verdict if verdict else None,
+        }
+    shown = ("private", "privacy_unit", "adjacency", "sampler", "normalisation", "generator", "dataset_real")
+    return cells | {name: getattr(facts, name) for name in shown} | {"tuned": context.tuned}
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    if lines:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in line.items()} for line in lines)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return "" if value is None else value
+
+
+def _table(section: Section) -> str:
+    names = list(dict.fromkeys(name for row in section.rows for name in _accountants(row)))
+    has_mu = any(line.mu is not None for row in section.rows for line in row.guarantees)
+    has_printed = any(row.context.published and row.context.published.accuracy_percent for row in section.rows)
+    head = [("Configuration", ""), ("Seeds", ""), ("Accuracy (%)", "measured")]
+    head += [("Verdict", "")] if has_printed else []
+    for name in names:
+        kinds = dict.fromkeys(line.kind for row in section.rows if (line := row.guarantee(name)) and line.kind)
+        head.append((f"ε {name}", ", ".join(map(words, kinds)) or "claimed"))
+    head += [("μ", "")] if has_mu else []
+    lines = [" & ".join(latex(title) for title, _ in head) + r" \\"]
+    lines.append(" & ".join(rf"\scriptsize {latex(note)}" if note else "" for _, note in head) + r" \\")
+    lines.append(r"\midrule")
+    for row in section.rows:
+        published, verdict = row.context.published, row.verdict("printed_accuracy")
+        accuracy = published.accuracy_percent if published else None
+        cells = [row.title, str(len(row.seeds)), _beside(plus_minus(row.accuracy), accuracy)]
+        if has_printed:
+            cells.append(words(verdict.verdict) if verdict else "–")
+        for name in names:
+            line = row.guarantee(name)
+            ours = bound(line.epsilon, line.kind) if line and line.epsilon is not None else ""
+            cells.append(_beside(ours, published.epsilon.get(name) if published else None))
+        if has_mu:
+            ours = next((bound(line.mu) for line in row.guarantees if line.mu is not None), "")
+            cells.append(_beside(ours, published.mu if published else None))
+        lines.append(" & ".join(map(latex, cells)) + r" \\")
+    caption = f"{section.name}: test accuracy over seeds and privacy guarantees"
+    deltas = dict.fromkeys(row.context.delta for row in section.rows if row.context.delta is not None)
+    if deltas:
+        caption += " at δ = " + " or ".join(map(number, deltas))
+    if has_printed:
+        caption += "; in parentheses what the source prints"
+    caption += "." + (f" Source: {section.source}." if section.source else "")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering\small",
+            rf"\caption{{{latex(caption)}}}\smallskip",
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _beside(ours: str, claimed: Printed | None) -> str:
+    """Our number with what is printed in parentheses."""
+    return " ".join(filter(None, [ours, f"({claimed.text})" if claimed else ""])) or "–"

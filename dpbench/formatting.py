@@ -1,0 +1,115 @@
+"""Numbers for people: rounded on the safe side, and never without saying that something is missing."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+
+from dpbench.reproduction import Spread
+
+MISSING = "–"
+_WORDS = {
+    "add_or_remove": "add or remove one record",
+    "replace_one": "replace one record",
+    "zero_out": "zero one record out",
+    "poisson": "Poisson sampling",
+    "without_replacement": "batches of fixed size, without replacement",
+    "shuffled": "shuffled epochs",
+}
+_ROUNDING = {"upper_bound": ROUND_CEILING, "certified": ROUND_CEILING, "lower_bound": ROUND_FLOOR}
+
+
+def bound(value: float | None, kind: str | None = None, digits: int = 4) -> str:
+    """A guarantee's number to `digits` significant digits: upper bounds are rounded up, lower bounds down.
+
+    >>> bound(1.23412, "upper_bound"), bound(1.23412, "approximation"), bound(float("inf"))
+    ('1.235', '1.234', '∞')
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    exact = Decimal(value)
+    if not exact:
+        return "0"
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    rounded = exact.quantize(unit, rounding=_ROUNDING.get(kind or "", ROUND_HALF_EVEN))
+    if rounded.adjusted() > exact.adjusted():  # 9.9999 became 10.000: one digit fewer behind the point
+        rounded = rounded.quantize(unit.scaleb(1))
+    return f"{rounded:f}" if -5 < rounded.adjusted() < 7 else f"{float(rounded):.{digits - 1}e}"
+
+
+def number(value: float | int | None, digits: int = 6) -> str:
+    """A setting: up to `digits` significant digits, without trailing zeros; whole numbers in full.
+
+    >>> number(0.25), number(3516), number(1e-5), number(None)
+    ('0.25', '3516', '1e-5', '–')
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+        return str(int(value))
+    return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.{digits}g}").replace("e+", "e")
+
+
+def percent(value: float | None, decimals: int = 2) -> str:
+    """A percentage, or a difference of percentages, without its sign %."""
+    return MISSING if value is None else f"{value:.{decimals}f}"
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """A difference with its sign; the minus is the typographic one."""
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def plus_minus(spread: Spread, decimals: int = 2) -> str:
+    """Mean ± half the width of the 95 % interval; the mean alone for one seed.
+
+    >>> plus_minus(Spread(5, 95.1, 0.1, 95.0, 95.2, 95.0, 95.3))
+    '95.10 ± 0.10'
+    """
+    half = spread.half_width
+    return percent(spread.mean, decimals) + (f" ± {half:.{decimals}f}" if half is not None else "")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people.
+
+    >>> duration(75), duration(0.25), duration(7300)
+    ('1 min 15 s', '0.25 s', '2 h 1 min')
+    """
+    if seconds is None:
+        return MISSING
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def words(name: str | None) -> str:
+    """A name from the data as words: `add_or_remove`, `upper_bound`, `not_run`.
+
+    >>> words("upper_bound"), words("add_or_remove")
+    ('upper bound', 'add or remove one record')
+    """
+    return MISSING if name is None else _WORDS.get(name, name.replace("_", " "))
+
+
+def seeds(values: tuple[int, ...]) -> str:
+    """Seeds with runs of neighbours drawn together.
+
+    >>> seeds((0, 1, 2, 5))
+    '0–2, 5'
+    """
+    parts: list[list[int]] = []
+    for value in sorted(values):
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts) or MISSING

@@ -1,0 +1,116 @@
+"""An assessment as one self-contained HTML file, as CSV and as LaTeX. Renders; computes nothing.
+
+A chapter of the report is a template and a condition (`CHAPTERS`): to add one, add both. The page forbids itself every
+request by its content policy; its only style sheet and script stand inside it, named in the policy by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpbench import formatting
+from dpbench.assessment import PROMISES, Assessment
+from dpbench.atomic import write_text
+from dpbench.exports import records_csv, rows_csv, tables_latex
+from dpbench.figures import draw, swatch
+from dpbench.report_figures import Drawn, comparison_figures, section_figures
+from dpbench.report_view import FILTERS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SYMBOLS: Mapping[str, str] = {"holds": "✓", "refuted": "✗", "undecided": "?", "not_run": "–", "unsound": "✗"}
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One part of the page: its anchor, its title, its template and when it appears."""
+
+    anchor: str
+    title: str
+    template: str
+    applies: Callable[[Assessment], bool]
+
+
+CHAPTERS: tuple[Chapter, ...] = (
+    Chapter("results", "Results", "chapter_results.html", lambda assessment: bool(assessment.sections)),
+    Chapter("failures", "Failures", "chapter_failures.html", lambda assessment: bool(assessment.failures)),
+    Chapter("records", "All records", "chapter_records.html", lambda assessment: bool(assessment.records)),
+    Chapter("environment", "Environment", "chapter_environment.html", lambda _: True),
+    Chapter("legend", "How to read this", "chapter_legend.html", lambda _: True),
+)
+
+
+def render(assessment: Assessment) -> str:
+    """The report as one HTML file that asks for nothing outside itself.
+
+    >>> from dpbench.verification import assess
+    >>> render(assess([])).startswith("<!doctype html>")
+    True
+    """
+    environment = _environment()
+    style = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
+    script = environment.loader.get_source(environment, "report.js")[0] if environment.loader else ""
+    figures = {section.id: _drawn(section_figures(assessment, section)) for section in assessment.sections}
+    figures |= {item.id: _drawn(comparison_figures(assessment, item)) for item in assessment.comparisons}
+    return environment.get_template("report.html").render(
+        assessment=assessment,
+        chapters=[chapter for chapter in CHAPTERS if chapter.applies(assessment)],
+        figures=figures,
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+    )
+
+
+def write_report(assessment: Assessment, out: Path) -> list[Path]:
+    """Write report.html, report.csv, records.csv and report.tex into `out`, each whole or not at all.
+
+    Returns their paths, the HTML first. Raises DpbenchError when `out` cannot be written.
+    """
+    files = {
+        "report.html": render(assessment),
+        "report.csv": rows_csv(assessment),
+        "records.csv": records_csv(assessment),
+        "report.tex": tables_latex(assessment),
+    }
+    return [write_text(Path(out) / name, content) for name, content in files.items()]
+
+
+def _drawn(figures: list[Drawn]) -> list[dict[str, Any]]:
+    from markupsafe import Markup
+
+    # Safe: `draw` builds the element from a tree, so every text in it is escaped.
+    return [{"figure": item.figure, "legend": item.legend, "svg": Markup(draw(item.figure))} for item in figures]
+
+
+def _policy(style: str, script: str) -> str:
+    """The content security policy: nothing from outside, no inline style or script but the two of these texts."""
+
+    def source(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() + "'"
+
+    own = f"style-src {source(style)}; script-src {source(script)}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("dpbench", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("bound", "number", "percent", "signed", "plus_minus", "duration", "words", "seeds"):
+        environment.filters[name] = getattr(formatting, name)
+    environment.filters |= {function.__name__: function for function in FILTERS}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "PROMISES": PROMISES, "MISSING": formatting.MISSING, "swatch": swatch}
+    return environment
