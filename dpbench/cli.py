@@ -109,7 +109,7 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, value: str | No
     if value is None:
         return None
     try:
-        numbers = [int(part) for part in value.split(",")]
+        numbers = [int(part) for part in value.removesuffix(",").split(",")]
     except ValueError:
         raise click.BadParameter(f"{value!r}: expected a number of seeds such as 3, or a list such as 0,1,5") from None
     if "," in value:
@@ -278,7 +278,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     from dpbench.spec import load_specs
 
     store = Store(out)
-    if not store.existing() and not store.failures():
+    contents = store.read()
+    if not contents.runs and not contents.failures and not contents.damaged:
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
@@ -303,11 +304,15 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
     """
     from rich.console import Console
 
+    from dpbench.differences import diff as compare
     from dpbench.records import Store
     from dpbench.terminal import diff_table, emit
-    from dpbench.verification import diff as compare
 
-    found = compare(Store(first).runs(), Store(second).runs())
+    sides = [Store(folder).read().runs for folder in (first, second)]
+    for folder, runs in zip((first, second), sides, strict=True):
+        if not runs:
+            raise DpbenchError(f"{folder}: there are no records here; name a folder that `dpbench run --out` wrote")
+    found = compare(*sides)
     if as_json:
         for row in found:
             emit("difference", **row.to_json())

@@ -13,7 +13,7 @@ from dpbench.errors import DpbenchError
 from dpbench.plan import Choices, Plan, Run, Stack, build_mechanism, context, dataset_source, make_plan, model_builder
 from dpbench.provenance import environment
 from dpbench.records import Store
-from dpbench.spec import load_specs
+from dpbench.spec import Spec, load_specs
 
 if TYPE_CHECKING:
     from dpbench.train import Outcome, Progress
@@ -102,7 +102,7 @@ def run(
         watcher.close()
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
     report: tuple[Path, ...] = ()
-    if not choices.smoke and (plan.stacks or not (Path(out) / "report.html").exists()):
+    if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
         report = write_reports(store, plan)
     return Summary(
         plan=plan,
@@ -120,10 +120,20 @@ def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
     from dpbench.report import write_report
     from dpbench.verification import assess
 
-    overlay = {one.key: context(one) for one in plan.runs} if plan is not None else {}
+    overlay: dict[str, list[dict[str, Any]]] = {}
+    for one in plan.runs if plan is not None else ():
+        overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
-    assessment = assess(contents.runs, contents.failures, overlay)
+    assessment = assess(contents.runs, contents.failures, overlay, damaged=contents.damaged)
     return tuple(write_report(assessment, store.out))
+
+
+def _older(report: Path, specs: Sequence[Spec]) -> bool:
+    """Whether the report is missing, or older than a spec that it should show."""
+    if not report.exists():
+        return True
+    made = report.stat().st_mtime
+    return any(Path(spec.file).stat().st_mtime > made for spec in specs if Path(spec.file).exists())
 
 
 def _prepare(store: Store) -> None:

@@ -18,6 +18,7 @@ from dpbench.plan import Plan, Run, Stack
 from dpbench.runner import Watcher
 
 if TYPE_CHECKING:
+    from dpbench.differences import Differences
     from dpbench.runner import Summary
     from dpbench.train import Outcome, Progress
 
@@ -201,6 +202,34 @@ def plan_table(plan: Plan) -> Table:
         seeds = _ranges([run.seed for run in runs])
         table.add_row(name, label, seeds, sigma, epsilon, delta, f"{first.steps:,}", cost, f"{action}: {reason}")
     return table
+
+
+def diff_table(found: Differences) -> Table:
+    """One row for each run of either side."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold")
+    for name in ("accuracy A", "accuracy B", "change", "seconds A", "seconds B"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what differs", overflow="fold")
+    for row in found:
+        changes = {**row.configuration, **row.environment}
+        words = [f"{key}: {a} -> {b}" for key, (a, b) in changes.items()]
+        words += [f"code of {name}" for name in row.sources]
+        only = {"only_a": ["only in A"], "only_b": ["only in B"]}.get(row.matched, [])
+        table.add_row(
+            row.title,
+            _cell(row.accuracy_a, "{:.2f} %"),
+            _cell(row.accuracy_b, "{:.2f} %"),
+            _cell(row.accuracy_change, "{:+.2f}"),
+            _cell(row.seconds_a, "{:.1f}"),
+            _cell(row.seconds_b, "{:.1f}"),
+            "; ".join([*only, *words]) or ("nothing" if row.same_result else "the result"),
+        )
+    return table
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
 
 
 def _ranges(numbers: list[int]) -> str:

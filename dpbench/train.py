@@ -30,6 +30,7 @@ from dpbench.plan import Run
 
 EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
 MAX_CURVE_POINTS = 100
+SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def train(
     net = network(build(), device)
     chunk = execution.chunk(len(runs), net.size)
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
-    test = data.test_inputs.to(device), data.test_targets.to(device)
+    shown = SMOKE_EXAMPLES if smoke else None
+    test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
 
     courses = [
         _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
@@ -162,29 +164,12 @@ def train(
                 break
         _settle(courses, sums, time.perf_counter() - begin, device)
         sums = _zeros(len(courses), device)
-        if stop():
-            if checkpoints is not None and not smoke:
-                _save(courses, state, checkpoints)
-            raise Interrupted("interrupted; the place of every unfinished run is kept")
-
-        due = [i for i, course in enumerate(courses) if course.step in course.stops]
-        index = torch.tensor(due, device=device)
-        loss_R, accuracy_R = evaluate(net, state.theta_RP[index], *test, max(50, EVALUATION_PLACES // len(due)))
-        sound_R = state.theta_RP[index].isfinite().all(1) & loss_R.isfinite()
         ended: list[int] = []
-        for at, loss, accuracy, sound, bad in zip(
-            due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), strict=True
-        ):
-            course = courses[at]
-            if bad >= 0 or not sound:
-                ended.append(at)
-                where = f"the gradient of step {bad}" if bad >= 0 else f"the parameters after step {course.step}"
-                yield Outcome(course.run, error=f"{where}: not finite", step=bad if bad >= 0 else course.step)
-                continue
-            _point(course, loss, accuracy)
-            if course.step == course.stops[-1]:
-                ended.append(at)
-                yield Outcome(course.run, result=_result(course, net, data, mechanism, len(runs)))
+        for at, outcome in _evaluated(courses, net, state, bad_R, test):
+            if outcome is None:
+                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs)))
+            ended.append(at)
+            yield outcome
         if ended:
             if checkpoints is not None:
                 for at in ended:
@@ -194,14 +179,40 @@ def train(
             courses = [courses[i] for i in keep]
             state, knobs, bad_R = state.take(kept), knobs.take(kept), bad_R[kept]
             sums = _zeros(len(courses), device)
-        if (
-            courses
-            and checkpoints is not None
-            and not smoke
-            and time.monotonic() - saved > execution.checkpoint_seconds
-        ):
+        stopping = bool(courses) and stop()
+        overdue = time.monotonic() - saved > execution.checkpoint_seconds
+        if courses and checkpoints is not None and not smoke and (stopping or overdue):
             _save(courses, state, checkpoints)
             saved = time.monotonic()
+        if stopping:
+            raise Interrupted("interrupted; the place of every unfinished run is kept")
+
+
+def _evaluated(
+    courses: list[_Course], net: Network, state: State, bad_R: Tensor, test: tuple[Tensor, Tensor]
+) -> Iterator[tuple[int, Outcome | None]]:
+    """Evaluate the runs that are due and add to their curves; gives those that end: their place, and why if it is bad.
+
+    `bad_R` holds the first step whose gradient was not finite, -1 where all were.
+    """
+    due = [at for at, course in enumerate(courses) if course.step in course.stops]
+    if not due:
+        return
+    index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
+    loss_R, accuracy_R = evaluate(net, state.theta_RP[index], *test, max(50, EVALUATION_PLACES // len(due)))
+    sound_R = state.theta_RP[index].isfinite().all(1) & loss_R.isfinite()
+    figures = zip(due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), strict=True)
+    for at, loss, accuracy, sound, bad in figures:
+        course = courses[at]
+        if bad >= 0:
+            yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad)
+        elif not sound:
+            error = f"the parameters after step {course.step}: not finite"
+            yield at, Outcome(course.run, error=error, step=course.step)
+        else:
+            _point(course, loss, accuracy)
+            if course.step == course.stops[-1]:
+                yield at, None
 
 
 def failure(run: Run, error: BaseException) -> Outcome:
