@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
+from dpbench.grammar.keys import Printed, Published
 from dpbench.provenance import changed_sources, code_hash, environment
-from dpbench.spec_keys import Printed, Published
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench import formatting
 from dpbench.assessment import PROMISES, Assessment
 from dpbench.atomic import write_text
-from dpbench.exports import records_csv, rows_csv, tables_latex
-from dpbench.figures import draw, swatch
-from dpbench.report_figures import Drawn, comparison_figures, section_figures
-from dpbench.report_view import FILTERS
+from dpbench.rendering import formatting
+from dpbench.rendering.exports import records_csv, rows_csv, tables_latex
+from dpbench.rendering.figures import draw, swatch
+from dpbench.rendering.plots import Drawn, comparison_figures, section_figures
+from dpbench.rendering.view import FILTERS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -103,7 +103,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("dpbench", "templates"),
+        loader=PackageLoader("dpbench.rendering", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

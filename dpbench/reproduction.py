@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpbench.spec_keys import Printed
+from dpbench.grammar.keys import Printed
 from dpbench.verdicts import Verdict
 
 LEVEL = 0.95

@@ -1,4 +1,4 @@
-"""The JSON Schema of run files, for editors: made from the same tables that the loader reads (`spec_keys.py`).
+"""The JSON Schema of run files, for editors: made from the same tables that the loader reads (`grammar/keys.py`).
 
 It knows the names in the catalog, other packages' entry points included, and the parameters of each. What needs the
 whole file, the code of a mechanism or the digits of a number is left to `load_specs`.
@@ -14,11 +14,11 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 from dpbench import __version__
-from dpbench.annotations import Slot
 from dpbench.catalog import catalog
-from dpbench.spec_catalog import FOLDERS, OWN_NAME, parameters_taken
-from dpbench.spec_keys import PLANNED_ACCOUNTANTS, RUN, SECTIONS, SETTABLE
-from dpbench.spec_points import CHOICES, NOT_IN_ROWS
+from dpbench.grammar.annotations import Slot
+from dpbench.grammar.keys import PLANNED_ACCOUNTANTS, RUN, SECTIONS, SETTABLE
+from dpbench.grammar.names import FOLDERS, OWN_NAME, parameters_taken
+from dpbench.grammar.points import CHOICES, NOT_IN_ROWS
 
 Schema = dict[str, Any]
 _EITHER = (

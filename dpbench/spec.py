@@ -1,7 +1,7 @@
 """Specs: YAML files that say what to train, as frozen data; every mistake of every file is reported at once.
 
 A run file names a dataset, a model, a mechanism, a privacy budget and the training; `rows`, `zip` and `grid` make
-several specs of one file (`spec_points.py`). The keys stand in `spec_keys.py`; `dpbench schema` prints them.
+several specs of one file (`grammar/points.py`). The keys stand in `grammar/keys.py`; `dpbench schema` prints them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from dpbench.annotations import shown
 from dpbench.catalog import suggestion
 from dpbench.errors import Problem, ProblemsError
-from dpbench.spec_catalog import CatalogObjects
-from dpbench.spec_keys import (
+from dpbench.grammar.annotations import shown
+from dpbench.grammar.keys import (
     HOMES,
     KINDS,
     PUBLISHED,
@@ -31,9 +30,10 @@ from dpbench.spec_keys import (
     Spec,
     Training,
 )
-from dpbench.spec_points import CHOICES, Mistakes, closest, expand
-from dpbench.spec_reader import SpecReader
-from dpbench.yaml_loader import Entry, Listing, Place, Scalar, Table, Verbatim, dump, read
+from dpbench.grammar.names import CatalogObjects
+from dpbench.grammar.points import CHOICES, Mistakes, closest, expand
+from dpbench.grammar.reader import SpecReader
+from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, Verbatim, dump, read
 
 __all__ = [
     "Budget",

@@ -288,7 +288,8 @@ def test_output_to_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 
 def test_the_readme_names_what_ci_runs() -> None:
     root = Path(__file__).parent.parent
-    command = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[test]' && .venv/bin/python -m pytest"
+    install = ".venv/bin/pip install -q -c constraints.txt -e '.[test]'"
+    command = f"python3 -m venv .venv && {install} && .venv/bin/python -m pytest"
     assert command in (root / "README.md").read_text()
     assert command in (root / ".ci" / "run").read_text().splitlines()
     assert os.access(root / ".ci" / "run", os.X_OK)

@@ -20,9 +20,9 @@ import pytest
 from dpbench import report
 from dpbench.assessment import Assessment
 from dpbench.errors import DpbenchError
-from dpbench.exports import latex, records_csv, rows_csv, tables_latex
-from dpbench.figures import Figure, Point, Series, draw
-from dpbench.formatting import bound, duration, number, seeds
+from dpbench.rendering.exports import latex, records_csv, rows_csv, tables_latex
+from dpbench.rendering.figures import Figure, Point, Series, draw
+from dpbench.rendering.formatting import bound, duration, number, seeds
 from dpbench.report import render, write_report
 from dpbench.verification import assess
 from tests.record_samples import example, failure_json, printed, run_json

@@ -15,10 +15,10 @@ from dpbench import catalog as catalog_module
 from dpbench import schema as schema_module
 from dpbench import spec_catalog
 from dpbench.catalog import Entry, catalog
+from dpbench.grammar.keys import RUN, SECTIONS
+from dpbench.grammar.yaml_loader import parse, plain, read
 from dpbench.schema import json_schema
 from dpbench.spec import load_specs
-from dpbench.spec_keys import RUN, SECTIONS
-from dpbench.yaml_loader import parse, plain, read
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").rglob("*.yaml"))
 BASE = """\

@@ -21,11 +21,11 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def file_blocks(page: str) -> dict[str, str]:
-    """The code blocks that begin with the name of the file they belong in."""
-    found = {}
+    """The first code block of each language that begins with the name of the file it belongs in."""
+    found: dict[str, str] = {}
     for text in [*blocks(page, "python"), *blocks(page, "yaml")]:
         first = re.match(r"# (\S+\.(?:py|yaml))\n", text)
-        if first:
+        if first and Path(first[1]).suffix not in {Path(name).suffix for name in found}:
             found[first[1]] = text
     return found
 
@@ -65,7 +65,18 @@ def test_an_installed_package_adds_its_entry(kind: str, tmp_path: Path) -> None:
         archive.writestr(f"{info}/entry_points.txt", f"[{group}]\n{name} = {target}\n")
         archive.writestr(f"{info}/RECORD", "")
     site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(site),
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True, timeout=120)
 
     (spec,) = [text for file, text in files.items() if file.endswith(".yaml")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,9 +41,7 @@ def trained(runs: Sequence[Run], **options: Any) -> dict[str, Outcome]:
     spec = runs[0].spec
     source = dataset_source(spec)
     execution = options.pop("execution", Execution())
-    outcomes = train(
-        runs, source.load(None), build_mechanism(spec), model_builder(spec, source), execution, **options
-    )
+    outcomes = train(runs, source.load(None), build_mechanism(spec), model_builder(spec, source), execution, **options)
     return {outcome.run.key: outcome for outcome in outcomes}
 
 
@@ -146,12 +145,14 @@ def test_runs_of_different_length_share_a_stack(tmp_path: Path) -> None:
 
 
 @given(
-    st.one_of(st.floats(1e-4, 1.0), st.integers(1, 5000).map(lambda n: 1 / n)), st.integers(1, 20_000), st.integers(5, 100)
+    st.one_of(st.floats(1e-4, 1.0), st.integers(1, 5000).map(lambda n: 1 / n)),
+    st.integers(1, 20_000),
+    st.integers(5, 100),
 )
 def test_evaluation_steps(rate: float, steps: int, most: int) -> None:
     stops = evaluation_steps(rate, steps, most)
     assert stops[-1] == steps
-    assert all(a < b for a, b in zip(stops, stops[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(stops))
     assert stops[0] >= 1
     assert len(stops) <= most + 2
     every = max(1, math.ceil(int(round(steps * rate, 9)) / most))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dpbench.accounting import account
 from dpbench.errors import DpbenchError
 from dpbench.events import from_json
+from dpbench.grammar.keys import Printed
 from dpbench.records import Damaged
 from dpbench.reproduction import accuracy_verdict, number_verdict, prediction_interval, spread
-from dpbench.spec_keys import Printed
 from dpbench.verification import MOST_CURVE_POINTS, assess, diff
 from tests.record_samples import example, failure_json, printed, run_json
 

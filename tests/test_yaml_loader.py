@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from dpbench.errors import Problem
-from dpbench.yaml_loader import LARGEST_FILE, Listing, Node, Scalar, Table, Verbatim, dump, parse, plain, read, resolve
+from dpbench.grammar.yaml_loader import (
+    LARGEST_FILE,
+    Listing,
+    Node,
+    Scalar,
+    Table,
+    Verbatim,
+    dump,
+    parse,
+    plain,
+    read,
+    resolve,
+)
 
 
 def root(text: str) -> Node:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, Vali
 from pydantic.fields import FieldInfo
 
 from dpbench.catalog import suggestion
-from dpbench.yaml_loader import Listing, Node, Place, Scalar, Table, plain, resolve
+from dpbench.grammar.yaml_loader import Listing, Node, Place, Scalar, Table, plain, resolve
 
 NOTHING: Any = inspect.Parameter.empty
 

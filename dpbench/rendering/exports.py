@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpbench.assessment import Assessment, Row, Section
-from dpbench.formatting import bound, number, plus_minus, words
-from dpbench.spec_keys import Printed
+from dpbench.grammar.keys import Printed
+from dpbench.rendering.formatting import bound, number, plus_minus, words
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from decimal import InvalidOperation
 from typing import Any
 
-from dpbench.annotations import Slot, fit, misfit, shown
 from dpbench.catalog import catalog, suggestion
-from dpbench.spec_catalog import CatalogObjects, Chosen
-from dpbench.spec_keys import (
+from dpbench.grammar.annotations import Slot, fit, misfit, shown
+from dpbench.grammar.keys import (
     HOMES,
     PLANNED_ACCOUNTANTS,
     RUN,
@@ -21,8 +20,9 @@ from dpbench.spec_keys import (
     Spec,
     Training,
 )
-from dpbench.spec_points import CHOICES, Mistakes, Point
-from dpbench.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+from dpbench.grammar.names import CatalogObjects, Chosen
+from dpbench.grammar.points import CHOICES, Mistakes, Point
+from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
 
 class SpecReader:

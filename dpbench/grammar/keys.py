@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dpbench.annotations import Slot, fields_of
-from dpbench.spec_points import CHOICES
+from dpbench.grammar.annotations import Slot, fields_of
+from dpbench.grammar.points import CHOICES
 
 KINDS = ("run", "claims", "events")
 PLANNED_ACCOUNTANTS = ("exact", "moments")  # named by printed numbers before their files exist

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
-from dpbench import formatting
 from dpbench.assessment import GuaranteeLine, Row, Section
+from dpbench.rendering import formatting
 
 
 def distinct(rows: Iterable[Row], path: str) -> list[Any]:

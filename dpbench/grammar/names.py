@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpbench.annotations import Parameters, fit, parameters_of, shown
 from dpbench.catalog import KINDS, Entry, catalog, suggestion
 from dpbench.errors import DpbenchError
-from dpbench.spec_points import Mistakes, Point, closest
-from dpbench.yaml_loader import Node, Place, Scalar, Table, plain
+from dpbench.grammar.annotations import Parameters, fit, parameters_of, shown
+from dpbench.grammar.points import Mistakes, Point, closest
+from dpbench.grammar.yaml_loader import Node, Place, Scalar, Table, plain
 
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 OWN_NAME = f"^{_DOTTED}:{_DOTTED}$"

@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dpbench.annotations import Misfit, shown
 from dpbench.catalog import suggestion
 from dpbench.errors import Problem
-from dpbench.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+from dpbench.grammar.annotations import Misfit, shown
+from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
 MOST_POINTS = 10_000
 CHOICES = ("dataset", "model", "mechanism")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpbench.assessment import Assessment, Comparison, CurveLine, Row, Section
-from dpbench.figures import Figure, Point, Series
-from dpbench.formatting import bound, number, percent, plus_minus, words
+from dpbench.rendering.figures import Figure, Point, Series
+from dpbench.rendering.formatting import bound, number, percent, plus_minus, words
 
 ACCURACY = "Test accuracy, %"
 MANY_ROWS = 8  # above this, bands would hide each other
