@@ -49,7 +49,7 @@ class Network:
 
 
 def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
-    """Lay out a module's parameters. Raises DpbenchError that names every layer which training refuses."""
+    """Lay out a module's parameters. Raises DpbenchError for a layer that `layers.refuse` would name."""
     for name, layer in module.named_modules():
         if isinstance(layer, _REFUSED):
             raise DpbenchError(

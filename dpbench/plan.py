@@ -141,6 +141,8 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
     source = dataset_source(spec)
     examples = source.train_size
+    from dpbench.layers import refuse
+
     training, budget = spec.training, spec.budget
     if training.batch_size is not None:
         if training.batch_size > examples:
@@ -176,7 +178,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
         epsilon = guarantee.epsilon.value if guarantee.epsilon else None
 
     entries = _entries(spec)
-    model_builder(spec, source)()  # a model that cannot be built is refused here, before anything runs
+    refuse(model_builder(spec, source)())  # a model that cannot be built or trained is refused before anything runs
     resolved: dict[str, Any] = {
         "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
         "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},

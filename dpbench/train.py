@@ -30,6 +30,7 @@ from dpbench.plan import Run
 
 EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
 MAX_CURVE_POINTS = 100
+CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack that are held at once on a CPU
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
@@ -53,7 +54,7 @@ class Execution:
             free, _ = torch.cuda.mem_get_info(self.device)
             places = int(free * 0.25) // (16 * parameters)
         else:
-            places = min(384, (1 << 30) // (16 * parameters))
+            places = CPU_GRADIENT_BYTES // (4 * parameters)
         return max(1, places // runs)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dpbench import catalog as catalog_module
 from dpbench import schema as schema_module
-from dpbench import spec_catalog
+from dpbench.grammar import names as spec_catalog
 from dpbench.catalog import Entry, catalog
 from dpbench.grammar.keys import RUN, SECTIONS
 from dpbench.grammar.yaml_loader import parse, plain, read
@@ -114,7 +114,7 @@ VALID = [
     "",
     "seeds: 3\naccountants: [rdp, 'mine.accounting:exact']\nneeds: [gpu]\ntuned: by hand\nreduced: one epoch\n",
     "seeds: [7, 1]\npublished: {test_accuracy_percent: 95.0, averaged_over: 10, mu: 0.2, epsilon: {moments: 1.19}}\n",
-    "grid: {training.clip_norm: [1, .inf], mechanism: [noisy_sgd, {name: noisy_adam, parameters: {beta1: 0.8}}]}\n",
+    "grid: {training.clip_norm: [1, 2.5], mechanism: [noisy_sgd, {name: noisy_adam, parameters: {beta1: 0.8}}]}\n",
     "zip: {model.parameters.hidden: [[1], [2, 3]], training.learning_rate: [1, 2e-3]}\n",
     "rows: [{label: 1, training: {epochs: 2}, model: {parameters: {hidden: [1]}}}, {model: logistic, seeds: 2}]\n",
     "rows: [{label: x, published: {mu: 3}}, {reduced: why, budget: {delta: 1e-5}}]\n",

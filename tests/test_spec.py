@@ -99,7 +99,7 @@ def test_the_target_spec_expands_to_three(tmp_path: Path) -> None:
 
 def test_rows_times_zip_times_grid(tmp_path: Path) -> None:
     add = """\
-grid: {training.clip_norm: [1, .inf], mechanism: [noisy_sgd, {name: noisy_adam, parameters: {beta1: 0.8}}]}
+grid: {training.clip_norm: [1, 2.5], mechanism: [noisy_sgd, {name: noisy_adam, parameters: {beta1: 0.8}}]}
 zip: {training.epochs: [10, 20], model.parameters.hidden: [[32], [16, 8]]}
 rows:
   - {label: first, training: {learning_rate: 0.5}}
@@ -112,10 +112,10 @@ rows:
     assert len(specs) == 2 * 2 * 2 * 2
     assert specs[0].label == "first, epochs=10, hidden=[32], clip_norm=1, mechanism=noisy_sgd"
     last = specs[-1]
-    assert last.label == "row 2, epochs=20, hidden=[16, 8], clip_norm=.inf, mechanism=noisy_adam(beta1=0.8)"
+    assert last.label == "row 2, epochs=20, hidden=[16, 8], clip_norm=2.5, mechanism=noisy_adam(beta1=0.8)"
     assert last.model == Choice("mlp", {"hidden": (16, 8)})
     assert last.mechanism == Choice("noisy_adam", {"beta1": 0.8})
-    assert last.training.clip_norm == float("inf")
+    assert last.training.clip_norm == 2.5
     assert last.budget == Budget(3.0, None, 1e-5)
     assert (specs[0].training.learning_rate, last.training.learning_rate) == (0.5, 1.0)
     assert {spec.line for spec in specs} == {12, 13}
@@ -247,6 +247,7 @@ def test_all_mistakes_of_all_files_are_told_together(tmp_path: Path) -> None:
         ("learning_rate: 1.0", "learning_rate: §true", "training.learning_rate", "found true"),
         ("learning_rate: 1.0", "learning_rate:§", "training.learning_rate", "found nothing"),
         ("clip_norm: 1.0", "clip_norm: §-1", "training.clip_norm", "a number above 0"),
+        ("clip_norm: 1.0", "clip_norm: §.inf", "training.clip_norm", "a finite number above 0"),
         ("clip_norm: 1.0", "clip_norm: §.nan", "training.clip_norm", "a number above 0"),
         ("epochs: 30", "epochs: §0", "training.epochs", "a number above 0"),
         ("epochs: 30", "steps: §0", "training.steps", "a whole number, 1 or more"),

@@ -82,7 +82,7 @@ def specs(draw: st.DrawFn) -> Spec:
         draw(positive) if by_epochs else None,
         None if by_epochs else draw(st.integers(1, 10**9)),
         draw(positive),
-        draw(positive | st.just(math.inf)) if spends else None,
+        draw(positive) if spends else None,
     )
     numbers = draw(st.none() | published)
     return Spec(

@@ -25,14 +25,14 @@ def binomial_p(successes: ArrayLike, trials: ArrayLike, probability: ArrayLike) 
     count = np.asarray(successes)
     low = stats.binom.cdf(count, trials, probability)
     high = stats.binom.sf(count - 1, trials, probability)
-    return np.minimum(1.0, 2 * np.minimum(low, high))
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)))
 
 
 def chi_square_p(sum_of_squares: ArrayLike, degrees: ArrayLike) -> Floats:
     """Two-sided p-value of the sum of `degrees` squared independent standard normals; exact, elementwise."""
     low = stats.chi2.cdf(sum_of_squares, degrees)
     high = stats.chi2.sf(sum_of_squares, degrees)
-    return np.minimum(1.0, 2 * np.minimum(low, high))
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(low, high)))
 
 
 def normal_p(z: ArrayLike) -> Floats:
@@ -47,10 +47,25 @@ def mean_p(z: Any) -> Floats:
 
 
 def correlation_p(x: Any, y: Any) -> Floats:
-    """p-value for x uncorrelated with y, when y is standard normal given x: then Σ x y / |x| is a standard normal."""
+    """p-value for x uncorrelated with y, where y is standard normal given x: then Σ x y / |x| is a standard normal.
+
+    No entry may stand both in x and in y (see `apart`).
+    """
     left, right = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
     length = float(np.linalg.norm(left))
     return normal_p(float(left @ right) / length if length > 0 else math.inf)
+
+
+def apart(values: Any, distance: int, axis: int = -1) -> tuple[Floats, Floats]:
+    """Disjoint pairs of entries that stand `distance` apart along an axis: independent pairs if the entries are.
+
+    >>> [part.tolist() for part in apart([0, 1, 2, 3, 4, 5, 6], 1)]
+    [[[0.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]]
+    """
+    array = np.moveaxis(np.asarray(values, dtype=np.float64), axis, -1)
+    blocks = array.shape[-1] // (2 * distance)
+    shaped = array[..., : blocks * 2 * distance].reshape(*array.shape[:-1], blocks, 2, distance)
+    return shaped[..., 0, :], shaped[..., 1, :]
 
 
 def distribution_p(sample: Any, cumulative: Any) -> float:

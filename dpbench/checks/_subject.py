@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbench.catalog import find
-from dpbench.verdicts import Verdict
+from dpbench.verdicts import Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,14 @@ def statistical(
     check: str, subject: Subject, p: float, evidence: Mapping[str, Any], *, false_alarm: float, about: str, source: str
 ) -> Verdict:
     """The verdict of a statistical check: refuted where p is below the false-alarm probability."""
-    refuted = not p >= false_alarm
-    reason = f"{about}: p = {p:.3g}, {'below' if refuted else 'not below'} {false_alarm:g}"
-    found = {"p": p, **evidence}
-    return Verdict(check, subject.name, "refuted" if refuted else "holds", reason, found, false_alarm, source)
+    status: Status = "holds" if p >= false_alarm else "refuted"
+    reason = f"{about}: p = {p:.3g}, {'below' if status == 'refuted' else 'not below'} {false_alarm:g}"
+    return Verdict(check, subject.name, status, reason, {"p": p, **evidence}, false_alarm, source)
 
 
 def certain(
     check: str, subject: Subject, wrong: str | None, evidence: Mapping[str, Any], *, holds: str, source: str
 ) -> Verdict:
     """The verdict of a check without chance: refuted where `wrong` says what is wrong."""
-    status = "holds" if wrong is None else "refuted"
+    status: Status = "holds" if wrong is None else "refuted"
     return Verdict(check, subject.name, status, wrong or holds, evidence, 0.0, source)

@@ -1,13 +1,16 @@
 """Clipping: one example more or less changes the clipped sum by at most C, whatever the example is.
 
 The sum is taken over a batch, over the same batch with one adversarial example more, with that example at a place
-that is not filled, and over the example alone. Without chance: the bounds allow for rounding and for nothing else.
+that is not filled, and over the example alone. Where there are two classes the same input with the other target has a
+gradient of exactly the opposite direction: the hardest case for an engine that clips sums. Without chance: the bounds
+allow for rounding and for nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,7 +44,7 @@ class ClippingSensitivity:
     """
 
     false_alarm: float = 0.0
-    rounds: int = 6
+    rounds: int = 4
     places: int = 7
     runs: int = 2
 
@@ -51,13 +54,14 @@ class ClippingSensitivity:
         return not getattr(subject.value, "estimated_norms", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
-        """Try `rounds` batches with three adversarial examples each, in float32 and float64."""
+        """Try `rounds` batches with four adversarial examples each, in float32 and float64."""
         generator = torch.Generator().manual_seed(seed)
         worst, wrong = 0.0, None
         for turn, dtype in itertools.product(range(self.rounds), (torch.float32, torch.float64)):
             problem = _Problem(generator, self.runs, self.places, dtype)
-            for kind, extra in problem.adversaries():
-                change, alone, empty = problem.norms(subject.value, extra, chunk=1 + (turn * 3) % (self.places + 1))
+            for kind, base, extra in problem.cases():
+                chunk = 1 + (turn * 3) % (self.places + 1)
+                change, alone, empty = problem.norms(subject.value, base, extra, chunk)
                 one, many = rounding(dtype, self.places + 1, problem.net.size)
                 ratio = float((change / problem.clip_R).max())
                 worst = max(worst, ratio) if ratio == ratio else float("inf")
@@ -79,29 +83,32 @@ class _Problem:
 
     def __init__(self, generator: torch.Generator, runs: int, places: int, dtype: torch.dtype) -> None:
         self.generator, self.dtype = generator, dtype
-        self.net = small_network()
+        self.net = small_network(classes=2)
         self.theta_RP = torch.randn(runs, self.net.size, generator=generator, dtype=torch.float64).to(dtype)
-        self.examples = cast(batch(generator, runs, places), dtype)
-        self.clip_R = 10 ** (2 * torch.rand(runs, generator=generator, dtype=torch.float64) - 1)
+        self.examples = cast(batch(generator, runs, places, classes=2), dtype)
+        self.clip_R = 10 ** (2 * torch.rand(runs, generator=generator, dtype=torch.float64) - 2)
 
-    def adversaries(self) -> list[tuple[str, Examples]]:
-        """Examples that fill one more place: ordinary, huge, and the batch's sum reversed as far as one can."""
-        one = cast(batch(self.generator, len(self.clip_R), 1, filled=2.0), self.dtype)
-        huge = Examples(one.inputs * 1e6, one.targets, one.mask_RB)
-        first = self.examples.part(0, 1)
-        against = Examples(first.inputs * 100, (first.targets + 1) % 4, one.mask_RB)
-        return [("an ordinary example", one), ("a huge example", huge), ("an opposite example", against)]
+    def cases(self) -> Iterator[tuple[str, Examples, Examples]]:
+        """Batches, and an example that neighbours them: ordinary, huge, or a lone example's opposite."""
+        one = cast(batch(self.generator, len(self.clip_R), 1, classes=2, filled=2.0), self.dtype)
+        yield "an ordinary example", self.examples, one
+        yield "a huge example", self.examples, replace(one, inputs=one.inputs * 1e6)
+        # Of the two targets, the less likely has the larger gradient and turns the sum round: try both.
+        mild = replace(one, inputs=one.inputs.clamp(-1, 1))
+        for target in (0, 1):
+            first = replace(mild, targets=torch.full_like(one.targets, target))
+            yield "an opposite example", first, replace(mild, targets=1 - first.targets)
 
-    def norms(self, engine: Any, extra: Examples, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    def norms(self, engine: Any, base: Examples, extra: Examples, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
         """Norms (R,): change of the sum by the example, its own clipped gradient, change by its empty place."""
 
         def total(examples: Examples) -> Tensor:
             clipped: Clipped = engine(self.net, self.theta_RP, examples, self.clip_R, chunk)
             return clipped.sum_RP.double()
 
-        absent = Examples(extra.inputs, extra.targets, torch.zeros_like(extra.mask_RB))
-        base, more, less = total(self.examples), append(extra, self.examples), append(self.examples, absent)
-        return (total(more) - base).norm(dim=1), total(extra).norm(dim=1), (total(less) - base).norm(dim=1)
+        absent = replace(extra, mask_RB=torch.zeros_like(extra.mask_RB))
+        before, more, less = total(base), append(extra, base), append(base, absent)
+        return (total(more) - before).norm(dim=1), total(extra).norm(dim=1), (total(less) - before).norm(dim=1)
 
 
 check = ClippingSensitivity()

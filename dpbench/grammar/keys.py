@@ -57,7 +57,7 @@ class Training:
     """How long and how fast to train; exactly one of batch_size and sampling_rate, one of epochs and steps.
 
     `batch_size` is the expected size of a Poisson batch, `sampling_rate` the probability q of every example.
-    `clip_norm` is C; it may be infinite, and is None where nothing is clipped.
+    `clip_norm` is C, None where nothing is clipped.
     """
 
     batch_size: Annotated[int | None, _about("expected batch size (or sampling_rate)", 256, ge=1)]
@@ -68,7 +68,7 @@ class Training:
     steps: Annotated[int | None, _about("number of updates T (or epochs)", 1000, ge=1)]
     learning_rate: Annotated[float, _about("step size of the update", 0.15, gt=0, allow_inf_nan=False)]
     clip_norm: Annotated[
-        float | None, _about("norm C to which each example's gradient is clipped; .inf clips nothing", 1.0, gt=0)
+        float | None, _about("norm C to which each example's gradient is clipped", 1.0, gt=0, allow_inf_nan=False)
     ]
 
 

@@ -138,7 +138,7 @@ class SpecReader:
             self._exactly_one("training", node, "batch_size", "sampling_rate", point)
             self._exactly_one("training", node, "epochs", "steps", point)
             if mechanism and mechanism.made.private and "clip_norm" not in node.entries:
-                message = "is missing; a private mechanism needs a number above 0, or .inf"
+                message = "is missing; a private mechanism needs a finite number above 0"
                 self.mistakes.missing(point, node.place, "training.clip_norm", message)
         batch = node.get("batch_size")
         size = plain(batch) if batch else None

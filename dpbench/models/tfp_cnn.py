@@ -17,6 +17,8 @@ NUMERICS = 1
 def model(input_shape: tuple[int, ...], classes: int, *, activation: Activation = "relu") -> nn.Module:
     """`input_shape` is (channels, height, width), each side at least 14. Keras's default initialisation.
 
+    The padding of 3 is Keras's 'same' for even sides; for odd ones Keras pads one less on the left and the top.
+
     >>> sum(p.numel() for p in model((1, 28, 28), 10).parameters())
     26010
     """

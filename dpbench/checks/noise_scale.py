@@ -1,0 +1,104 @@
+"""Noise: every coordinate of the gradient carries its own normal of deviation σC/(qN), new in every step and seed.
+
+The mechanism runs on data whose gradients are exactly zero, so what reaches its update is the noise alone. The runs
+of the stack differ in C, σ and q, the batches are random and sometimes empty: a noise that forgets C, or a sum that
+is divided by the number of examples drawn, does not pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from dpbench.checks import _statistics as statistics
+from dpbench.checks._problems import can_reveal, gradient, knobs, linear_network
+from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.verdicts import Verdict
+
+SOURCE = "001_*, Algorithm 1: N(0, σ²R²I) is added to the sum of the clipped gradients; here divided by pn"
+CLIP_NORMS = (1.0, 0.25, 4.0, 1.0)
+NOISE_MULTIPLIERS = (1.0, 1.3, 0.5, 8.0)
+RATES = (0.5, 0.1, 1.0, 0.02)
+EXAMPLES = 10
+
+
+def standardised(mechanism: Any, seed: int, steps: int, parameters: int) -> NDArray[np.float64]:
+    """The noise of T steps in units of σC/(qN), shape (T, R, P): standard normals if all is well."""
+    net = linear_network(parameters // 2, 2)
+    inputs, targets = torch.zeros(EXAMPLES, parameters // 2), torch.arange(EXAMPLES) % 2
+    runs = len(RATES)
+    stack = knobs([seed + run for run in range(runs)], RATES, clip_norm=CLIP_NORMS, noise_multiplier=NOISE_MULTIPLIERS)
+    theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
+    shown = [gradient(mechanism, net, theta_RP, stack, inputs, targets, step) for step in range(steps)]
+    scale_R = stack.noise_multiplier_R * stack.clip_norm_R / (stack.sampling_rate_R * EXAMPLES)
+    return (torch.stack(shown).double() / scale_R[None, :, None]).numpy()
+
+
+def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
+    """p-values of scale, shape and independence."""
+    steps, runs, parameters = noise_TRP.shape
+    squares = noise_TRP**2
+    yield statistics.chi_square_p(squares.sum(), squares.size)
+    yield statistics.chi_square_p(squares.sum((0, 2)), steps * parameters)  # each run
+    yield statistics.chi_square_p(squares.sum(0), steps)  # each coordinate of each run
+    yield statistics.chi_square_p(squares.sum(2), parameters)  # each step of each run
+    yield statistics.normal_p(noise_TRP.sum((0, 2)) / np.sqrt(steps * parameters))
+    yield statistics.distribution_p(noise_TRP, stats.norm.cdf)
+    for distance in (1, 2, 3, 4, parameters // 2):
+        left, right = statistics.apart(noise_TRP, distance)
+        yield statistics.correlation_p(left, right)
+        yield statistics.correlation_p(left**2 - 1, right)
+    for distance in (1, 2, steps // 2):
+        yield statistics.correlation_p(*statistics.apart(noise_TRP, distance, axis=0))
+    for one in range(runs):
+        for other in range(one):
+            yield statistics.correlation_p(noise_TRP[:, one], noise_TRP[:, other])
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """Subject: kind `mechanisms`, private and a pipeline (its update can be replaced by one that shows the gradient).
+
+    >>> check(Subject.of("mechanisms", "noisy_adam"), seed=0).verdict
+    'holds'
+    """
+
+    false_alarm: float = statistics.FALSE_ALARM
+    steps: int = 50
+    parameters: int = 160
+
+    def applies(self, subject: Any) -> bool:
+        if not isinstance(subject, Subject) or subject.kind != "mechanisms":
+            return False
+        return can_reveal(subject.value) and bool(subject.value.private)
+
+    def __call__(self, subject: Subject, *, seed: int) -> Verdict:
+        """Look at `steps` steps of a stack of four runs with `parameters` coordinates each."""
+        noise_TRP = standardised(subject.value, seed, self.steps, self.parameters)
+        evidence = {"draws": noise_TRP.size, "deviation_over_stated": float(np.sqrt((noise_TRP**2).mean()))}
+        if not np.isfinite(noise_TRP).all():
+            return certain("noise_scale", subject, "the noise is not finite", {}, holds="", source=SOURCE)
+        rows = {row.tobytes() for row in noise_TRP.reshape(-1, self.parameters)}
+        if len(rows) < self.steps * len(RATES):
+            wrong = f"{self.steps * len(RATES) - len(rows)} noise vectors are exact copies of others"
+            return certain("noise_scale", subject, wrong, evidence, holds="", source=SOURCE)
+        p, tests = statistics.smallest(p_values(noise_TRP))
+        about = "scale σC/(qN), normality and independence of the noise"
+        return statistical(
+            "noise_scale",
+            subject,
+            p,
+            evidence | {"tests": tests},
+            false_alarm=self.false_alarm,
+            about=about,
+            source=SOURCE,
+        )
+
+
+check = NoiseScale()

@@ -1,0 +1,251 @@
+"""The stages: Poisson sampling to the last bit, noise, and the updates against torch and against plain Python.
+
+The statistics of sampling are in the check `sampler_inclusion` (false alarm 1e-9 for each of the two fixed seeds) and
+in one test here (1e-9); everything else is without chance.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dpbench import randomness
+from dpbench.checks import _statistics as statistics
+from dpbench.checks import sampler_inclusion
+from dpbench.checks._subject import Subject
+from dpbench.checks.philox_vectors import uniform
+from dpbench.stages import Adam, PoissonSampler, Sgd, filled, gaussian_noise
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+quick = settings(derandomize=True, deadline=None, max_examples=80)
+RATE = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.5, 2.0**-53, 5e-324, 1 - 2.0**-53, 256 / 60000])
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# Poisson sampling
+
+
+@pytest.mark.parametrize("seed", [0, 77])
+def test_sampling_follows_its_law(seed: int) -> None:
+    verdict = sampler_inclusion.check(Subject("samplers", "poisson", PoissonSampler()), seed=seed)
+    assert verdict.verdict == "holds", verdict
+    assert verdict.false_alarm == 1e-9
+
+
+def test_size_of_a_paper_batch() -> None:
+    """256 of 60,000 in 60 steps: every size and their sum; false alarm 1e-9.
+
+    The sum of all sizes is binomial with 60·60,000 trials; each size is binomial with 60,000.
+    """
+    steps = torch.arange(60)
+    batch = PoissonSampler()(torch.full_like(steps, 4), steps, column(256 / 60000).expand(60), 60_000)
+    assert sampler_inclusion.malformed(batch, 60_000) is None
+    sizes = batch.mask_RB.sum(1).numpy()
+    found = [statistics.binomial_p(sizes, 60_000, 256 / 60000)]
+    p, _ = statistics.smallest([*found, statistics.binomial_p(sizes.sum(), 60 * 60_000, 256 / 60000)])
+    assert p > statistics.FALSE_ALARM
+    assert len(set(sizes.tolist())) > 10, "the size is random"
+
+
+@quick
+@given(RATE)
+@example(2.0**-54)
+@example(0.1)
+@example(0.9999999999999999)
+def test_threshold_is_the_floor(rate: float) -> None:
+    """In when the bits are below ⌊q·2^53⌋, that number computed with fractions."""
+    threshold = math.floor(Fraction(rate) * 2**53)
+    bits = [b for b in (0, threshold - 1, threshold, threshold + 1, 2**53 - 1) if 0 <= b < 2**53]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(randomness, "uniform_bits", lambda *_: torch.tensor([bits]))
+        batch = PoissonSampler()(torch.tensor([0]), torch.tensor([0]), column(rate), len(bits))
+    assert batch.index_RB[batch.mask_RB].tolist() == [i for i, b in enumerate(bits) if b < threshold]
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**40), RATE), min_size=1, max_size=4),
+    st.integers(1, 9),
+)
+def test_batches_are_the_definition(runs: list[tuple[int, int, float]], examples: int) -> None:
+    """Stacks with different q: exactly the examples whose bits, by plain whole numbers, are below the threshold."""
+    seed_R, step_R = (torch.tensor([run[k] for run in runs]) for k in (0, 1))
+    batch = PoissonSampler()(seed_R, step_R, column(*[rate for _, _, rate in runs]), examples)
+    expected = [
+        [i for i in range(examples) if uniform(seed, randomness.SAMPLE, step, i) < math.floor(Fraction(q) * 2**53)]
+        for seed, step, q in runs
+    ]
+    assert [row[mask].tolist() for row, mask in zip(batch.index_RB, batch.mask_RB, strict=True)] == expected
+    assert sampler_inclusion.malformed(batch, examples) is None
+    assert batch.mask_RB.shape[1] == max(1, *map(len, expected)), "the largest batch drawn, at least 1"
+    assert bool((batch.index_RB[~batch.mask_RB] == 0).all())
+
+
+def test_no_buffer_cuts_an_unlikely_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """q = 1e-6 and yet every example drawn: all 5,000 are there."""
+    monkeypatch.setattr(randomness, "uniform_bits", lambda seed, _, __, n: torch.zeros(len(seed), n, dtype=torch.int64))
+    batch = PoissonSampler()(torch.arange(2), torch.arange(2), column(1e-6, 0.0), 5000)
+    assert batch.index_RB[0].tolist() == list(range(5000))
+    assert batch.mask_RB[0].all()
+    assert not batch.mask_RB[1].any(), "0 is not below a threshold of 0"
+
+
+def test_an_example_more_leaves_the_others_draws_alone() -> None:
+    """Neighbouring data: with the same q, the batch of N + 1 examples is that of N, and perhaps the new one."""
+    seed_R, step_R, rate_R = torch.arange(50), torch.arange(50), column(0.3).expand(50)
+    fewer, more = (PoissonSampler()(seed_R, step_R, rate_R, n) for n in (40, 41))
+    for run in range(50):
+        left, right = (b.index_RB[run][b.mask_RB[run]].tolist() for b in (fewer, more))
+        assert left == [i for i in right if i < 40]
+
+
+@quick
+@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=5))
+def test_filled_keeps_every_example(rows: list[list[bool]]) -> None:
+    batch = filled(torch.tensor(rows))
+    expected = [[i for i, chosen in enumerate(row) if chosen] for row in rows]
+    assert [row[mask].tolist() for row, mask in zip(batch.index_RB, batch.mask_RB, strict=True)] == expected
+    assert sampler_inclusion.malformed(batch, 5) is None
+
+
+# Noise
+
+
+@quick
+@given(
+    st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.floats(0, 1e6), st.sampled_from([torch.float32, torch.float64])
+)
+def test_noise_is_added_once_with_its_deviation(seed: int, step: int, deviation: float, dtype: torch.dtype) -> None:
+    given_RP = torch.linspace(-3, 3, 14).reshape(2, 7).to(dtype)
+    seed_R, step_R = torch.tensor([seed, seed]), torch.tensor([step, step])
+    found = gaussian_noise(given_RP, column(0.0, deviation), seed_R, step_R)
+    z = randomness.normal(seed_R, randomness.NOISE, step_R, 7, dtype=dtype)
+    assert found.dtype == dtype
+    assert torch.equal(found[0], given_RP[0])
+    assert torch.equal(found[1], given_RP[1] + torch.tensor(deviation, dtype=dtype) * z[1])
+
+
+# Updates
+
+
+def adam_in_plain_python(
+    gradients: list[list[float]], rate: float, beta1: float, beta2: float, offset: float, correct: bool
+) -> list[float]:
+    """Algorithm 2 of `001_*`, one number at a time; with `correct` Kingma and Ba's correction."""
+    theta, m, u = [0.5] * len(gradients[0]), [0.0] * len(gradients[0]), [0.0] * len(gradients[0])
+    for turn, gradient in enumerate(gradients, start=1):
+        for i, g in enumerate(gradient):
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            u[i] = beta2 * u[i] + (1 - beta2) * g * g
+            w, v = (m[i] / (1 - beta1**turn), u[i] / (1 - beta2**turn)) if correct else (m[i], u[i])
+            theta[i] -= rate * w / (math.sqrt(v) + offset)
+    return theta
+
+
+def run_update(update: Sgd | Adam, gradients: list[list[float]], rates: list[float], dtype: torch.dtype) -> Tensor:
+    theta_RP = torch.full((len(rates), len(gradients[0])), 0.5, dtype=dtype)
+    memory = {name: torch.zeros_like(theta_RP) for name in update.memory}
+    for step, gradient in enumerate(gradients):
+        gradient_RP = torch.tensor(gradient, dtype=dtype).expand_as(theta_RP)
+        step_R = torch.full((len(rates),), step)
+        theta_RP, memory = update(theta_RP, memory, gradient_RP, column(*rates), step_R)
+    return theta_RP
+
+
+GRADIENTS = st.lists(st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3), min_size=1, max_size=8)
+
+
+@quick
+@given(
+    GRADIENTS,
+    st.floats(1e-4, 1),
+    st.floats(0, 0.99),
+    st.floats(0, 0.9999),
+    st.sampled_from([1e-8, 1e-3]),
+    st.booleans(),
+)
+def test_adam_against_plain_python(
+    gradients: list[list[float]], rate: float, beta1: float, beta2: float, offset: float, correct: bool
+) -> None:
+    """float64; 1e-12 of the sizes that are added up: a few roundings per step, at most 8 steps, |step| ≤ rate·10^4."""
+    found = run_update(Adam(beta1, beta2, offset, correct), gradients, [rate, rate / 3], torch.float64)
+    for run, own in enumerate((rate, rate / 3)):
+        expected = adam_in_plain_python(gradients, own, beta1, beta2, offset, correct)
+        size = 1 + own * 8 / math.sqrt(1 - beta2) * 10
+        assert found[run].tolist() == pytest.approx(expected, rel=0, abs=1e-12 * size)
+
+
+def test_adam_defaults_are_those_of_the_paper_without_correction() -> None:
+    update = Adam()
+    assert (update.beta1, update.beta2, update.offset, update.bias_correction) == (0.9, 0.999, 1e-8, False)
+    first = run_update(update, [[2.0, -2.0, 0.0]], [0.1], torch.float64)[0].tolist()
+    # m = 0.2, u = 0.004: a first step of 0.1·0.2/sqrt(0.004) = 0.316, not the 0.1 of corrected Adam.
+    assert first == pytest.approx([0.5 - 0.02 / math.sqrt(0.004), 0.5 + 0.02 / math.sqrt(0.004), 0.5], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("beta1", "beta2", "offset"), [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-3), (0.0, 0.99, 1e-8)])
+def test_corrected_adam_is_torchs(dtype: torch.dtype, beta1: float, beta2: float, offset: float) -> None:
+    """30 steps. Each step is at most about `rate` in size and off by a few units of rounding: 30·10·u·(rate + |θ|)."""
+    generator = torch.Generator().manual_seed(5)
+    gradients = (torch.randn(30, 6, generator=generator) * torch.tensor([1e-4, 0.01, 0.1, 1, 10, 1e3])).tolist()
+    leaf = torch.full((6,), 0.5, dtype=dtype, requires_grad=True)
+    theirs = torch.optim.Adam([leaf], lr=0.05, betas=(beta1, beta2), eps=offset)
+    for gradient in gradients:
+        leaf.grad = torch.tensor(gradient, dtype=dtype)
+        theirs.step()
+    ours = run_update(Adam(beta1, beta2, offset, bias_correction=True), gradients, [0.05], dtype)[0]
+    limit = 30 * 10 * torch.finfo(dtype).eps * (0.05 + float(leaf.detach().abs().max()))
+    assert float((ours - leaf.detach()).abs().max()) <= limit
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sgd_is_torchs(dtype: torch.dtype) -> None:
+    """Ours rounds η·g and then the difference, torch may fuse them: one rounding of η·g and of θ per step, 30 steps."""
+    generator = torch.Generator().manual_seed(6)
+    gradients = torch.randn(30, 4, generator=generator).tolist()
+    leaf = torch.full((4,), 0.5, dtype=dtype, requires_grad=True)
+    theirs = torch.optim.SGD([leaf], lr=0.3)
+    for gradient in gradients:
+        leaf.grad = torch.tensor(gradient, dtype=dtype)
+        theirs.step()
+    ours = run_update(Sgd(), gradients, [0.3], dtype)[0]
+    assert float((ours - leaf.detach()).abs().max()) <= 30 * torch.finfo(dtype).eps * (1 + 0.3 * 4 + 0.5)
+
+
+@quick
+@given(GRADIENTS, st.floats(0, 10))
+def test_sgd_against_plain_python(gradients: list[list[float]], rate: float) -> None:
+    theta = [0.5] * 3
+    for gradient in gradients:
+        theta = [t - rate * g for t, g in zip(theta, gradient, strict=True)]
+    assert run_update(Sgd(), gradients, [rate], torch.float64)[0].tolist() == theta
+
+
+@pytest.mark.parametrize("update", [Sgd(), Adam(), Adam(bias_correction=True)])
+def test_updates_are_pure_and_per_run(update: Sgd | Adam) -> None:
+    """Inputs stay as they were; a run in a stack, at its own step and rate, moves as it does alone."""
+    generator = torch.Generator().manual_seed(8)
+    theta_RP, gradient_RP = torch.randn(2, 3, 5, generator=generator)
+    memory = {name: torch.rand(3, 5, generator=generator) for name in update.memory}
+    rate_R, step_R = column(0.1, 0.5, 2.0), torch.tensor([0, 7, 100])
+    kept = {"theta": theta_RP.clone(), "gradient": gradient_RP.clone(), **{n: v.clone() for n, v in memory.items()}}
+    whole, stored = update(theta_RP, memory, gradient_RP, rate_R, step_R)
+    assert all(torch.equal(kept[n], v) for n, v in {"theta": theta_RP, "gradient": gradient_RP, **memory}.items())
+    assert set(stored) == set(update.memory)
+    for run in range(3):
+        part = slice(run, run + 1)
+        alone, own = update(
+            theta_RP[part], {n: v[part] for n, v in memory.items()}, gradient_RP[part], rate_R[part], step_R[part]
+        )
+        assert torch.equal(alone[0], whole[run])
+        assert all(torch.equal(own[n][0], stored[n][run]) for n in update.memory)
