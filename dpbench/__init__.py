@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "account", "calibrate"]
+__all__ = ["__version__", "account", "calibrate", "run"]
 
 if TYPE_CHECKING:
     from dpbench.accounting import account, calibrate
+    from dpbench.runner import run
 
-_HOMES = {"account": "dpbench.accounting", "calibrate": "dpbench.accounting"}
+_HOMES = {"account": "dpbench.accounting", "calibrate": "dpbench.accounting", "run": "dpbench.runner"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import dpbench
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, ProblemsError
 
 if TYPE_CHECKING:
     from dpbench.plan import Choices
@@ -37,9 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         status = 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -164,8 +160,9 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
 @click.option(
     "--places-per-call",
     type=click.IntRange(min=1),
-    help="Batch places of all runs of a stack per call, when memory is short; changes no number.",
+    help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
 )
+@click.option("--log", is_flag=True, help="Lines of progress on standard error where there is no terminal.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
 def run(specs: tuple[Path, ...], **options: Any) -> int:
@@ -189,7 +186,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
     from dpbench.terminal import emit, summary_text
 
     if options["download"]:
-        _download_for(paths, options["data"])
+        _download_for(paths, options["only"], options["data"])
     with _asked_to_stop() as stop:
         summary = run_job(
             paths,
@@ -197,7 +194,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             choices=_choices(options),
             fail_fast=options["fail_fast"],
             places_per_call=options["places_per_call"],
-            watcher=_watcher(options["quiet"], options["as_json"]),
+            watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,
         )
     if options["as_json"]:
@@ -212,6 +209,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             interrupted=summary.interrupted,
             seconds=round(summary.seconds, 3),
             report=[str(path) for path in summary.report],
+            report_error=summary.report_error,
             exit_status=summary.exit_status,
         )
     else:
@@ -282,7 +280,11 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     if not contents.runs and not contents.failures and not contents.damaged:
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
-    made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
+    try:
+        made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
+    except ProblemsError as error:  # the records are whole without the specs
+        click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
+        made = None
     written = write_reports(store, made)
     for path in written:
         click.echo(f"wrote {path}")
@@ -451,16 +453,17 @@ def _fetch(source: Any, folder: Path | None) -> tuple[Path, ...]:
         return fetched
 
 
-def _download_for(paths: tuple[Path, ...], folder: Path | None) -> None:
-    from dpbench.plan import dataset_source
+def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | None) -> None:
+    from dpbench.plan import chosen_by, dataset_source
     from dpbench.spec import load_specs
 
-    for source in {spec.dataset.name: dataset_source(spec) for spec in load_specs(list(paths))}.values():
+    specs = [spec for spec in load_specs(list(paths)) if chosen_by(spec, only)]
+    for source in {spec.dataset.name: dataset_source(spec) for spec in specs}.values():
         if source.missing(folder):
             _fetch(source, folder)
 
 
-def _watcher(quiet: bool, as_json: bool) -> Watcher:
+def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
     from rich.console import Console
 
     from dpbench.runner import Watcher
@@ -470,7 +473,9 @@ def _watcher(quiet: bool, as_json: bool) -> Watcher:
         return JsonWatcher()
     if quiet:
         return Watcher()
-    return BarWatcher(Console(stderr=True)) if sys.stderr.isatty() else LineWatcher()
+    if sys.stderr.isatty():
+        return BarWatcher(Console(stderr=True))
+    return LineWatcher() if log else Watcher()
 
 
 def _same_command() -> str:

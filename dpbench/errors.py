@@ -10,6 +10,12 @@ class DpbenchError(Exception):
     """Bad input or an unusable environment; the command line prints it without a traceback and exits with 2."""
 
 
+class StoreError(DpbenchError):
+    """A result or a checkpoint could not be written: the job stops, because what it would compute would be lost."""
+
+    exit_status = 1
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
     """One mistake in one file. `line` and `column` count from 1; 0 where no place is known."""

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,10 +22,10 @@ from dpbench.accounting import account, calibrate, steps_from_epochs
 from dpbench.catalog import Entry, find
 from dpbench.data import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
-from dpbench.events import Composition
+from dpbench.events import Composition, to_json
 from dpbench.provenance import code_hash
 from dpbench.records import Store
-from dpbench.spec import Spec
+from dpbench.spec import Budget, Spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,8 +50,9 @@ class Run:
     """One training run: a spec, a seed, and every number that the run depends on.
 
     `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
-    `epsilon` at the budget's δ by the accountant that calibrates; `action` and `reason` say what will happen to it;
-    `estimate` is seconds on `device`, None where unknown; `sources` are hashes of the code that takes part.
+    `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `action` and
+    `reason` say what will happen to it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of
+    the code that takes part.
     """
 
     spec: Spec
@@ -64,6 +66,7 @@ class Run:
     clip_norm: float | None
     noise_multiplier: float | None
     epsilon: float | None
+    epsilon_kind: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     action: Action = "train"
     reason: str = ""
@@ -120,20 +123,25 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     known = store.existing()
     gpu = _gpu() if choices.device is None else None
     for spec in specs:
-        if choices.only and not any(_matches(spec, pattern) for pattern in choices.only):
+        if not chosen_by(spec, choices.only):
             continue
         try:
             runs += resolve(spec, _seeds(spec, choices.seeds))
-        except (DpbenchError, ValueError, TypeError) as error:
-            problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(str(error).splitlines())))
+        except Exception as error:  # noqa: BLE001 - a person's own model or mechanism may raise anything
+            named = isinstance(error, DpbenchError | ValueError)
+            text = str(error) if named else f"{type(error).__name__}: {error}"
+            problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
     if problems:
         raise ProblemsError(problems)
     if choices.only and not runs:
         names = ", ".join(dict.fromkeys(spec.name for spec in specs))
         raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     device = choices.device or gpu or "cpu"
-    decided = tuple(_decide(run, known.get(run.key), choices, device, has_gpu=bool(gpu)) for run in runs)
-    priced = _priced(decided, known.values())
+    decided = tuple(
+        _decide(run, known.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
+        for run in runs
+    )
+    priced = _priced(decided, known.values(), choices.smoke)
     return Plan(priced, _stacks(priced))
 
 
@@ -141,7 +149,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
     source = dataset_source(spec)
     examples = source.train_size
-    from dpbench.layers import refuse
+    from dpbench.layers import try_model
 
     training, budget = spec.training, spec.budget
     if training.batch_size is not None:
@@ -165,20 +173,24 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     mechanism = build_mechanism(spec)
     sigma: float | None = None
     epsilon: float | None = None
+    kind: str | None = None
     if budget is not None:
         ledger = partial(_ledger, mechanism, rate, steps)
         if budget.noise_multiplier is not None:
             sigma = float(budget.noise_multiplier)
         else:
-            assert budget.epsilon is not None
-            sigma = _calibrated(
-                spec.mechanism.name, rate, steps, budget.epsilon, budget.delta, budget.calibrate_with, ledger
-            )
+            sigma = _calibrated(ledger, budget)
         (guarantee,) = account(ledger(sigma), delta=budget.delta, accountants=[budget.calibrate_with])
-        epsilon = guarantee.epsilon.value if guarantee.epsilon else None
+        if guarantee.epsilon is not None:
+            epsilon, kind = guarantee.epsilon.value, guarantee.kind
+            if budget.epsilon is not None and guarantee.epsilon.safe > budget.epsilon:
+                raise DpbenchError(
+                    f"epsilon = {budget.epsilon:g}: the calibrated noise gives {guarantee.epsilon.safe:.6g} by"
+                    f" {budget.calibrate_with}; is the ledger of {spec.mechanism.name} the same at every call?"
+                )
 
     entries = _entries(spec)
-    refuse(model_builder(spec, source)())  # a model that cannot be built or trained is refused before anything runs
+    try_model(model_builder(spec, source), tuple(source.input_shape), source.classes)
     resolved: dict[str, Any] = {
         "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
         "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},
@@ -208,6 +220,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                 clip_norm=training.clip_norm,
                 noise_multiplier=sigma,
                 epsilon=epsilon,
+                epsilon_kind=kind,
                 sources=sources,
             )
         )
@@ -224,7 +237,7 @@ def run_key(resolved: Mapping[str, Any]) -> str:
 
 
 def dataset_source(spec: Spec) -> DatasetSource:
-    """The spec's dataset, not loaded (a factory of somebody's own is called once)."""
+    """The spec's dataset, not loaded."""
     key = (spec.dataset.name, json.dumps(_plain(dict(spec.dataset.parameters)), sort_keys=True))
     if key not in _SOURCES:
         _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
@@ -275,38 +288,41 @@ def _ledger(mechanism: Mechanism, rate: float, steps: int, sigma: float) -> Comp
 _CALIBRATED: dict[tuple[object, ...], float] = {}
 
 
-def _calibrated(
-    name: str,
-    rate: float,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    accountant: str,
-    ledger: Callable[[float], Composition],
-) -> float:
-    key = (name, rate, steps, epsilon, delta, accountant)
+def _calibrated(ledger: Callable[[float], Composition], budget: Budget) -> float:
+    """The smallest noise multiplier that meets the budget; kept by what the mechanism releases at σ = 1."""
+    assert budget.epsilon is not None
+    released = json.dumps(to_json(ledger(1.0)), sort_keys=True)
+    key = (released, budget.epsilon, budget.delta, budget.calibrate_with)
     if key not in _CALIBRATED:
-        _CALIBRATED[key] = calibrate(ledger, epsilon=epsilon, delta=delta, accountant=accountant)
+        _CALIBRATED[key] = calibrate(
+            ledger, epsilon=budget.epsilon, delta=budget.delta, accountant=budget.calibrate_with
+        )
     return _CALIBRATED[key]
 
 
 def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """The spec's seeds; `--seeds n` takes the first n of them, `--seeds 3,5` exactly those, listed or not."""
+    """The spec's seeds; `--seeds n` takes the first n (and goes on counting), `--seeds 3,5` exactly those."""
     if chosen is None:
         return spec.seeds
-    return spec.seeds[:chosen] if isinstance(chosen, int) else chosen
+    if not isinstance(chosen, int):
+        return chosen
+    more = (seed for seed in itertools.count() if seed not in spec.seeds)
+    return tuple(itertools.islice(itertools.chain(spec.seeds, more), chosen))
 
 
-def _matches(spec: Spec, pattern: str) -> bool:
+def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns matches the spec's name, label, `name/label` or file name; no pattern: all do."""
     names = (spec.name, spec.label, f"{spec.name}/{spec.label}", Path(spec.file).stem)
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _decide(run: Run, record: Mapping[str, Any] | None, choices: Choices, device: str, *, has_gpu: bool) -> Run:
+def _decide(
+    run: Run, record: Mapping[str, Any] | None, choices: Choices, device: str, *, has_gpu: bool, unfinished: bool
+) -> Run:
     def decided(action: Action, reason: str) -> Run:
         return Run(**{**vars(run), "action": action, "reason": reason, "device": device})
 
-    if record is not None and not choices.force and not choices.smoke:
+    if record is not None and not unfinished and not choices.force and not choices.smoke:
         changed = [name for name, value in run.sources.items() if record.get("sources", {}).get(name) != value]
         if not changed:
             return decided("exists", "has a record")
@@ -320,7 +336,8 @@ def _decide(run: Run, record: Mapping[str, Any] | None, choices: Choices, device
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
         return decided("skip", "needs a GPU and none was found; --device cpu runs it here")
     if record is not None and not choices.smoke:
-        return decided("train", "forced" if choices.force else "its record is stale")
+        reason = "forced" if choices.force else "was interrupted" if unfinished else "its record is stale"
+        return decided("train", reason)
     return decided("train", "smoke test" if choices.smoke else "no record yet")
 
 
@@ -347,14 +364,15 @@ def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
     return tuple(stacks)
 
 
-def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tuple[Run, ...]:
+def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool) -> tuple[Run, ...]:
     """Seconds for each run to be trained: from records of the like on this kind of device, else from its size."""
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in records:
-        kind = str(record.get("environment", {}).get("device", "")).split(":")[0]
-        step_seconds = record.get("own_seconds", 0.0) / max(1, record["resolved"]["steps"])
-        expected = record["facts"]["expected_batch_size"]
-        measured.setdefault((_like(record["resolved"]), kind), []).append((expected, step_seconds))
+        seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
+        expected = record["facts"].get("expected_batch_size")
+        if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
+            kind = str(record.get("environment", {}).get("device", "")).split(":")[0]
+            measured.setdefault((_like(record["resolved"]), kind), []).append((expected, seconds / steps))
     priced = []
     for run in runs:
         estimate: float | None = None
@@ -366,7 +384,7 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tuple[
                 per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
             else:
                 per_step = _rough_step_seconds(run.spec, expected, run.device)
-            estimate = per_step * run.steps
+            estimate = per_step * (min(2, run.steps) if smoke else run.steps)
         priced.append(Run(**{**vars(run), "estimate": estimate}))
     return tuple(priced)
 

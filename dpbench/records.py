@@ -159,6 +159,10 @@ class FailureRecord:
     type: Literal["failure"] = "failure"
 
 
+class NewerRecord(DpbenchError):
+    """A record written by a newer dpbench: it must not be overwritten by this one."""
+
+
 @dataclass(frozen=True)
 class Damaged:
     """A file in a record folder that cannot be used, and why."""
@@ -202,6 +206,11 @@ class Store:
         """Where the unfinished run's place is kept."""
         return self.checkpoints_folder / f"{_checked_key(run_key)}.pt"
 
+    def is_unfinished(self, run_key: str) -> bool:
+        """Whether the run was interrupted after its record was written (it was being run again), if there is one."""
+        place, record = self.checkpoint_path(run_key), self.run_path(run_key)
+        return place.exists() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+
     def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
         """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.
 
@@ -229,7 +238,8 @@ class Store:
     def existing(self) -> dict[str, dict[str, Any]]:
         """The readable records as plain data, by run key: those of OUT/records, then the published ones.
 
-        A damaged record does not count, so its run is done again; `read` reports it.
+        A damaged record does not count, so its run is done again; `read` reports it. Raises NewerRecord for one that
+        a newer dpbench wrote.
         """
         found: dict[str, dict[str, Any]] = {}
         for folder in (self.records_folder, self.published_folder):
@@ -237,6 +247,8 @@ class Store:
                 if path.stem not in found:
                     try:
                         found[path.stem] = _load(path, "run")[0]
+                    except NewerRecord:
+                        raise
                     except DpbenchError:
                         continue
         return found
@@ -391,7 +403,7 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Any], RunRecord | FailureRec
         raise DpbenchError(f"{path}: damaged, expected a JSON object; remove it and run again")
     version = data.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise DpbenchError(
+        raise NewerRecord(
             f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
         )
     if data.get("type", kind) != kind:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_text
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan import Choices, Plan, Run, Stack, build_mechanism, context, dataset_source, make_plan, model_builder
 from dpbench.provenance import environment
 from dpbench.records import Store
@@ -58,6 +59,7 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     report: tuple[Path, ...] = ()
+    report_error: str | None = None
 
     def count(self, action: str) -> int:
         return sum(run.action == action for run in self.plan.runs)
@@ -65,7 +67,7 @@ class Summary:
     @property
     def exit_status(self) -> int:
         """0: all that was due finished; 1: something failed; 130: interrupted."""
-        return 130 if self.interrupted else 1 if self.failures else 0
+        return 130 if self.interrupted else 1 if self.failures or self.report_error else 0
 
 
 def run(
@@ -94,7 +96,7 @@ def run(
     store = Store(Path(out))
     plan = make_plan(specs, store, choices)
     if plan.stacks and not choices.smoke:
-        _prepare(store)
+        _prepare(store, plan, afresh=choices.force)
     watcher.planned(plan)
     try:
         finished, failures, interrupted = _work(plan, store, choices, fail_fast, places_per_call, watcher, stop)
@@ -102,8 +104,12 @@ def run(
         watcher.close()
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
     report: tuple[Path, ...] = ()
+    report_error = None
     if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
-        report = write_reports(store, plan)
+        try:
+            report = write_reports(store, plan)
+        except DpbenchError as error:  # the results are safe; what was done must still be told
+            report_error = str(error)
     return Summary(
         plan=plan,
         finished=tuple(finished),
@@ -112,6 +118,7 @@ def run(
         interrupted=interrupted,
         seconds=time.monotonic() - begin,
         report=report,
+        report_error=report_error,
     )
 
 
@@ -136,11 +143,17 @@ def _older(report: Path, specs: Sequence[Spec]) -> bool:
     return any(Path(spec.file).stat().st_mtime > made for spec in specs if Path(spec.file).exists())
 
 
-def _prepare(store: Store) -> None:
-    """Clean up after killed runs, and find out now, not after an hour, whether the folders can be written."""
+def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
+    """Clean up after killed runs, and find out now, not after an hour, whether the folders can be written.
+
+    `afresh` forgets the place that an earlier, interrupted attempt at the same runs had reached.
+    """
     store.clean()
     for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
         write_text(folder / ".probe", 4096 * "x").unlink()
+    for one in plan.runs:
+        if one.action == "exists" or (afresh and one.action == "train"):
+            store.checkpoint_path(one.key).unlink(missing_ok=True)
 
 
 def _work(
@@ -152,61 +165,68 @@ def _work(
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> tuple[list[Run], list[Failure], bool]:
-    from dpbench.train import Execution, Interrupted, failure, train
+    from dpbench.train import Interrupted, failure
 
+    facts = environment(with_torch=True) | {"tf32": False}  # of the code that starts, whatever is committed meanwhile
     finished: list[Run] = []
     failures: list[Failure] = []
     for number, stack in enumerate(plan.stacks, 1):
         watcher.stack(stack, number, len(plan.stacks))
         open_runs = {one.key: one for one in stack.runs}
-        first = stack.runs[0]
-
-        def end(outcome: Outcome, open_runs: dict[str, Run] = open_runs) -> None:
-            path = None if choices.smoke else _keep(outcome, store)
-            del open_runs[outcome.run.key]
-            if outcome.error is None:
-                finished.append(outcome.run)
-            else:
-                failures.append(Failure(outcome.run, outcome.error, path))
-            watcher.ended(outcome, path)
-
-        try:
-            source = dataset_source(first.spec)
-            outcomes = train(
-                stack.runs,
-                source.load(choices.data),
-                build_mechanism(first.spec),
-                model_builder(first.spec, source),
-                Execution(first.device, places_per_call),
-                checkpoints=None if choices.smoke else store.checkpoints_folder,
-                smoke=choices.smoke,
-                watch=watcher.progress,
-                stop=stop,
-            )
-            for outcome in outcomes:
-                end(outcome)
-        except Interrupted:
-            return finished, failures, True
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever ends a stack is its runs' failure, with its traceback
-            for one in list(open_runs.values()):
-                end(failure(one, error))
-        if failures and fail_fast:
-            break
+        outcomes = _outcomes(stack, store, choices, places_per_call, watcher, stop)
+        while open_runs:
+            try:
+                ended = [next(outcomes)]
+            except Interrupted:
+                return finished, failures, True
+            except (StoreError, BrokenPipeError):
+                raise
+            except Exception as error:  # noqa: BLE001 - what ends a stack is its runs' failure, with its traceback
+                ended = [failure(one, error) for one in open_runs.values()]
+            for outcome in ended:
+                path = None if choices.smoke else _keep(outcome, store, facts)
+                del open_runs[outcome.run.key]
+                if outcome.error is None:
+                    finished.append(outcome.run)
+                else:
+                    failures.append(Failure(outcome.run, outcome.error, path))
+                watcher.ended(outcome, path)
+            if failures and fail_fast:
+                return finished, failures, False
+        outcomes.close()
     return finished, failures, False
 
 
-class StoreError(DpbenchError):
-    """A result could not be written: the job stops, because what it would compute would be lost."""
+def _outcomes(
+    stack: Stack,
+    store: Store,
+    choices: Choices,
+    places_per_call: int | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> Generator[Outcome, None, None]:
+    """Load what a stack needs and train it."""
+    from dpbench.train import Execution, train
 
-    exit_status = 1
+    first = stack.runs[0]
+    source = dataset_source(first.spec)
+    yield from train(
+        stack.runs,
+        source.load(choices.data),
+        build_mechanism(first.spec),
+        model_builder(first.spec, source),
+        Execution(first.device, places_per_call),
+        checkpoints=None if choices.smoke else store.checkpoints_folder,
+        smoke=choices.smoke,
+        watch=watcher.progress,
+        stop=stop,
+    )
 
 
-def _keep(outcome: Outcome, store: Store) -> Path:
+def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
     """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
     run_ = outcome.run
-    facts = environment(with_torch=True)
+    facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
     common: dict[str, Any] = {
@@ -220,8 +240,11 @@ def _keep(outcome: Outcome, store: Store) -> Path:
     }
     try:
         if outcome.result is not None:
-            return store.write_run({"type": "run", **common, **outcome.result})
-        story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
-        return store.write_failure({"type": "failure", **common, **story})
+            path = store.write_run({"type": "run", **common, **outcome.result})
+        else:
+            story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
+            path = store.write_failure({"type": "failure", **common, **story})
+        store.checkpoint_path(run_.key).unlink(missing_ok=True)
+        return path
     except DpbenchError as error:
         raise StoreError(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpbench.plan import Plan, Run, Stack
+from dpbench.rendering.formatting import bound
 from dpbench.runner import Watcher
 
 if TYPE_CHECKING:
@@ -155,7 +157,9 @@ def run_facts(run: Run) -> dict[str, Any]:
         "sampling_rate": run.sampling_rate,
         "steps": run.steps,
         "noise_multiplier": run.noise_multiplier,
-        "epsilon": run.epsilon,
+        "epsilon": run.epsilon if run.epsilon is None or math.isfinite(run.epsilon) else None,
+        "epsilon_kind": run.epsilon_kind,
+        "epsilon_reason": None if run.epsilon is None or math.isfinite(run.epsilon) else "infinite",
         "delta": None if budget is None else budget.delta,
         "epsilon_by": None if budget is None else budget.calibrate_with,
         "action": run.action,
@@ -196,7 +200,8 @@ def plan_table(plan: Plan) -> Table:
         if budget is None:
             epsilon, delta = "–", "–"
         else:
-            epsilon = "∞" if first.epsilon is None else f"{first.epsilon:.3g} ({budget.calibrate_with})"
+            words = (first.epsilon_kind or "refused").replace("_", " ")
+            epsilon = f"{bound(first.epsilon, first.epsilon_kind)} ({budget.calibrate_with}, {words})"
             delta = f"{budget.delta:g}"
         cost = duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–"
         seeds = _ranges([run.seed for run in runs])
@@ -266,6 +271,8 @@ def summary_text(summary: Summary, command: str) -> str:
         lines.append(f"Interrupted; {kept}. Go on with: {command}")
     elif summary.unfinished:
         lines.append(f"{len(summary.unfinished)} runs were not reached. Go on with: {command}")
+    if summary.report_error:
+        lines.append(f"FAILED the report: {summary.report_error}")
     lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
     return "\n".join(lines)
 

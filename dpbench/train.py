@@ -23,7 +23,7 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.atomic import write_bytes
 from dpbench.data import Dataset
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, StoreError
 from dpbench.functional import Network, evaluate, initial_parameters, network
 from dpbench.pipeline import Knobs, Mechanism, State
 from dpbench.plan import Run
@@ -124,7 +124,8 @@ def train(
 ) -> Iterator[Outcome]:
     """Train the runs of one stack; an outcome comes as soon as its run ends.
 
-    `smoke` does two steps of each run and no checkpoint. Raises Interrupted when `stop` turns true, with the place of
+    `smoke` does two steps of each run and no checkpoint. A run's checkpoint stays until whoever takes its outcome has
+    written that down and removes it. Raises Interrupted when `stop` turns true, with the place of
     every unfinished run kept under `checkpoints`; DpbenchError when the model or the mechanism cannot be built.
     """
     device = torch.device(execution.device)
@@ -166,15 +167,12 @@ def train(
         _settle(courses, sums, time.perf_counter() - begin, device)
         sums = _zeros(len(courses), device)
         ended: list[int] = []
-        for at, outcome in _evaluated(courses, net, state, bad_R, test):
+        for at, outcome in _evaluated(courses, net, state, bad_R, test, mechanism):
             if outcome is None:
                 outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs)))
             ended.append(at)
             yield outcome
         if ended:
-            if checkpoints is not None:
-                for at in ended:
-                    (checkpoints / f"{courses[at].run.key}.pt").unlink(missing_ok=True)
             keep = [i for i in range(len(courses)) if i not in ended]
             kept = torch.tensor(keep, dtype=torch.int64, device=device)
             courses = [courses[i] for i in keep]
@@ -190,7 +188,12 @@ def train(
 
 
 def _evaluated(
-    courses: list[_Course], net: Network, state: State, bad_R: Tensor, test: tuple[Tensor, Tensor]
+    courses: list[_Course],
+    net: Network,
+    state: State,
+    bad_R: Tensor,
+    test: tuple[Tensor, Tensor],
+    mechanism: Mechanism,
 ) -> Iterator[tuple[int, Outcome | None]]:
     """Evaluate the runs that are due and add to their curves; gives those that end: their place, and why if it is bad.
 
@@ -211,7 +214,7 @@ def _evaluated(
             error = f"the parameters after step {course.step}: not finite"
             yield at, Outcome(course.run, error=error, step=course.step)
         else:
-            _point(course, loss, accuracy)
+            _point(course, loss, accuracy, _releases(mechanism, course))
             if course.step == course.stops[-1]:
                 yield at, None
 
@@ -253,13 +256,27 @@ def _settle(courses: list[_Course], sums: Mapping[str, Tensor], seconds: float, 
         course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
 
 
-def _point(course: _Course, loss: float, accuracy: float) -> None:
+def _releases(mechanism: Mechanism, course: _Course) -> int | None:
+    """How many releases of the whole run's ledger lie behind the steps done; None where they are not its beginning."""
+    run = course.run
+
+    def ledger(steps: int) -> events.Composition | None:
+        return mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=steps)
+
+    so_far, whole = ledger(course.step), ledger(run.steps)
+    if so_far is None or whole is None:
+        return None
+    count = sum(number for _, number in so_far.parts)
+    return count if whole.prefix(count) == so_far else None
+
+
+def _point(course: _Course, loss: float, accuracy: float, releases: int | None) -> None:
     drawn = course.drawn
     course.curve.append(
         {
             "epoch": round(course.step * course.run.sampling_rate, 6),
             "step": course.step,
-            "releases": course.step,
+            "releases": releases,
             "seconds": round(course.seconds, 4),
             "train_loss": course.loss / drawn if drawn else None,
             "clipped_fraction": course.clipped / drawn if drawn and course.run.clip_norm is not None else None,
@@ -338,7 +355,10 @@ def _save(courses: list[_Course], state: State, folder: Path) -> None:
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        write_bytes(folder / f"{course.run.key}.pt", buffer.getvalue())
+        try:
+            write_bytes(folder / f"{course.run.key}.pt", buffer.getvalue())
+        except DpbenchError as error:
+            raise StoreError(str(error)) from error
 
 
 def _join(states: list[State], device: torch.device) -> State:

@@ -194,3 +194,76 @@ def test_all_that_cannot_be_planned_is_said_at_once(tmp_path: Path) -> None:
     assert "hidden = (16, 0)" in text
     assert "input_shape" in text
     assert "2 mistakes" in text
+
+
+OWN = """
+from torch import nn
+from dpbench.events import Composition, SampledGaussian
+from dpbench.mechanisms.noisy_sgd import mechanism as noisy_sgd
+
+
+class Twice:
+    def __init__(self, extra):
+        self.extra, self.inner = extra, noisy_sgd()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def ledger(self, *, sampling_rate, noise_multiplier, steps):
+        return Composition(((SampledGaussian(sampling_rate, noise_multiplier), steps * self.extra),))
+
+
+def twice(*, extra: int = 1):
+    return Twice(extra)
+
+
+def narrow(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(10, classes))
+
+
+def random_buffer(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    import torch
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    module.register_buffer("mask", torch.randn(3))
+    return module
+"""
+
+
+def test_noise_is_calibrated_for_the_mechanisms_own_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_releases.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace("noise_multiplier: 1.5", "epsilon: 1").replace("noisy_sgd", '"own_releases:twice"')
+    plan = plan_of(tmp_path / "specs", text + "grid: {mechanism.parameters.extra: [1, 4]}\n")
+    one, four = plan.runs
+    assert one.noise_multiplier is not None
+    assert four.noise_multiplier is not None
+    assert four.noise_multiplier > 1.2 * one.noise_multiplier
+    assert one.epsilon is not None
+    assert four.epsilon is not None
+    assert max(one.epsilon, four.epsilon) <= 1
+
+
+@pytest.mark.parametrize(("model", "words"), [("narrow", "RuntimeError"), ("random_buffer", "mask are filled")])
+def test_a_model_of_ones_own_that_does_not_fit_is_a_mistake_of_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: str
+) -> None:
+    (tmp_path / "own_misfits.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace("{name: mlp, parameters: {hidden: [16]}}", f'"own_misfits:{model}"')
+    with pytest.raises(ProblemsError, match=words):
+        plan_of(tmp_path / "specs", text)
+
+
+def test_more_seeds_than_the_spec_names_go_on_counting(tmp_path: Path) -> None:
+    assert [run.seed for run in plan_of(tmp_path, SPEC + "seeds: [0, 3]\n", seeds=4).runs] == [0, 3, 1, 2]
+
+
+def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    with pytest.raises(DpbenchError, match="newer dpbench"):
+        plan_of(tmp_path, SPEC)

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from dpbench import catalog as catalog_module
 from dpbench import schema as schema_module
-from dpbench.grammar import names as spec_catalog
 from dpbench.catalog import Entry, catalog
+from dpbench.grammar import names as spec_catalog
 from dpbench.grammar.keys import RUN, SECTIONS
 from dpbench.grammar.yaml_loader import parse, plain, read
 from dpbench.schema import json_schema

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
 import string
 import tempfile
 from collections.abc import Callable

@@ -82,7 +82,6 @@ def test_a_resumed_run_is_the_uninterrupted_run(tmp_path: Path) -> None:
     assert whole.result["resumed"] is False
     for point, same in zip(resumed.result["curve"], whole.result["curve"], strict=True):
         assert point["train_loss"] == pytest.approx(same["train_loss"], rel=1e-12)
-    assert not list(kept.iterdir())
 
 
 def test_runs_interrupted_together_may_go_on_in_other_company(tmp_path: Path) -> None:
