@@ -9,9 +9,7 @@ import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Under CI nothing may be skipped for want of data or a browser: there both are supposed to be."""
     report = yield
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):

@@ -20,6 +20,7 @@ from dpbench.functional import initial_parameters, network
 from dpbench.mechanisms import noisy_adam, noisy_sgd
 from dpbench.models import mlp, tfp_cnn
 from dpbench.pipeline import Pipeline
+from dpbench.train import Execution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,3 +107,20 @@ def test_the_count_finds_an_engine_that_loops() -> None:
     assert mechanism.clipped_sum is loop.clipping
     one, sixteen = (operators(mechanism, build, shape, runs) for runs in (1, 16))
     assert sixteen > 10 * one
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> None:
+    """The paper's batch of 256, drawn for real: the largest of sixteen batches takes at most one chunk more."""
+    factory, shape = MODELS[model]
+    counts = []
+    for runs in (1, 16):
+        net = network(factory(shape, 10))
+        mechanism = MECHANISMS["noisy_sgd"]
+        state = mechanism.start(torch.stack([initial_parameters(lambda: factory(shape, 10), 0)] * runs))
+        inputs, targets = torch.zeros(1024, *shape), torch.arange(1024) % 10
+        chunk = Execution("cpu").chunk(runs, net.size)
+        with Count() as count:
+            mechanism.step(net, state, knobs(range(runs), 0.25), inputs, targets, chunk)
+        counts.append(sum(count.seen.values()))
+    assert counts[1] < FACTOR * counts[0]
