@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import dpbench
+from dpbench.cli_data import data, fetch_files
 from dpbench.errors import DpbenchError, ProblemsError
 
 if TYPE_CHECKING:
@@ -237,16 +238,17 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     from dpbench.plan import make_plan
     from dpbench.records import Store
     from dpbench.spec import load_specs
-    from dpbench.terminal import emit, plan_line, plan_table, run_facts
+    from dpbench.terminal import emit, plan_line, plan_notes, plan_table, run_facts, wide
 
     made = make_plan(load_specs(list(paths)), Store(options["out"]), _choices(options))
     if options["as_json"]:
         for one in made.runs:
             emit("planned", **run_facts(one))
     else:
-        console = Console(soft_wrap=False)
+        console = Console(width=wide(sys.stdout.isatty()))
         console.print(plan_table(made), markup=False)
-        console.print(plan_line(made), markup=False, highlight=False)
+        for line in [*plan_notes(made), plan_line(made)]:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -308,7 +310,7 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
 
     from dpbench.differences import diff as compare
     from dpbench.records import Store
-    from dpbench.terminal import diff_table, emit
+    from dpbench.terminal import diff_table, emit, wide
 
     sides = [Store(folder).read().runs for folder in (first, second)]
     for folder, runs in zip((first, second), sides, strict=True):
@@ -319,7 +321,7 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
         for row in found:
             emit("difference", **row.to_json())
     else:
-        Console().print(diff_table(found), markup=False)
+        Console(width=wide(sys.stdout.isatty())).print(diff_table(found), markup=False)
     return 0
 
 
@@ -338,119 +340,7 @@ def schema() -> int:
     return 0
 
 
-@cli.group()
-def data() -> None:
-    """Datasets: which are here, get them, check them.
-
-    \b
-    Examples:
-      dpbench data list
-      dpbench data fetch mnist --data ~/datasets
-      dpbench data check
-    """
-
-
-def data_options(verb: Verb) -> Verb:
-    verb = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(verb)
-    place = "Folder of datasets (else $DPBENCH_DATA, else a cache folder)."
-    verb = click.option("--data", "folder", type=click.Path(path_type=Path), help=place)(verb)
-    return click.argument("names", nargs=-1)(verb)
-
-
-@data.command("list")
-@data_options
-def data_list(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Say of each dataset what it is, whether it is here, and how to get it.
-
-    \b
-    Example:
-      dpbench data list --data ~/datasets
-    """
-    from dpbench.data import describe, summary
-    from dpbench.terminal import emit
-
-    for source in _sources(names):
-        if as_json:
-            emit("dataset", **summary(source, folder))
-        else:
-            click.echo(describe(source, folder) + "\n")
-    return 0
-
-
-@data.command("fetch")
-@data_options
-def data_fetch(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Download the files of the named datasets that are missing or corrupt; each is held to its SHA-256.
-
-    \b
-    Example:
-      dpbench data fetch mnist fashion_mnist --data ~/datasets
-    """
-    if not names:
-        raise click.UsageError("name the datasets to fetch, such as: dpbench data fetch mnist")
-    from dpbench.terminal import emit
-
-    for source in _sources(names):
-        for path in _fetch(source, folder):
-            emit("fetched", dataset=source.name, file=str(path)) if as_json else click.echo(f"fetched {path}")
-        if not as_json:
-            click.echo(f"{source.name} is complete")
-    return 0
-
-
-@data.command("check")
-@data_options
-def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Read every file of the datasets and hold it to its SHA-256. Exit status 1 when one is corrupt.
-
-    \b
-    Example:
-      dpbench data check mnist
-    """
-    from dataclasses import asdict
-
-    from dpbench.data import check
-    from dpbench.terminal import emit
-
-    corrupt = False
-    for source in _sources(names):
-        for status in check(source, folder):
-            corrupt |= status.state == "corrupt"
-            if as_json:
-                emit("file", dataset=source.name, **asdict(status))
-            else:
-                hashes = (
-                    f": expected SHA-256 {status.expected}, found {status.found}" if status.state == "corrupt" else ""
-                )
-                click.echo(f"{status.state:<8} {source.name}: {status.place}{hashes}")
-    return 1 if corrupt else 0
-
-
-def _sources(names: Sequence[str]) -> list[Any]:
-    from dpbench.catalog import catalog
-    from dpbench.data import find_dataset
-
-    return [find_dataset(name) for name in (names or sorted(catalog("datasets")))]
-
-
-def _fetch(source: Any, folder: Path | None) -> tuple[Path, ...]:
-    """Fetch with a bar for each file where there is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    from dpbench.data import fetch
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(path: str, done: int, total: int) -> None:
-            if path not in tasks:
-                tasks[path] = bars.add_task(path, total=total)
-            bars.update(tasks[path], completed=done, total=total)
-
-        fetched: tuple[Path, ...] = fetch(source, folder, progress)
-        return fetched
+cli.add_command(data)
 
 
 def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | None) -> None:
@@ -460,7 +350,7 @@ def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | N
     specs = [spec for spec in load_specs(list(paths)) if chosen_by(spec, only)]
     for source in {spec.dataset.name: dataset_source(spec) for spec in specs}.values():
         if source.missing(folder):
-            _fetch(source, folder)
+            fetch_files(source, folder)
 
 
 def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:

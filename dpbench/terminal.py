@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpbench.plan import Plan, Run, Stack
-from dpbench.rendering.formatting import bound
+from dpbench.rendering.formatting import bound, duration
 from dpbench.runner import Watcher
 
 if TYPE_CHECKING:
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
     from dpbench.train import Outcome, Progress
 
 LINE_SECONDS = 30.0  # where there is no terminal: at most one line of progress in this time
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people.
-
-    >>> duration(75), duration(0.25), duration(7300)
-    ('1 min 15 s', '0.2 s', '2 h 01 min')
-    """
-    if seconds is None:
-        return "unknown"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -182,31 +164,56 @@ def total_estimate(plan: Plan) -> float:
     return sum(run.estimate or 0.0 for stack in plan.stacks for run in stack.runs)
 
 
+_SIGNS = {"upper_bound": "≤", "lower_bound": "≥", "approximation": "≈", "exact": "=", "certified": "="}
+
+
 def plan_table(plan: Plan) -> Table:
-    """One row for each run, or one for all seeds of a row where they share their fate."""
+    """One row for each row or grid point of a spec whose seeds share their fate."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("spec", "row", "seeds"):
-        table.add_column(name, overflow="fold")
+    table.add_column("run", overflow="fold", min_width=20)
+    table.add_column("seeds", overflow="fold")
     for name in ("σ", "ε", "δ", "T", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what and why", overflow="fold")
+    table.add_column("what", no_wrap=True)
+    notes = _notes(plan)
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
     for run in plan.runs:
         groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
     for (name, label, action, reason), runs in groups.items():
         first = runs[0]
         budget = first.spec.budget
-        sigma = "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}"
         if budget is None:
             epsilon, delta = "–", "–"
         else:
-            words = (first.epsilon_kind or "refused").replace("_", " ")
-            epsilon = f"{bound(first.epsilon, first.epsilon_kind)} ({budget.calibrate_with}, {words})"
+            value = bound(first.epsilon, first.epsilon_kind) if first.epsilon_kind else "refused"
+            epsilon = f"{_SIGNS.get(first.epsilon_kind or '', '')} {value} {budget.calibrate_with}".strip()
             delta = f"{budget.delta:g}"
-        cost = duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–"
-        seeds = _ranges([run.seed for run in runs])
-        table.add_row(name, label, seeds, sigma, epsilon, delta, f"{first.steps:,}", cost, f"{action}: {reason}")
+        table.add_row(
+            f"{name} [{label}]" if label else name,
+            _ranges([run.seed for run in runs]),
+            "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
+            epsilon,
+            delta,
+            f"{first.steps:,}",
+            duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
+            f"{action} ({notes[action, reason]})",
+        )
     return table
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """The reasons that the table's last column counts."""
+    return [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
+
+
+def _notes(plan: Plan) -> dict[tuple[str, str], int]:
+    found = dict.fromkeys((run.action, run.reason) for run in plan.runs)
+    return {note: number for number, note in enumerate(found, 1)}
+
+
+def wide(console_is_terminal: bool) -> int | None:
+    """A table's width: the terminal's own, and roomy where there is none."""
+    return None if console_is_terminal else 160
 
 
 def diff_table(found: Differences) -> Table:

@@ -95,7 +95,7 @@ def test_runs_interrupted_together_may_go_on_in_other_company(tmp_path: Path) ->
         assert losses(mixed[run.key]) == pytest.approx(losses(trained([run])[run.key]), rel=1e-4)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut"])
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"a place kept", b"PK\x03\x04 cut"])
 def test_a_damaged_checkpoint_means_a_new_start(tmp_path: Path, content: bytes) -> None:
     run = runs_of(tmp_path, SPEC % {"mechanism": "noisy_sgd"})[0]
     kept = tmp_path / "checkpoints"
