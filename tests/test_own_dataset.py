@@ -173,8 +173,8 @@ def test_the_how_to_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert {module for module, _ in code} == {"my_data", "my_table"}
-    named = re.findall(r"^dataset: (?:\{name: )?([\w.]+:[\w.]+)(?:, parameters: \{(\w+): (\d+)\})?", page, re.MULTILINE)
-    assert len(named) >= 2
+    named = re.findall(r"^dataset: \{name: "([\w.]+:[\w.]+)"(?:, parameters: \{(\w+): (\d+)\})?", page, re.MULTILINE)
+    assert named
     for name, parameter, value in named:
         source = find_dataset(name, {parameter: int(value)} if parameter else None)
         assert source.load(None).sha256 == source.sha256

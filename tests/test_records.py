@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from dpbench import atomic, provenance, records
 from dpbench.atomic import clean_folder, write_bytes, writing
 from dpbench.errors import DpbenchError
-from dpbench.records import RunRecord, Store, code_hash, environment, finite, restored
+from dpbench.records import NewerRecord, RunRecord, Store, code_hash, environment, finite, restored
 from tests.record_samples import failure_json, run_json
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,11 @@ def test_a_damaged_file_is_named_and_harms_no_other(tmp_path: Path, content: str
     assert [item.path for item in found.damaged] == [bad]
     assert str(bad) in found.damaged[0].message
     assert message in found.damaged[0].message
-    assert list(store.existing()) == [good["run_key"]]
+    if "reads up to" in message:
+        with pytest.raises(NewerRecord, match="e" * 64):  # it is somebody's result: no run may take its place
+            store.existing()
+    else:
+        assert list(store.existing()) == [good["run_key"]]
     with pytest.raises(DpbenchError, match="e" * 64):
         store.read_run("e" * 64)
 
