@@ -173,7 +173,7 @@ def test_the_how_to_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert {module for module, _ in code} == {"my_data", "my_table"}
-    named = re.findall(r"^dataset: \{name: "([\w.]+:[\w.]+)"(?:, parameters: \{(\w+): (\d+)\})?", page, re.MULTILINE)
+    named = re.findall(r'^dataset: \{name: "([\w.]+:[\w.]+)"(?:, parameters: \{(\w+): (\d+)\})?', page, re.MULTILINE)
     assert named
     for name, parameter, value in named:
         source = find_dataset(name, {parameter: int(value)} if parameter else None)
