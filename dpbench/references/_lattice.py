@@ -15,7 +15,7 @@ the p_k, anchors add in the exponent, and δ(ε) = Σ p_k (1 − e^{ε − log a
   - Above: U interpolates H linearly between nodes, is constant = H(last node) beyond the last (a P-mass at X = ∞), and
     is the chord from (0, 1) to the first node below it. H is convex with H(0) = 1 and decreasing, so U ≥ H everywhere.
   - Below: ℓ_c is a tangent of H at a point of cell c (or of its right end when that keeps it from falling below 0 at
-    the cell's right end), ℓ = 1 − a left of the first node and ℓ = 0 right of the last. A convex function lies above its
+    the cell's right end), ℓ = 1 − a left of the first node and ℓ = 0 right of the last. A convex function is above its
     tangents, so any convex V that is linear in cells and has V ≤ ℓ_c at both ends of every cell has V ≤ ℓ_c ≤ H in
     it. V(a_k) = min(ℓ_left(a_k), ℓ_right(a_k)), made convex by leaving out nodes (`_convex`), which only lowers it.
     V(last node) = 0 ≤ ℓ there, and V ≤ 1 − a left of the first node.
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -76,14 +76,19 @@ class Grid:
     tail: float
 
 
-def span(pair: Pair, tail: float) -> float:
-    """The largest loss, measured from the anchor, that one release exceeds with probability about `tail`; a float."""
+def span(pair: Pair, tail: float) -> tuple[float, float]:
+    """Two distances from the anchor between which the loss lies but for a probability of about `tail`; floats."""
     q, variance = float(pair.rate), float(pair.variance)
-    exponent = (1 + 2 * math.sqrt(2 * math.log(1 / tail) * variance)) / (2 * variance)
-    if pair.rate == 1:
-        return exponent
-    spread = q / (1 - q)
-    return exponent + math.log(spread) if exponent > 700 else math.log1p(spread * math.exp(exponent))
+    reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
+    ends = []
+    for exponent in ((-1 - 2 * reach) / (2 * variance), (1 + 2 * reach) / (2 * variance)):  # log r
+        if pair.rate == 1:
+            ends.append(exponent)
+        elif exponent > 700:
+            ends.append(exponent + math.log(q / (1 - q)))
+        else:
+            ends.append(math.log1p(q / (1 - q) * math.exp(exponent)))
+    return ends[0], ends[1]
 
 
 def nodes(pair: Pair, grid: Grid) -> list[int]:
@@ -92,13 +97,12 @@ def nodes(pair: Pair, grid: Grid) -> list[int]:
     Found in floating point: it decides about the width of the enclosure only.
     """
     q, step = float(pair.rate), float(grid.step)
-    last = max(2, math.ceil(span(pair, grid.tail) / step))
-    if pair.rate == 1:
-        return list(range(-last, last + 1))
-    found = [0]
+    low, high = span(pair, grid.tail)
+    found = [math.floor(low / step)]
+    last = max(found[0] + 2, math.ceil(high / step))
     while found[-1] < last:
         k = found[-1]
-        wanted = -math.expm1(-k * step) / (COARSENING * q)
+        wanted = 1 if q == 1 else -math.expm1(-k * step) / (COARSENING * q)
         stride = 1 << max(0, math.floor(math.log2(wanted))) if wanted > 1 else 1
         while k % stride:
             stride //= 2
@@ -109,37 +113,34 @@ def nodes(pair: Pair, grid: Grid) -> list[int]:
 def discretise(pair: Pair, grid: Grid, side: Side) -> Measure:
     """The discrete release above or below one release of the pair, as proved in the head of this file."""
     where = nodes(pair, grid)
-    step = grid.step
     # second differences over cells of width h lose about 2 log2(1/h) bits
-    with bits(grid.scale + 64 + 2 * max(0, -math.floor(math.log2(float(step))))):
-        anchor = pair.anchor().exp()
-        rise = [ball(k * step).exp() for k in where]  # a_k = anchor * rise_k
+    with bits(grid.scale + 64 + 2 * max(0, -math.floor(math.log2(float(grid.step))))):
+        hinge, step = _hinge(pair), ball(grid.step)
+        rise = [arb(0), *((step * k).exp() for k in where)]  # a_k = e^anchor * rise_k, and before them a = 0
         if side == "upper":
-            height = [_hinge(pair, ball(k * step))[0] for k in where]
-            slopes = [(height[0] - 1) / rise[0], *_slopes(height, rise), arb(0)]
-            kept, beyond = list(range(len(where))), _round(height[-1], grid.scale, "upper")
+            height = [arb(1), *(hinge(step * k)[0] for k in where)]
+            last = height[-1]
         else:
-            kept, height = _below(pair, where, rise, step, anchor)
-            rise = [rise[i] for i in kept]
-            slopes = [*_slopes(height, [arb(0), *rise]), arb(0)]
-            beyond = 0
-        first = where[0]
-        masses = [0] * (where[-1] - first + 1)
-        for i, a, left, right in zip(kept, rise, slopes[:-1], slopes[1:], strict=True):
-            masses[where[i] - first] = _round(a * (right - left), grid.scale, side)
-    return Measure(fmpz_poly(masses), first, beyond, side)
+            kept, height = _convex(_below(pair, hinge, where, rise, grid.step), rise)
+            where, rise, last = [where[i - 1] for i in kept[1:]], [rise[i] for i in kept], arb(0)
+        masses = [0] * (where[-1] - where[0] + 1)
+        slopes = [(height[i + 1] - height[i]) / (rise[i + 1] - rise[i]) for i in range(len(where))]
+        for k, a, left, right in zip(where, rise[1:], slopes, [*slopes[1:], arb(0)], strict=True):
+            masses[k - where[0]] = _round(a * (right - left), grid.scale, side)
+        return Measure(fmpz_poly(masses), where[0], _round(last, grid.scale, side), side)
 
 
-def _hinge(pair: Pair, y: Ball) -> tuple[Ball, Ball]:
-    found = pair.hinge(y)
-    if found is None:
-        raise ArithmeticError(f"y = {y}: expected a node on one known side of the anchor of {pair}")
-    return found
+def _hinge(pair: Pair) -> Callable[[Ball], tuple[Ball, Ball]]:
+    """`pair.hinge()`, with an error where a node's side of the anchor is not certain."""
+    hinge = pair.hinge()
 
+    def certain(y: Ball) -> tuple[Ball, Ball]:
+        found = hinge(y)
+        if found is None:
+            raise ArithmeticError(f"y = {y}: expected a node on a known side of the anchor of {pair}")
+        return found
 
-def _slopes(height: list[Ball], rise: list[Ball]) -> list[Ball]:
-    """Slopes of the chords between neighbouring nodes, in units of 1/anchor."""
-    return [(height[i + 1] - height[i]) / (rise[i + 1] - rise[i]) for i in range(len(rise) - 1)]
+    return certain
 
 
 def _round(value: Ball, scale: int, side: Side) -> int:
@@ -151,27 +152,23 @@ def _round(value: Ball, scale: int, side: Side) -> int:
 
 
 def _below(
-    pair: Pair, where: list[int], rise: list[Ball], step: Fraction, anchor: Ball
-) -> tuple[list[int], list[Ball]]:
-    """Kept nodes, as positions in `where`, and the exact heights of V (see above) at a = 0 and at the kept nodes."""
-    n = len(where)
-    limit = [arb(0)] * n  # the smaller of the two tangents at each node
-    limit[0] = 1 - anchor * rise[0]
-    for c, place in enumerate(_touches(pair, where, float(step))):
-        touch = ball(Fraction(place) * step)
-        height, slope = _hinge(pair, touch)
+    pair: Pair, hinge: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
+) -> list[Ball]:
+    """Exact heights at a = 0 and at the nodes, not above either neighbouring tangent (ℓ of the head of this file)."""
+    step, anchor = ball(size), pair.anchor().exp()
+    limit = [arb(1), 1 - anchor * rise[1]]
+    for place, a, b, end in zip(_touches(pair, where, float(size)), rise[1:-1], rise[2:], where[1:], strict=True):
+        touch = step * place
+        height, slope = hinge(touch)
         base = touch.exp()
-        right = height + anchor * slope * (rise[c + 1] - base)
+        right = height + anchor * slope * (b - base)
         if not right >= 0:
-            height, slope = _hinge(pair, ball(where[c + 1] * step))
-            base, right = rise[c + 1], height.nonnegative_part()
-        left = height + anchor * slope * (rise[c] - base)
-        limit[c] = left if c == 0 and not limit[0] < left else limit[c].min(left)
-        limit[c + 1] = right
-    limit[0] = limit[0].min(1 - anchor * rise[0])
+            height, slope = hinge(step * end)
+            base, right = b, height.nonnegative_part()
+        limit[-1] = limit[-1].min(height + anchor * slope * (a - base))
+        limit.append(right)
     limit[-1] = arb(0)
-    kept, height = _convex([arb(1), *(value.lower() for value in limit)], [arb(0), *rise])
-    return [i - 1 for i in kept[1:]], height
+    return [value.lower() for value in limit]
 
 
 def _touches(pair: Pair, where: list[int], step: float) -> list[float]:
@@ -248,26 +245,25 @@ def _trim(masses: Any, below: int, above: int) -> tuple[Any, int, int, int]:
     """Cut both ends where their sums stay within limits: what is left, cells cut below, mass below, mass above."""
     values = masses.coeffs()
     low, high, start, stop = fmpz(0), fmpz(0), 0, len(values)
-    while stop > 1 and high + values[stop - 1] <= above:
+    while stop > 1 and high + abs(values[stop - 1]) <= above:
         stop -= 1
-        high += values[stop]
-    while start < stop - 1 and low + values[start] <= below:
-        low += values[start]
+        high += abs(values[stop])
+    while start < stop - 1 and low + abs(values[start]) <= below:
+        low += abs(values[start])
         start += 1
     return masses.truncate(stop).right_shift(start), start, int(low), int(high)
 
 
 def power(release: Measure, count: int, grid: Grid) -> Measure:
     """`count` releases of one kind, by repeated squaring; count >= 1."""
-    result: Measure | None = None
-    square, weight = release, 1
-    while True:
-        if count & weight:
-            result = square if result is None else multiply(result, square, grid)
-        weight *= 2
-        if weight > count:
-            return result if result is not None else square
-        square = multiply(square, square, grid, weight / count)  # what is cut here reappears count/weight times
+    result, done = release, 1
+    for digit in f"{count:b}"[1:]:
+        done *= 2
+        result = multiply(result, result, grid, done / count)  # what is cut here reappears count/done times
+        if digit == "1":
+            done += 1
+            result = multiply(result, release, grid, done / count)
+    return result
 
 
 @dataclass(frozen=True)
@@ -299,7 +295,9 @@ def delta(sums: Profile, anchor: Ball, grid: Grid, epsilon: Fraction) -> Ball:
     place = (ball(epsilon) - anchor) / step - sums.first  # L = ε at this cell
     begins = (int(place.lower().ceil().unique_fmpz()), int(place.upper().floor().unique_fmpz()) + 1)
     if begins[1] - begins[0] > 1:
-        raise ArithmeticError(f"scale = {grid.scale}: too few bits to place epsilon = {float(epsilon)!r} on the lattice")
+        raise ArithmeticError(
+            f"scale = {grid.scale}: too few bits to place epsilon = {float(epsilon)!r} on the lattice"
+        )
     found: list[Ball] = []
     for begin in (min(max(0, begin), len(sums.plain) - 1) for begin in begins):
         ratio = (ball(epsilon) - anchor - step * (sums.first + begin)).exp()
@@ -319,24 +317,30 @@ def compose(releases: Sequence[tuple[Pair, int]], grid: Grid, side: Side) -> Mea
     return result
 
 
-def plan(releases: Sequence[tuple[Pair, int]], cells: int, epsilon: Fraction | None, smallest: float | None) -> Grid:
+def plan(
+    releases: Sequence[tuple[Pair, int]],
+    cells: int,
+    epsilon: Fraction | None,
+    smallest: float | None,
+    exactness: float = 1e-10,
+) -> Grid:
     """A grid whose composed measure has about `cells` cells, fine enough for δ(ε) or for a δ of size `smallest`.
 
-    Two coarse compositions from above tell how far the losses reach; nothing that is proved depends on it.
+    Truncation is kept near `exactness` times that δ. Two coarse compositions from above tell how far the losses
+    reach; nothing that is proved depends on it.
     """
-    tail, scale = 1e-90, 400
-    step = max(span(pair, tail) for pair, _ in releases) / 512
+    tail, scale = 1e-120, 480
+    step = max(span(pair, tail)[1] - span(pair, tail)[0] for pair, _ in releases) / 512
+    allowed = tail
     for target in (8192, cells):
         coarse = Grid(Fraction(step), scale, tail)
         measure = compose(releases, coarse, "upper")
-        if smallest is None and epsilon is not None:
+        size = smallest or 1.0
+        if epsilon is not None:
             with bits(scale + 64):
                 anchor = sum((pair.anchor() * count for pair, count in releases), arb(0))
                 size = float(delta(profile(measure, coarse), anchor, coarse, epsilon).upper())
-        else:
-            size = float(smallest or 1.0)
-        allowed = max(1e-10 * size, 1e-80)
+        allowed = max(exactness * size, 1e-110)
         above, below = (int(Fraction(part) * (1 << scale)) for part in (allowed / 64, max(allowed, LOW_TAIL) / 64))
-        kept, _, _, _ = _trim(measure.masses, below, above)
-        step = kept.length() * step / target
+        step = _trim(measure.masses, below, above)[0].length() * step / target
     return Grid(Fraction(step), 64 - math.floor(math.log2(allowed)), allowed)

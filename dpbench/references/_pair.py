@@ -27,6 +27,7 @@ q = 1: that is where the loss of a rarely sampled record is concentrated, and no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -38,6 +39,7 @@ from dpbench.references._enclosure import Ball, Enclosure, ball, bits, outward
 Direction = Literal["remove", "add"]
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 MAXIMAL_BITS = 1 << 14
+Hinge = Callable[[Ball], tuple[Ball, Ball] | None]
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,36 @@ class Pair:
         value = ball(1 - self.rate).log()
         return value if self.direction == "remove" else -value
 
-    def hinge(self, y: Ball) -> tuple[Ball, Ball] | None:
-        """Balls around H(a) and its slope −Q(S) at a = e^{anchor + y}; None when y is too wide to tell the case."""
-        q, sign = self.rate, 1 if self.direction == "remove" else -1
-        if q < 1 and not sign * y > 0:
-            if not sign * y <= 0:
-                return None
-            return (1 - (self.anchor() + y).exp(), arb(-1)) if sign > 0 else (arb(0), arb(0))
-        log_r = sign * y if q == 1 else ((sign * y).expm1() * ball((1 - q) / q)).log()
-        t = ball(self.variance) * log_r + ball(Fraction(1, 2))
-        scale = sign / ball(2 * self.variance).sqrt()
-        without = (t * scale).erfc() / 2  # probability of S under N(0, σ²)
-        with_it = ((t - 1) * scale).erfc() / 2  # probability of S under N(1, σ²)
-        if q == 1:
-            height = with_it - y.exp() * without if sign > 0 else without - y.exp() * with_it
-            return height, -(without if sign > 0 else with_it)
-        if sign > 0:  # P − aQ = (1−q) N0 + q N1 − (1−q) e^y N0
-            return ball(q) * with_it - ball(1 - q) * y.expm1() * without, -without
-        # P − aQ = N0 − e^y/(1−q) ((1−q) N0 + q N1)
-        mixture = ball(1 - q) * without + ball(q) * with_it
-        return -y.expm1() * without - ball(q / (1 - q)) * y.exp() * with_it, -mixture
+    def hinge(self) -> Hinge:
+        """The function y -> balls around H(a) and its slope −Q(S) at a = e^{anchor + y}, at the working precision.
+
+        It gives None when the ball of y is too wide to tell on which side of the anchor y lies.
+        """
+        q, one_less_q = ball(self.rate), ball(1 - self.rate)
+        variance, scale = ball(self.variance), 1 / ball(2 * self.variance).sqrt()
+        anchor, half, certain = self.anchor(), arb(0.5), self.rate == 1
+
+        def remove(y: Ball) -> tuple[Ball, Ball] | None:
+            if not certain and not y > 0:
+                return (1 - (anchor + y).exp(), arb(-1)) if y <= 0 else None
+            growth = y.expm1() * one_less_q  # a − 1 + q = q r(t)
+            t = variance * (y if certain else (growth / q).log()) + half
+            without, with_it = (t * scale).erfc() / 2, ((t - 1) * scale).erfc() / 2  # S under N(0, σ²), N(1, σ²)
+            # P − aQ = (1−q) N0 + q N1 − (1−q) e^y N0
+            return (with_it - y.exp() * without if certain else q * with_it - growth * without), -without
+
+        def add(y: Ball) -> tuple[Ball, Ball] | None:
+            if not certain and not y < 0:
+                return (arb(0), arb(0)) if y >= 0 else None
+            t = variance * (-y if certain else ((-y).expm1() * one_less_q / q).log()) + half
+            without, with_it = (-t * scale).erfc() / 2, ((1 - t) * scale).erfc() / 2
+            if certain:
+                return without - y.exp() * with_it, -with_it
+            # P − aQ = N0 − e^y/(1−q) ((1−q) N0 + q N1)
+            mixture = one_less_q * without + q * with_it
+            return -y.expm1() * without - q / one_less_q * y.exp() * with_it, -mixture
+
+        return remove if self.direction == "remove" else add
 
 
 def hinge_enclosure(pair: Pair, epsilon: Fraction, digits: int) -> Enclosure:
@@ -86,7 +98,7 @@ def hinge_enclosure(pair: Pair, epsilon: Fraction, digits: int) -> Enclosure:
     precision = 64 + int(3.33 * digits)
     while precision <= MAXIMAL_BITS:
         with bits(precision):
-            found = pair.hinge(ball(epsilon) - pair.anchor())
+            found = pair.hinge()(ball(epsilon) - pair.anchor())
             if found is not None and found[0].is_finite():
                 height = found[0].nonnegative_part()
                 tiny = arb(10) ** -6000
