@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def render(assessment: Assessment) -> str:
 
 
 def write_report(assessment: Assessment, out: Path) -> list[Path]:
-    """Write report.html, report.csv, records.csv and report.tex into `out`, each whole or not at all.
+    """Write report.html, report.csv, records.csv, report.tex and report.json into `out`, each whole or not at all.
 
     Returns their paths, the HTML first. Raises DpbenchError when `out` cannot be written.
     """
@@ -78,6 +79,7 @@ def write_report(assessment: Assessment, out: Path) -> list[Path]:
         "report.csv": rows_csv(assessment),
         "records.csv": records_csv(assessment),
         "report.tex": tables_latex(assessment),
+        "report.json": json.dumps(assessment.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     return [write_text(Path(out) / name, content) for name, content in files.items()]
 

@@ -276,7 +276,8 @@ def test_four_files_are_written_and_written_again(tmp_path: Path) -> None:
     assessment = assess([run_json(epochs=2)])
     for _ in range(2):
         paths = write_report(assessment, tmp_path / "new" / "folder")
-        assert [path.name for path in paths] == ["report.html", "report.csv", "records.csv", "report.tex"]
+        names = ["report.html", "report.csv", "records.csv", "report.tex", "report.json"]
+        assert [path.name for path in paths] == names
         assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(p.name for p in paths)
 
 
