@@ -191,7 +191,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(rows_csv(found))))
     assert rows[0]["label"] == HOSTILE
     assert_latex(tables_latex(found))
-    assert len(write_report(found, tmp_path)) == 4
+    assert len(write_report(found, tmp_path)) == 5
 
 
 def test_an_empty_folder_gives_a_page_that_says_so() -> None:
@@ -272,7 +272,7 @@ def test_csv_has_a_line_per_row_and_per_record_unrounded(assessment: Assessment)
 # Writing
 
 
-def test_four_files_are_written_and_written_again(tmp_path: Path) -> None:
+def test_the_files_are_written_and_written_again(tmp_path: Path) -> None:
     assessment = assess([run_json(epochs=2)])
     for _ in range(2):
         paths = write_report(assessment, tmp_path / "new" / "folder")
@@ -292,7 +292,7 @@ def test_a_full_disk_leaves_the_earlier_report(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(DpbenchError, match="No space left on device"):
         write_report(assess([run_json(epochs=2)]), tmp_path)
     assert path.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_the_same_assessment_gives_the_same_bytes(assessment: Assessment, html: str) -> None:
