@@ -195,7 +195,7 @@ def test_ctrl_c_keeps_the_place_and_the_same_command_goes_on(tmp_path: Path) -> 
         assert process.poll() is None
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
     assert json.loads(out.splitlines()[-1])["unfinished"] == 2
     assert "Traceback" not in err
@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, case: str) -> None:
 
         status = 2 if case == "full" else 1  # found before the work, or when the first record is written
     process = start("run", "spec.yaml", "--out", "base/out", "--quiet", cwd=tmp_path, before=before)
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == status, err
     assert "cannot write" in err
     assert "Traceback" not in err
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments_nothing_finished_is_lost(tmp_path: Path, kills: int) -> None:
-    text = SPEC.replace("seeds: 2", "seeds: 3") + "grid: {training.epochs: [1, 4, 16, 48, 96, 150]}\n"
+    text = SPEC.replace("seeds: 2", "seeds: 3") + "grid: {training.epochs: [1, 4, 16, 48, 80]}\n"
     (tmp_path / "spec.yaml").write_text(text)
     out = tmp_path / "out"
     chance = random.Random(kills)
@@ -244,7 +244,7 @@ def test_killed_at_random_moments_nothing_finished_is_lost(tmp_path: Path, kills
             pass
         time.sleep(chance.uniform(0, 2.5))
         process.send_signal(signal.SIGKILL)
-        ended, _ = process.communicate(timeout=60)
+        ended, _ = process.communicate(timeout=200)
         told = {event["run_key"] for event in map(json.loads, ended.splitlines()) if event["event"] == "ended"}
         now = records(out)  # every file is whole: it parses
         assert told <= set(now)  # what was said to be finished is there
@@ -254,7 +254,7 @@ def test_killed_at_random_moments_nothing_finished_is_lost(tmp_path: Path, kills
     _, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
     final = records(out)
-    assert len(final) == 18
+    assert len(final) == 15
     assert all(final[key] == record for key, record in known.items())
     assert {path.suffix for path in out.rglob("*") if path.is_file()} <= {".json", ".html", ".csv", ".tex"}
 
