@@ -4,7 +4,8 @@
 The composition's likelihood ratio is their product, so by the definition
 δ(ε) = E_Q (X_1 ⋯ X_T − e^ε)₊ = E [R · (X_1 − e^ε/R)₊] = E [R · H_1(e^ε/R)], R = X_2 ⋯ X_T,      (1)
 with H_i(a) = E_Q (X_i − a)₊. By (1) δ grows when H_1 is replaced by a larger function (R ≥ 0), and so for each factor
-in turn. Hence, for measures on the positive line (factors X = 0 contribute nothing, negative ones never occur):
+in turn. Hence, for measures on the positive line (an atom at X = 0 contributes nothing to (X R − e^ε)₊ and is left
+out; "P-mass p at X = ∞" is the limit of atoms of Q-mass p/X as X grows, and contributes p times the others' P-mass):
   - U_i(a) ≥ H_i(a) for all a ≥ 0 and all i  implies  δ(ε) ≤ the δ(ε) of the U's,               (2)
   - V_i(a) ≤ H_i(a) for all a ≥ 0 and all i  implies  δ(ε) ≥ the δ(ε) of the V's.               (3)
 
@@ -155,17 +156,21 @@ def _below(
     pair: Pair, hinge: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
 ) -> list[Ball]:
     """Exact heights at a = 0 and at the nodes, not above either neighbouring tangent (ℓ of the head of this file)."""
-    step, anchor = ball(size), pair.anchor().exp()
-    limit = [arb(1), 1 - anchor * rise[1]]
+    step, scale = ball(size), pair.anchor().exp()
+    limit = [arb(1), 1 - scale * rise[1]]
+    if not limit[1] > 0:
+        raise ArithmeticError(
+            f"step = {float(size)!r}: the first node of {pair} is not below loss 0; take a smaller step"
+        )
     for place, a, b, end in zip(_touches(pair, where, float(size)), rise[1:-1], rise[2:], where[1:], strict=True):
         touch = step * place
         height, slope = hinge(touch)
         base = touch.exp()
-        right = height + anchor * slope * (b - base)
+        right = height + scale * slope * (b - base)
         if not right >= 0:
             height, slope = hinge(step * end)
             base, right = b, height.nonnegative_part()
-        limit[-1] = limit[-1].min(height + anchor * slope * (a - base))
+        limit[-1] = limit[-1].min(height + scale * slope * (a - base))
         limit.append(right)
     limit[-1] = arb(0)
     return [value.lower() for value in limit]
@@ -286,13 +291,13 @@ def profile(measure: Measure, grid: Grid) -> Profile:
     return Profile(plain[::-1], discounted[::-1], measure.first, measure.beyond)
 
 
-def delta(sums: Profile, anchor: Ball, grid: Grid, epsilon: Fraction) -> Ball:
-    """Σ p (1 − e^{ε−L})₊ + the mass at infinity, as a ball; `anchor` is the sum of the releases' anchors.
+def delta(sums: Profile, origin: Ball, grid: Grid, epsilon: Fraction) -> Ball:
+    """Σ p (1 − e^{ε−L})₊ + the mass at infinity, as a ball; `origin` is the sum of the releases' anchors.
 
     Where the ball of ε cannot be told from a node's loss, the sums with and without this node are united.
     """
     step = ball(grid.step)
-    place = (ball(epsilon) - anchor) / step - sums.first  # L = ε at this cell
+    place = (ball(epsilon) - origin) / step - sums.first  # L = ε at this cell
     begins = (int(place.lower().ceil().unique_fmpz()), int(place.upper().floor().unique_fmpz()) + 1)
     if begins[1] - begins[0] > 1:
         raise ArithmeticError(
@@ -300,10 +305,15 @@ def delta(sums: Profile, anchor: Ball, grid: Grid, epsilon: Fraction) -> Ball:
         )
     found: list[Ball] = []
     for begin in (min(max(0, begin), len(sums.plain) - 1) for begin in begins):
-        ratio = (ball(epsilon) - anchor - step * (sums.first + begin)).exp()
+        ratio = (ball(epsilon) - origin - step * (sums.first + begin)).exp()
         found.append(sums.plain[begin] - ratio * sums.discounted[begin])
     value = found[0].union(found[1]).nonnegative_part()
     return (value + sums.beyond) / arb(2) ** grid.scale
+
+
+def anchor(releases: Sequence[tuple[Pair, int]]) -> Ball:
+    """The sum of the anchors of all releases, as a ball at the working precision."""
+    return sum((pair.anchor() * count for pair, count in releases), arb(0))
 
 
 def compose(releases: Sequence[tuple[Pair, int]], grid: Grid, side: Side) -> Measure:
@@ -332,15 +342,16 @@ def plan(
     tail, scale = 1e-120, 480
     step = max(span(pair, tail)[1] - span(pair, tail)[0] for pair, _ in releases) / 512
     allowed = tail
-    for target in (8192, cells):
+    for target in (min(4096, cells), cells):
         coarse = Grid(Fraction(step), scale, tail)
         measure = compose(releases, coarse, "upper")
         size = smallest or 1.0
         if epsilon is not None:
             with bits(scale + 64):
-                anchor = sum((pair.anchor() * count for pair, count in releases), arb(0))
-                size = float(delta(profile(measure, coarse), anchor, coarse, epsilon).upper())
+                size = float(delta(profile(measure, coarse), anchor(releases), coarse, epsilon).upper())
         allowed = max(exactness * size, 1e-110)
         above, below = (int(Fraction(part) * (1 << scale)) for part in (allowed / 64, max(allowed, LOW_TAIL) / 64))
         step = _trim(measure.masses, below, above)[0].length() * step / target
+        tail = max(1e-20 * allowed, 1e-120)
+        scale = 96 - math.floor(math.log2(tail))
     return Grid(Fraction(step), 64 - math.floor(math.log2(allowed)), allowed)

@@ -22,7 +22,7 @@ from fractions import Fraction
 from flint import arb, fmpz_poly
 
 from dpbench.references._enclosure import Ball, ball, bits, outward
-from dpbench.references._lattice import Grid, Measure, multiply, plan, power, span
+from dpbench.references._lattice import Grid, Measure, anchor, multiply, plan, power, span
 from dpbench.references._pair import Pair
 
 POINTS = 12  # of the Lagrange interpolation
@@ -59,14 +59,12 @@ def _once(releases: Sequence[tuple[Pair, int]], epsilon: Fraction, grid: Grid) -
     if measure is None:
         raise ValueError("releases: expected two or more")
     step, hinge = ball(grid.step), last.hinge()
-    anchor = sum((pair.anchor() * times for pair, times in releases), arb(0))
-    total = arb(0)
+    origin, total = anchor(releases), arb(0)
     for i, mass in enumerate(measure.masses.coeffs()):
         if mass != 0:
-            found = hinge(ball(epsilon) - anchor - step * (measure.first + i))
-            # undecided: the argument is the anchor to all digits, where add has δ = 0, remove 1 − e^anchor
-            height = found[0] if found is not None else hinge(arb(0))[0]  # type: ignore[index]
-            total += mass * height
+            found = hinge(ball(epsilon) - origin - step * (measure.first + i))
+            found = found or hinge(arb(0))  # undecided: the argument is 0 to all digits
+            total += mass * found[0] if found else arb.nan()
     return total / arb(2) ** grid.scale
 
 
@@ -79,8 +77,8 @@ def _nodes_per_sigma(pair: Pair, grid: Grid) -> int:
 def _release(pair: Pair, grid: Grid) -> Measure:
     """One release's trapezoidal nodes interpolated onto the lattice: masses that have signs and sum to 1."""
     nodes_per_sigma = _nodes_per_sigma(pair, grid)
-    variance, rate, anchor, step = ball(pair.variance), ball(pair.rate), pair.anchor(), ball(grid.step)
-    sigma = variance.sqrt()
+    variance, rate, step = ball(pair.variance), ball(pair.rate), ball(grid.step)
+    start, sigma = pair.anchor(), variance.sqrt()
     reach = math.ceil(math.sqrt(2 * math.log(1 / grid.tail)) * nodes_per_sigma)
     shift = math.ceil(nodes_per_sigma / math.sqrt(pair.variance))  # x = 1 in nodes
     denominators = [math.prod(j - i for i in range(POINTS) if i != j) for j in range(POINTS)]
@@ -91,9 +89,9 @@ def _release(pair: Pair, grid: Grid) -> Measure:
         weight = (-t * t / 2).exp() / ((2 * arb.pi()).sqrt() * nodes_per_sigma)
         if pair.direction == "remove":
             weight *= 1 + growth
-            y = growth.log1p() - anchor
+            y = growth.log1p() - start
         else:
-            y = -growth.log1p() - anchor
+            y = -growth.log1p() - start
         place = y / step
         base = int(place.mid().floor().unique_fmpz()) - POINTS // 2 + 1
         gaps = [place - base - j for j in range(POINTS)]

@@ -17,7 +17,7 @@ from flint import arb
 
 from dpbench.events import Composition, Event
 from dpbench.references import _lattice, _quadrature
-from dpbench.references._enclosure import Ball, Enclosure, Real, ball, between, bits, largest, outward, rational
+from dpbench.references._enclosure import Enclosure, Real, ball, between, bits, largest, outward, rational
 from dpbench.references._nested import Estimated, nested_quadrature
 from dpbench.references._pair import DIRECTIONS, Direction, Pair, hinge_enclosure
 
@@ -57,14 +57,10 @@ class _Side:
 
     def delta(self, epsilon: Fraction) -> Enclosure:
         with bits(self.grid.scale + 64):
-            anchor = _anchor(self.releases)
+            anchor = _lattice.anchor(self.releases)
             low, high = (_lattice.delta(sums, anchor, self.grid, epsilon) for sums in (self.lower, self.upper))
         step = float(self.grid.step)
         return outward(low, high, 20, f"lattice between two discrete releases, step {step:.3g}, exact convolution")
-
-
-def _anchor(releases: tuple[tuple[Pair, int], ...]) -> Ball:
-    return sum((pair.anchor() * count for pair, count in releases), arb(0))
 
 
 def _side(releases: tuple[tuple[Pair, int], ...], grid: _lattice.Grid) -> _Side:
@@ -96,7 +92,9 @@ class Curve:
                 return outward(value, value, digits + 5, "both distributions are the same")
         if direction == "add" and _beyond_add(self.releases, epsilon):
             return Enclosure(Decimal(0), Decimal(0), "no loss in the direction add reaches epsilon")
-        if self.sides:
+        if sum(count for _, _, count in self.releases) > 1:
+            if direction not in self.sides:
+                raise ValueError(f"direction = {direction!r}: expected {', '.join(self.sides)}, made for this curve")
             return self.sides[direction].delta(epsilon)
         rate, variance, _ = self.releases[0]
         return hinge_enclosure(Pair(rate, variance, direction), epsilon, digits)
@@ -153,7 +151,7 @@ def make_curve(
     direction: Which = "both",
     refine: int = 0,
 ) -> Curve:
-    """The curve of a composition; see `Reference.curve`. Only more than one release needs a lattice."""
+    """The curve of a composition; see `Reference.curve`. One release or none needs no lattice."""
     ways = directions(direction)
     if cells < 64:
         raise ValueError(f"cells = {cells!r}: expected a whole number, 64 or more")
@@ -188,6 +186,12 @@ class Reference:
         One release: closed form in Arb, `digits` significant digits. More: a lattice with about `cells` cells over
         the range of the composed loss; the relative width falls by about 4 when `cells` is doubled. Raises
         ValueError for what the reference does not cover.
+
+        >>> from dpbench.references.sampled_gaussian import reference
+        >>> from dpbench.events import SampledGaussian
+        >>> reference.delta(SampledGaussian(0.01, 1.0), 0.5, digits=5).upper
+        Decimal('2.214519014E-7')
+
         """
         found = make_curve(self.releases(subject), cells=cells, epsilon=epsilon, direction=direction)
         return found.delta(epsilon, digits, direction=direction)
