@@ -32,7 +32,10 @@ upper cut goes to X = ∞, the mass below the lower cut to the lowest kept node;
 p (1 − a/X)₊ increases in X. Below: both are left out, which lowers the sum. What is at X = ∞ in either factor is at
 X = ∞ in the product: ∞_ab = total_a total_b − finite_a finite_b. Nothing is assumed about the size of a tail.
 
-Which nodes, which B, which τ only changes how wide the enclosure is, never whether it holds.
+**Cap.** Where a loss has a heavy tail, the mass of every product beyond y = cap is moved too: above to X = ∞, below
+down to the node at the cap, again a larger and a smaller X. A cap well above ε (less the anchors) costs e^{ε − cap}.
+
+Which nodes, which B, which τ, which cap only changes how wide the enclosure is, never whether it holds.
 """
 
 from __future__ import annotations
@@ -47,11 +50,12 @@ from typing import Any, Literal
 from flint import arb, fmpz, fmpz_poly
 
 from dpbench.references._enclosure import Ball, ball, bits
-from dpbench.references._pair import Pair
+from dpbench.references._release import Directed
 
 Side = Literal["lower", "upper"]
-COARSENING = 4  # cells may grow to 1/COARSENING of the growth of the loss's own scale
 LOW_TAIL = 1e-14  # what truncation may cut at the lower end, relative to all the mass
+MANY = 10**5  # releases for which coarse grids tell so little that more of them are tried
+MARGIN = 24  # of the cap above ε: e^−24 = 4e-11
 
 
 @dataclass(frozen=True)
@@ -75,43 +79,37 @@ class Grid:
     step: Fraction
     scale: int
     tail: float
+    cap: Fraction | None = None
 
 
-def span(pair: Pair, tail: float) -> tuple[float, float]:
-    """Two distances from the anchor between which the loss lies but for a probability of about `tail`; floats."""
-    q, variance = float(pair.rate), float(pair.variance)
-    reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
-    ends = []
-    for exponent in ((-1 - 2 * reach) / (2 * variance), (1 + 2 * reach) / (2 * variance)):  # log r
-        if pair.rate == 1:
-            ends.append(exponent)
-        elif exponent > 700:
-            ends.append(exponent + math.log(q / (1 - q)))
-        else:
-            ends.append(math.log1p(q / (1 - q) * math.exp(exponent)))
-    return ends[0], ends[1]
-
-
-def nodes(pair: Pair, grid: Grid) -> list[int]:
+def nodes(pair: Directed, grid: Grid) -> list[int]:
     """Which multiples of the step carry atoms: all where the loss is dense, fewer where it is spread out.
 
     Found in floating point: it decides about the width of the enclosure only.
     """
-    q, step = float(pair.rate), float(grid.step)
-    low, high = span(pair, grid.tail)
+    step = float(grid.step)
+    low, high = pair.span(grid.tail)
+    if grid.cap is not None:
+        high = min(high, float(grid.cap))
+    far = math.inf if grid.cap is None else float(grid.cap) - MARGIN  # beyond, mass counts by 1 − e^{far − y}, nearly 1
+
+    def width(k: int) -> float:
+        return pair.spread(k * step) * math.exp(min(10.0, max(0.0, (k * step - far) / 3)))
+
     found = [math.floor(low / step)]
     last = max(found[0] + 2, math.ceil(high / step))
     while found[-1] < last:
-        k = found[-1]
-        wanted = 1 if q == 1 else -math.expm1(-k * step) / (COARSENING * q)
-        stride = 1 << max(0, math.floor(math.log2(wanted))) if wanted > 1 else 1
-        while k % stride:
-            stride //= 2
+        k, stride = found[-1], 1
+        wanted = width(k)
+        if wanted >= 2:
+            stride = 1 << math.floor(math.log2(wanted))
+            while stride > 1 and (k % stride or width(k + stride) < stride):
+                stride //= 2
         found.append(k + stride)
-    return found if pair.direction == "remove" else [-k for k in reversed(found)]
+    return found
 
 
-def discretise(pair: Pair, grid: Grid, side: Side) -> Measure:
+def discretise(pair: Directed, grid: Grid, side: Side) -> Measure:
     """The discrete release above or below one release of the pair, as proved in the head of this file."""
     where = nodes(pair, grid)
     # second differences over cells of width h lose about 2 log2(1/h) bits
@@ -131,7 +129,7 @@ def discretise(pair: Pair, grid: Grid, side: Side) -> Measure:
         return Measure(fmpz_poly(masses), where[0], _round(last, grid.scale, side), side)
 
 
-def _hinge(pair: Pair) -> Callable[[Ball], tuple[Ball, Ball]]:
+def _hinge(pair: Directed) -> Callable[[Ball], tuple[Ball, Ball]]:
     """`pair.hinge()`, with an error where a node's side of the anchor is not certain."""
     hinge = pair.hinge()
 
@@ -153,7 +151,7 @@ def _round(value: Ball, scale: int, side: Side) -> int:
 
 
 def _below(
-    pair: Pair, hinge: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
+    pair: Directed, hinge: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
 ) -> list[Ball]:
     """Exact heights at a = 0 and at the nodes, not above either neighbouring tangent (ℓ of the head of this file)."""
     step, scale = ball(size), pair.anchor().exp()
@@ -176,30 +174,16 @@ def _below(
     return [value.lower() for value in limit]
 
 
-def _touches(pair: Pair, where: list[int], step: float) -> list[float]:
+def _touches(pair: Directed, where: list[int], step: float) -> list[float]:
     """Where in each cell to touch H, in steps: such that neighbouring tangents meet near the node between them.
 
     Tangents at two points meet at the mean of the mass between them, which lies off the middle by 1/12 of the cell
     times the growth Δ of the logarithm of the density across it; −tanh(Δ/2)/6 makes up for that and stays inside the
     cell. Floating point: it decides about the width only.
     """
-    q, variance = float(pair.rate), float(pair.variance)
-    sign, power = (1, 1) if pair.direction == "remove" else (-1, 2)
-
-    def log_density(k: int) -> float:  # of X at the node under Q, up to a constant
-        y = k * step
-        if q == 1:
-            return -((variance * sign * y + 0.5) ** 2) / (2 * variance) - power * y
-        if y == 0:
-            return -math.inf
-        size = abs(y)
-        log_growth = size if size > 30 else math.log(math.expm1(size))
-        t = variance * (log_growth + math.log((1 - q) / q)) + 0.5
-        return -t * t / (2 * variance) - math.log(-math.expm1(-size)) - power * y
-
     places = []
     for left, right in itertools.pairwise(where):
-        growth = log_density(right) - log_density(left)
+        growth = pair.log_density(right * step) - pair.log_density(left * step)
         places.append((left + right) / 2 - (right - left) * math.tanh(growth / 2) / 6)
     return places
 
@@ -237,13 +221,27 @@ def multiply(a: Measure, b: Measure, grid: Grid, share: float = 1.0) -> Measure:
     exact, unit = a.masses * b.masses, fmpz(1 << grid.scale)
     above = int(Fraction(grid.tail * share / 64) * (1 << grid.scale))
     below = int(Fraction(max(grid.tail, LOW_TAIL) * share / 64) * (1 << grid.scale))
+    first = a.first + b.first
     if a.side == "lower":
-        masses, skipped, _, _ = _trim(exact // unit, below, above)
-        return Measure(masses, a.first + b.first + skipped, 0, "lower")
+        masses, skipped, _, _ = _trim(_capped(exact // unit, first, grid, a.side)[0], below, above)
+        return Measure(masses, first + skipped, 0, "lower")
     finite = int(a.masses(fmpz(1))) * int(b.masses(fmpz(1)))
     beyond = -((finite - a.total() * b.total()) >> grid.scale)
-    masses, skipped, low, high = _trim(-((-exact) // unit), below, above)
-    return Measure(masses + fmpz_poly([low]), a.first + b.first + skipped, beyond + high, "upper")
+    kept, over = _capped(-((-exact) // unit), first, grid, a.side)
+    masses, skipped, low, high = _trim(kept, below, above)
+    return Measure(masses + fmpz_poly([low]), first + skipped, beyond + high + over, "upper")
+
+
+def _capped(masses: Any, first: int, grid: Grid, side: Side) -> tuple[Any, int]:
+    """The masses up to the grid's cap and, above, how much was beyond; below, that is moved down to the cap."""
+    if grid.cap is None:
+        return masses, 0
+    last = max(0, math.floor(grid.cap / grid.step) - first)
+    over = int(masses.right_shift(last + 1)(fmpz(1)))
+    kept = masses.truncate(last + 1)
+    if side == "upper":
+        return kept, over
+    return kept + fmpz_poly([over]).left_shift(last), 0
 
 
 def _trim(masses: Any, below: int, above: int) -> tuple[Any, int, int, int]:
@@ -311,12 +309,12 @@ def delta(sums: Profile, origin: Ball, grid: Grid, epsilon: Fraction) -> Ball:
     return (value + sums.beyond) / arb(2) ** grid.scale
 
 
-def anchor(releases: Sequence[tuple[Pair, int]]) -> Ball:
+def anchor(releases: Sequence[tuple[Directed, int]]) -> Ball:
     """The sum of the anchors of all releases, as a ball at the working precision."""
     return sum((pair.anchor() * count for pair, count in releases), arb(0))
 
 
-def compose(releases: Sequence[tuple[Pair, int]], grid: Grid, side: Side) -> Measure:
+def compose(releases: Sequence[tuple[Directed, int]], grid: Grid, side: Side) -> Measure:
     """All releases together, each pair with its count (>= 1), on one side."""
     result: Measure | None = None
     for pair, count in releases:
@@ -327,23 +325,47 @@ def compose(releases: Sequence[tuple[Pair, int]], grid: Grid, side: Side) -> Mea
     return result
 
 
+def aligned(releases: Sequence[tuple[Directed, int]], step: Fraction) -> Fraction:
+    """At most the step, such that it divides the distances between atoms: of all releases or, failing that, of one."""
+    periods = {pair.period() for pair, _ in releases}
+    found = [period for period in periods if period is not None]
+    if not found:
+        return step
+    common = found[0]
+    for period in found[1:]:
+        a, b = common, period
+        while b:
+            a, b = b, a % b
+        common = a
+    length = common if common > step / 64 else found[0]
+    return length / math.ceil(length / step)
+
+
 def plan(
-    releases: Sequence[tuple[Pair, int]],
+    releases: Sequence[tuple[Directed, int]],
     cells: int,
     epsilon: Fraction | None,
     smallest: float | None,
     exactness: float = 1e-10,
+    largest: Fraction | None = None,
 ) -> Grid:
     """A grid whose composed measure has about `cells` cells, fine enough for δ(ε) or for a δ of size `smallest`.
 
-    Truncation is kept near `exactness` times that δ. Two coarse compositions from above tell how far the losses
-    reach; nothing that is proved depends on it.
+    Truncation is kept near `exactness` times that δ. Coarse compositions from above tell how far the losses
+    reach; nothing that is proved depends on it. With `largest`, the largest ε that will be asked for, the measures
+    are capped above it: for releases whose losses have heavy tails.
     """
-    tail, scale = 1e-120, 480
-    step = max(span(pair, tail)[1] - span(pair, tail)[0] for pair, _ in releases) / 512
+    tail, scale, cap = 1e-120, 480, None
+    if largest is not None:
+        tail, scale = 1e-30, 130
+        with bits(64):
+            cap = Fraction(MARGIN + math.ceil(float(largest - Fraction(float(anchor(releases))))))
+    spans = [pair.span(tail) for pair, _ in releases]
+    step = max((high if cap is None else min(high, float(cap))) - low for low, high in spans) / 512
     allowed = tail
-    for target in (min(4096, cells), cells):
-        coarse = Grid(Fraction(step), scale, tail)
+    many = sum(count for _, count in releases) >= MANY
+    for target in (min(4096, cells), *((min(2**14, cells), min(2**16, cells)) if many else ()), cells):
+        coarse = Grid(aligned(releases, Fraction(step)), scale, tail, cap)
         measure = compose(releases, coarse, "upper")
         size = smallest or 1.0
         if epsilon is not None:
@@ -351,7 +373,7 @@ def plan(
                 size = float(delta(profile(measure, coarse), anchor(releases), coarse, epsilon).upper())
         allowed = max(exactness * size, 1e-110)
         above, below = (int(Fraction(part) * (1 << scale)) for part in (allowed / 64, max(allowed, LOW_TAIL) / 64))
-        step = _trim(measure.masses, below, above)[0].length() * step / target
-        tail = max(1e-20 * allowed, 1e-120)
-        scale = 96 - math.floor(math.log2(tail))
-    return Grid(Fraction(step), 64 - math.floor(math.log2(allowed)), allowed)
+        step = _trim(measure.masses, below, above)[0].length() * float(coarse.step) / target
+        tail = max((1e-20 if cap is None else 1e-6) * allowed, 1e-120)
+        scale = (96 if cap is None else 40) - math.floor(math.log2(tail))
+    return Grid(aligned(releases, Fraction(step)), 64 - math.floor(math.log2(allowed)), allowed, cap)

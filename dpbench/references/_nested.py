@@ -22,7 +22,7 @@ from fractions import Fraction
 from flint import arb, fmpz_poly
 
 from dpbench.references._enclosure import Ball, ball, bits, outward
-from dpbench.references._lattice import Grid, Measure, anchor, multiply, plan, power, span
+from dpbench.references._lattice import Grid, Measure, anchor, multiply, plan, power
 from dpbench.references._pair import Pair
 
 POINTS = 12  # of the Lagrange interpolation
@@ -70,7 +70,9 @@ def _once(releases: Sequence[tuple[Pair, int]], epsilon: Fraction, grid: Grid) -
 
 def _nodes_per_sigma(pair: Pair, grid: Grid) -> int:
     """At least 8, and so many that the losses of neighbouring nodes are at most about 4 steps apart, up to 4000."""
-    steepest = 1.0 if pair.rate == 1 else -math.expm1(-span(pair, grid.tail)[1])  # dL/dx is this / σ², at the far end
+    steepest = (
+        1.0 if pair.rate == 1 else -math.expm1(-max(abs(y) for y in pair.span(grid.tail)))
+    )  # dL/dx is this / σ², at the far end
     return min(4000, max(8, math.ceil(steepest / (math.sqrt(pair.variance) * 4 * float(grid.step)))))
 
 

@@ -27,19 +27,18 @@ q = 1: that is where the loss of a rarely sampled record is concentrated, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
-from typing import Literal
 
 from flint import arb
 
-from dpbench.references._enclosure import Ball, Enclosure, ball, bits, outward
+from dpbench.references import _quadrature
+from dpbench.references._enclosure import Ball, ball
+from dpbench.references._release import Direction, Hinge
 
-Direction = Literal["remove", "add"]
-DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
-MAXIMAL_BITS = 1 << 14
-Hinge = Callable[[Ball], tuple[Ball, Ball] | None]
+COARSENING = 4  # cells may grow to 1/COARSENING of the growth of the loss's own scale
 
 
 @dataclass(frozen=True)
@@ -88,21 +87,79 @@ class Pair:
 
         return remove if self.direction == "remove" else add
 
+    def span(self, tail: float) -> tuple[float, float]:
+        """From where the noise is `tail` unlikely to be below 0 to where it is so above 1, as losses."""
+        q, variance = float(self.rate), float(self.variance)
+        reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
+        low, high = (
+            from_anchor(q, exponent)
+            for exponent in ((-1 - 2 * reach) / (2 * variance), (1 + 2 * reach) / (2 * variance))  # log r
+        )
+        return (low, high) if self.direction == "remove" else (-high, -low)
 
-def hinge_enclosure(pair: Pair, epsilon: Fraction, digits: int) -> Enclosure:
-    """An enclosure of δ(ε) of one release with at least so many correct digits; it raises the precision as needed.
+    def spread(self, y: float) -> float:
+        """dL / d log r at y, over what it is at r = 1, over COARSENING."""
+        return spread(float(self.rate), y)
 
-    Raises ArithmeticError when 16384 bits are not enough.
-    """
-    method = "Arb balls, half line of the likelihood ratio"
-    precision = 64 + int(3.33 * digits)
-    while precision <= MAXIMAL_BITS:
-        with bits(precision):
-            found = pair.hinge()(ball(epsilon) - pair.anchor())
-            if found is not None and found[0].is_finite():
-                height = found[0].nonnegative_part()
-                tiny = arb(10) ** -6000
-                if height.is_exact() or height.rel_accuracy_bits() > 3.33 * digits + 4 or height < tiny:
-                    return outward(height, height, digits + 5, method)
-        precision *= 2
-    raise ArithmeticError(f"epsilon = {float(epsilon)!r}: {MAXIMAL_BITS} bits do not give {digits} digits for {pair}")
+    def log_density(self, y: float) -> float:
+        """Of x = σ² log r + 1/2 with log r at this loss, a normal density, times dx/dy."""
+        q, variance = float(self.rate), float(self.variance)
+        sign, power = (1, 1) if self.direction == "remove" else (-1, 2)
+        if q == 1:
+            return -((variance * sign * y + 0.5) ** 2) / (2 * variance) - power * y
+        if y == 0:
+            return -math.inf
+        size = abs(y)
+        log_growth = size if size > 30 else math.log(math.expm1(size))
+        t = variance * (log_growth + math.log((1 - q) / q)) + 0.5
+        return -t * t / (2 * variance) - math.log(-math.expm1(-size)) - power * y
+
+    def period(self) -> Fraction | None:
+        """No atoms."""
+        return None
+
+
+def from_anchor(q: float, log_ratio: float) -> float:
+    """log(1 − q + q e^{log_ratio}) − log(1 − q), or `log_ratio` for q = 1, in floats."""
+    if q == 1:
+        return log_ratio
+    if log_ratio > 700:
+        return log_ratio + math.log(q / (1 - q))
+    return math.log1p(q / (1 - q) * math.exp(log_ratio))
+
+
+def spread(q: float, y: float) -> float:
+    """How wide cells may be at distance y from the anchor of a release with rate q."""
+    return 1.0 if q == 1 else -math.expm1(-abs(y)) / (COARSENING * q)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The law of one sampled Gaussian: rate q in (0, 1] and variance σ² > 0, exact rationals."""
+
+    rate: Fraction
+    variance: Fraction
+
+    @property
+    def heavy(self) -> bool:
+        """No: normal tails."""
+        return False
+
+    def pair(self, direction: Direction) -> Pair:
+        """(μ, ν) for remove, (ν, μ) for add."""
+        return Pair(self.rate, self.variance, direction)
+
+    def largest_loss(self, direction: Direction) -> Ball | None:
+        """−log(1−q) for add, since ν ≤ μ / (1−q)."""
+        return None if direction == "remove" or self.rate == 1 else -ball(1 - self.rate).log()
+
+    def quadrature(self, direction: Direction, epsilon: Fraction, digits: int) -> Decimal:
+        """∫ (p − e^ε q)₊ dx."""
+        return _quadrature.hockey_stick(self._densities(), direction, epsilon, digits)
+
+    def renyi(self, direction: Direction, order: Fraction, digits: int) -> Decimal:
+        """log ∫ p^α q^{1−α} dx / (α − 1)."""
+        return _quadrature.renyi(self._densities(), direction, order, digits)
+
+    def _densities(self) -> _quadrature.Mixtures:
+        return _quadrature.Mixtures(((0, 1 - self.rate), (1, self.rate)), ((0, Fraction(1)),), self.variance)

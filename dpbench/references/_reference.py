@@ -1,8 +1,9 @@
 """What every reference offers: enclosures of δ(ε) and ε(δ), and the Rényi divergence, of events and compositions.
 
-A reference file says which events it covers and how each is a sampled Gaussian; the work is done by `_pair` (one
-release, Arb), `_quadrature` (one release, mpmath) and `_lattice` (compositions). For add-or-remove neighbours δ is the
-larger of the two whole compositions' δ, all releases in the same direction: the record is there in all or in none.
+A reference file says which events it covers and which law each has (`_release.Law`); the work is done by the law's pair
+(one release, Arb), its quadrature (one release, mpmath), a closed form where a file has one, and `_lattice` (other
+compositions). For add-or-remove neighbours δ is the larger of the two whole compositions' δ, all releases in the same
+direction: the record is there in all or in none.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Literal
 from flint import arb
 
 from dpbench.events import Composition, Event
-from dpbench.references import _lattice, _quadrature
-from dpbench.references._enclosure import Enclosure, Real, ball, between, bits, largest, outward, rational
+from dpbench.references import _lattice
+from dpbench.references._enclosure import Ball, Enclosure, Real, ball, between, bits, largest, outward, rational
 from dpbench.references._nested import Estimated, nested_quadrature
-from dpbench.references._pair import DIRECTIONS, Direction, Pair, hinge_enclosure
+from dpbench.references._pair import Pair
+from dpbench.references._release import DIRECTIONS, Directed, Direction, Law, Releases, hinge_enclosure
 
 Subject = Event | Composition | tuple[Event, int]
 Which = Literal["both", "remove", "add"]
+Closed = Callable[[Fraction, int], Enclosure]  # δ at an exact ε, to so many digits
 CELLS = 1 << 16  # of the composed loss: some seconds for both directions of a thousand steps
-Release = tuple[Fraction, Fraction, int]  # rate q, variance σ², count
+HEAVY_EPSILON = 40  # the largest ε that a curve of losses with heavy tails is made for, unless told
 
 
 def parts(subject: Subject) -> tuple[tuple[Event, int], ...]:
@@ -50,7 +53,7 @@ def directions(which: str) -> tuple[Direction, ...]:
 class _Side:
     """One direction of a composition: its releases, its grid and what lies below and above it."""
 
-    releases: tuple[tuple[Pair, int], ...]
+    releases: tuple[tuple[Directed, int], ...]
     grid: _lattice.Grid
     lower: _lattice.Profile
     upper: _lattice.Profile
@@ -63,7 +66,7 @@ class _Side:
         return outward(low, high, 20, f"lattice between two discrete releases, step {step:.3g}, exact convolution")
 
 
-def _side(releases: tuple[tuple[Pair, int], ...], grid: _lattice.Grid) -> _Side:
+def _side(releases: tuple[tuple[Directed, int], ...], grid: _lattice.Grid) -> _Side:
     measures = [_lattice.compose(releases, grid, side) for side in ("lower", "upper")]
     with bits(grid.scale + 64):
         lower, upper = (_lattice.profile(measure, grid) for measure in measures)
@@ -72,13 +75,14 @@ def _side(releases: tuple[tuple[Pair, int], ...], grid: _lattice.Grid) -> _Side:
 
 @dataclass(frozen=True)
 class Curve:
-    """δ(ε) of one composition for many ε: its releases and, where there is more than one, the lattice's sums."""
+    """δ(ε) of one composition for many ε: its releases and, where no closed form is known, the lattice's sums."""
 
-    releases: tuple[Release, ...]
+    releases: Releases
     sides: Mapping[Direction, _Side]
+    closed: Mapping[Direction, Closed]
 
     def delta(self, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Enclosure:
-        """An enclosure of δ(ε); `digits` matters where there is one release or none.
+        """An enclosure of δ(ε); `digits` matters where there is one release, none, or a closed form.
 
         Raises ValueError for an ε that is not finite or a direction that is not known.
         """
@@ -90,41 +94,50 @@ class Curve:
             with bits(64 + 4 * digits):
                 value = 1 - ball(epsilon).exp() if epsilon < 0 else arb(0)
                 return outward(value, value, digits + 5, "both distributions are the same")
-        if direction == "add" and _beyond_add(self.releases, epsilon):
-            return Enclosure(Decimal(0), Decimal(0), "no loss in the direction add reaches epsilon")
-        if sum(count for _, _, count in self.releases) > 1:
+        if _beyond(self.releases, epsilon, direction):
+            return Enclosure(Decimal(0), Decimal(0), f"no loss in the direction {direction} reaches epsilon")
+        if direction in self.closed:
+            return self.closed[direction](epsilon, digits)
+        if sum(count for _, count in self.releases) > 1:
             if direction not in self.sides:
                 raise ValueError(f"direction = {direction!r}: expected {', '.join(self.sides)}, made for this curve")
             return self.sides[direction].delta(epsilon)
-        rate, variance, _ = self.releases[0]
-        return hinge_enclosure(Pair(rate, variance, direction), epsilon, digits)
+        return hinge_enclosure(self.releases[0][0].pair(direction), epsilon, digits)
 
     def epsilon(self, delta: Real, digits: int = 12, *, direction: Which = "both") -> Enclosure:
         """An enclosure of the smallest ε >= 0 with δ(ε) <= delta, by bisection of the ends of δ's enclosures.
 
-        δ decreases in ε, so lower end(δ(ε)) > delta proves that ε is too small, and upper end(δ(ε)) <= delta that it
-        is large enough. The ends are bisected to so many digits. Raises ValueError unless 0 < delta < 1, and
-        ArithmeticError when δ's enclosures never get below delta.
+        Raises ValueError unless 0 < delta < 1, and ArithmeticError when δ's enclosures never get below delta.
         """
-        target = rational("delta", delta)
-        if not 0 < target < 1:
-            raise ValueError(f"delta = {delta!r}: expected a number above 0 and below 1")
-
-        def enclosed(epsilon: Fraction) -> Enclosure:
-            return self.delta(epsilon, digits + 5, direction=direction)
-
-        method = f"bisection of δ(ε); {enclosed(Fraction(0)).method}"
-        below, _ = _boundary(lambda epsilon: Fraction(enclosed(epsilon).lower) > target, digits)
-        _, above = _boundary(lambda epsilon: Fraction(enclosed(epsilon).upper) > target, digits)
-        return between(below, above, digits + 5, method)
+        return inverse(lambda epsilon: self.delta(epsilon, digits + 5, direction=direction), delta, digits)
 
 
-def _beyond_add(releases: tuple[Release, ...], epsilon: Fraction) -> bool:
-    """Whether ε is certainly at or beyond the largest loss −Σ T log(1−q) of the direction add, where δ is 0."""
-    if any(rate == 1 for rate, _, _ in releases):
-        return False
+def inverse(enclosed: Callable[[Fraction], Enclosure], delta: Real, digits: int) -> Enclosure:
+    """An enclosure of the smallest ε >= 0 with δ(ε) <= delta, from enclosures of δ.
+
+    δ decreases in ε, so lower end(δ(ε)) > delta proves that ε is too small, and upper end(δ(ε)) <= delta that it is
+    large enough. The ends are bisected to so many digits. Raises ValueError unless 0 < delta < 1, and
+    ArithmeticError when δ's enclosures never get below delta.
+    """
+    target = rational("delta", delta)
+    if not 0 < target < 1:
+        raise ValueError(f"delta = {delta!r}: expected a number above 0 and below 1")
+    method = f"bisection of δ(ε); {enclosed(Fraction(0)).method}"
+    below, _ = _boundary(lambda epsilon: Fraction(enclosed(epsilon).lower) > target, digits)
+    _, above = _boundary(lambda epsilon: Fraction(enclosed(epsilon).upper) > target, digits)
+    return between(below, above, digits + 5, method)
+
+
+def _beyond(releases: Releases, epsilon: Fraction, direction: Direction) -> bool:
+    """Whether ε is certainly at or beyond the largest loss, where δ is 0."""
     with bits(128):
-        return bool(ball(epsilon) >= -sum((count * ball(1 - rate).log() for rate, _, count in releases), arb(0)))
+        total: Ball = arb(0)
+        for law, count in releases:
+            most = law.largest_loss(direction)
+            if most is None:
+                return False
+            total += count * most
+        return bool(ball(epsilon) >= total)
 
 
 def _boundary(too_small: Callable[[Fraction], bool], digits: int) -> tuple[Fraction, Fraction]:
@@ -143,47 +156,60 @@ def _boundary(too_small: Callable[[Fraction], bool], digits: int) -> tuple[Fract
 
 
 def make_curve(
-    releases: tuple[Release, ...],
+    releases: Releases,
     *,
     cells: int,
     epsilon: Real | None = None,
     smallest: float | None = None,
+    largest_epsilon: Real | None = None,
     direction: Which = "both",
     refine: int = 0,
+    close: Callable[[Releases, Direction], Closed | None] | None = None,
 ) -> Curve:
-    """The curve of a composition; see `Reference.curve`. One release or none needs no lattice."""
+    """The curve of a composition; see `Reference.curve`. One release or none, or a closed form, needs no lattice."""
     ways = directions(direction)
     if cells < 64:
         raise ValueError(f"cells = {cells!r}: expected a whole number, 64 or more")
-    if sum(count for _, _, count in releases) < 2:
-        return Curve(releases, {})
+    if sum(count for _, count in releases) < 2:
+        return Curve(releases, {}, {})
     sides: dict[Direction, _Side] = {}
+    closed: dict[Direction, Closed] = {}
     at = None if epsilon is None else rational("epsilon", epsilon)
+    cap = None
+    if any(law.heavy for law, _ in releases):
+        cap = rational("largest_epsilon", HEAVY_EPSILON if largest_epsilon is None else largest_epsilon)
+        cap = cap if at is None else max(Fraction(0), at)
     for way in ways:
-        if way == "add" and at is not None and _beyond_add(releases, at):
+        if at is not None and _beyond(releases, at, way):
             continue
-        pairs = tuple((Pair(rate, variance, way), count) for rate, variance, count in releases)
-        grid = _lattice.plan(pairs, cells, at, smallest)
+        known = close(releases, way) if close else None
+        if known:
+            closed[way] = known
+            continue
+        pairs = tuple((law.pair(way), count) for law, count in releases)
+        grid = _lattice.plan(pairs, cells, at, smallest, largest=cap)
         sides[way] = _side(pairs, replace(grid, step=grid.step / 2**refine))
-    return Curve(releases, sides)
+    return Curve(releases, sides, closed)
 
 
 @dataclass(frozen=True)
 class Reference:
     """One event's reference. A subject is an event, an event with a count, or a composition of covered events.
 
-    `releases` turns a subject into sampled Gaussians with counts; it raises ValueError for what is not covered.
+    `releases` turns a subject into laws with counts; it raises ValueError for what is not covered. `close` gives δ of
+    a composition in closed form, or None where it has none.
     """
 
     event: str
-    releases: Callable[[Subject], tuple[Release, ...]]
+    releases: Callable[[Subject], Releases]
+    close: Callable[[Releases, Direction], Closed | None] | None = None
 
     def delta(
         self, subject: Subject, epsilon: Real, digits: int = 30, *, direction: Which = "both", cells: int = CELLS
     ) -> Enclosure:
         """An enclosure of δ(ε), the larger of both directions unless one is named; ε is any finite number.
 
-        One release: closed form in Arb, `digits` significant digits. More: a lattice with about `cells` cells over
+        One release, or a closed form: `digits` significant digits. More: a lattice with about `cells` cells over
         the range of the composed loss; the relative width falls by about 4 when `cells` is doubled. Raises
         ValueError for what the reference does not cover.
 
@@ -193,14 +219,16 @@ class Reference:
         Decimal('2.214519014E-7')
 
         """
-        found = make_curve(self.releases(subject), cells=cells, epsilon=epsilon, direction=direction)
+        found = make_curve(self.releases(subject), cells=cells, epsilon=epsilon, direction=direction, close=self.close)
         return found.delta(epsilon, digits, direction=direction)
 
     def epsilon(
         self, subject: Subject, delta: Real, digits: int = 12, *, direction: Which = "both", cells: int = CELLS
     ) -> Enclosure:
         """An enclosure of the smallest ε >= 0 with δ(ε) <= delta; raises ValueError unless 0 < delta < 1."""
-        found = make_curve(self.releases(subject), cells=cells, smallest=float(delta), direction=direction)
+        found = make_curve(
+            self.releases(subject), cells=cells, smallest=float(delta), direction=direction, close=self.close
+        )
         return found.epsilon(delta, digits, direction=direction)
 
     def curve(
@@ -208,13 +236,24 @@ class Reference:
         subject: Subject,
         *,
         smallest: float = 1e-10,
+        largest_epsilon: Real | None = None,
         direction: Which = "both",
         cells: int = CELLS,
         refine: int = 0,
     ) -> Curve:
-        """All of δ(ε) at once, its tails cut for a δ of size `smallest`; `refine` halves the step so many times."""
-        releases = self.releases(subject)
-        return make_curve(releases, cells=cells, smallest=smallest, direction=direction, refine=refine)
+        """All of δ(ε) at once, its tails cut for a δ of size `smallest`; `refine` halves the step so many times.
+
+        Where a loss has a heavy tail, the enclosures are narrow up to `largest_epsilon` only (40 unless given).
+        """
+        return make_curve(
+            self.releases(subject),
+            cells=cells,
+            smallest=smallest,
+            largest_epsilon=largest_epsilon,
+            direction=direction,
+            refine=refine,
+            close=self.close,
+        )
 
     def estimate(
         self, subject: Subject, epsilon: Real, *, direction: Which = "both", cells: int = 1 << 14
@@ -226,36 +265,35 @@ class Reference:
         releases, exact = self.releases(subject), rational("epsilon", epsilon)
         found: list[Estimated] = []
         for way in directions(direction):
-            if sum(count for _, _, count in releases) < 2 or (way == "add" and _beyond_add(releases, exact)):
+            pairs = tuple((pair, count) for law, count in releases if isinstance(pair := law.pair(way), Pair))
+            if sum(count for _, count in releases) < 2 or _beyond(releases, exact, way):
                 known = self.delta(subject, epsilon, 25, direction=way)
                 found.append(Estimated(known.lower, float(known.upper - known.lower), known.method))
+            elif len(pairs) < len(releases):
+                raise ValueError(f"event = {self.event!r}: expected sampled Gaussians; there is no estimate for others")
             else:
-                pairs = tuple((Pair(rate, variance, way), count) for rate, variance, count in releases)
                 found.append(nested_quadrature(pairs, exact, cells))
         return max(found, key=lambda item: item.value)
 
     def quadrature(self, event: Event, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Decimal:
-        """δ(ε) of one release by mpmath's quadrature of the densities, to `digits` significant digits.
+        """δ(ε) of one release by mpmath from its densities, to `digits` significant digits.
 
         Not rigorous: two sets of panels must agree, else ArithmeticError. ValueError unless the event adds noise that
         is finite and samples at a rate above 0.
         """
-        return max(
-            _quadrature.hockey_stick(rate, variance, way, rational("epsilon", epsilon), digits)
-            for rate, variance in [self._single(event)]
-            for way in directions(direction)
-        )
+        law, exact = self._single(event), rational("epsilon", epsilon)
+        return max(law.quadrature(way, exact, digits) for way in directions(direction))
 
     def renyi(self, event: Event, order: Real, digits: int = 25, *, direction: Which = "both") -> Decimal:
-        """The Rényi divergence of order α > 1 of one release by mpmath's quadrature; not rigorous, as `quadrature`."""
+        """The Rényi divergence of order α > 1 of one release by mpmath, infinite where it is; not rigorous."""
         exact = rational("order", order)
         if not exact > 1:
             raise ValueError(f"order = {order!r}: expected a number above 1")
-        rate, variance = self._single(event)
-        return max(_quadrature.renyi(rate, variance, way, exact, digits) for way in directions(direction))
+        law = self._single(event)
+        return max(law.renyi(way, exact, digits) for way in directions(direction))
 
-    def _single(self, event: Event) -> tuple[Fraction, Fraction]:
+    def _single(self, event: Event) -> Law:
         releases = self.releases(event)
         if not releases:
             raise ValueError(f"event = {event!r}: expected one that tells its two distributions apart")
-        return releases[0][:2]
+        return releases[0][0]

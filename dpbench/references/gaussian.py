@@ -18,10 +18,12 @@ import math
 from fractions import Fraction
 
 from dpbench.events import Gaussian
-from dpbench.references._reference import Reference, Release, Subject, parts
+from dpbench.references._pair import Sampled
+from dpbench.references._reference import Reference, Subject, parts
+from dpbench.references._release import Releases
 
 
-def _releases(subject: Subject) -> tuple[Release, ...]:
+def _releases(subject: Subject) -> Releases:
     precision = Fraction(0)  # Σ 1/σ²
     neighbours: set[str] = set()
     for event, count in parts(subject):
@@ -32,7 +34,7 @@ def _releases(subject: Subject) -> tuple[Release, ...]:
             precision += count / Fraction(event.noise_multiplier) ** 2
     if len(neighbours) > 1:
         raise ValueError(f"adjacency = {', '.join(sorted(neighbours))}: expected the same for all releases")
-    return ((Fraction(1), 1 / precision, 1),) if precision else ()
+    return ((Sampled(Fraction(1), 1 / precision), 1),) if precision else ()
 
 
 reference = Reference("Gaussian", _releases)

@@ -18,24 +18,29 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from dpbench.events import Gaussian, SampledGaussian
-from dpbench.references._reference import Reference, Release, Subject, parts
+from dpbench.events import Event, Gaussian, SampledGaussian
+from dpbench.references._pair import Sampled
+from dpbench.references._reference import Reference, Subject, parts
+from dpbench.references._release import Releases, counted
 
 
-def _releases(subject: Subject) -> tuple[Release, ...]:
-    counts: dict[tuple[Fraction, Fraction], int] = {}
-    for event, count in parts(subject):
-        if not isinstance(event, SampledGaussian | Gaussian):
-            raise ValueError(f"event = {event!r}: expected a SampledGaussian or a Gaussian")
-        if event.adjacency != "add_or_remove":
-            raise ValueError(f"adjacency = {event.adjacency!r}: expected add_or_remove")
-        if isinstance(event, SampledGaussian) and event.sampler != "poisson":
-            raise ValueError(f"sampler = {event.sampler!r}: expected poisson")
-        rate = Fraction(event.sampling_rate) if isinstance(event, SampledGaussian) else Fraction(1)
-        if rate and count and math.isfinite(event.noise_multiplier):
-            key = (rate, Fraction(event.noise_multiplier) ** 2)
-            counts[key] = counts.get(key, 0) + count
-    return tuple((rate, variance, count) for (rate, variance), count in counts.items())
+def law(event: Event) -> Sampled | None:
+    """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
+    if not isinstance(event, SampledGaussian | Gaussian):
+        raise ValueError(f"event = {event!r}: expected a SampledGaussian or a Gaussian")
+    if event.adjacency != "add_or_remove":
+        raise ValueError(f"adjacency = {event.adjacency!r}: expected add_or_remove")
+    if isinstance(event, SampledGaussian) and event.sampler != "poisson":
+        raise ValueError(f"sampler = {event.sampler!r}: expected poisson")
+    rate = Fraction(event.sampling_rate) if isinstance(event, SampledGaussian) else Fraction(1)
+    if not rate or math.isinf(event.noise_multiplier):
+        return None
+    return Sampled(rate, Fraction(event.noise_multiplier) ** 2)
+
+
+def _releases(subject: Subject) -> Releases:
+    laws = ((law(event), count) for event, count in parts(subject))
+    return counted((found, count) for found, count in laws if found)
 
 
 reference = Reference("SampledGaussian", _releases)

@@ -1,69 +1,35 @@
-"""Write the stored table of the sampled Gaussian: `python -m tests.references.make_table OUT.json`.
+"""Write a stored table: `python -m tests.references.make_table NAME OUT.json [OLD.json]`, NAME one of `points.TABLES`.
 
-Every point holds enclosures of δ(ε) by direction, from `dpbench.references.sampled_gaussian` alone; compositions also
-an estimate by nested quadrature, which is no proof. Takes nine minutes of one core.
+Every point holds enclosures of δ(ε) by direction, from the references alone, the regime it belongs to and the error
+that the fast exact accountant is allowed there; compositions of sampled Gaussians also an estimate by nested
+quadrature, which is no proof. Points of OLD with the same composition, ε and cells are taken over with their seconds.
+Each table holds how long it took; all of them take about twenty minutes of one core, the sampled Gaussian half of it.
 """
 
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import flint
 import mpmath
 
-from dpbench.events import Composition, Event, Gaussian, SampledGaussian, to_json
+from dpbench.events import Composition, ConfidentGNMax, to_json
+from dpbench.references import confident_gnmax
 from dpbench.references._enclosure import Enclosure
-from dpbench.references._reference import Curve, Which
-from dpbench.references.sampled_gaussian import reference
+from dpbench.references._reference import Which
+from dpbench.references.sampled_gaussian import reference as sampled
+from tests.references.points import TABLES, Entry, Table, budget, regime
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGITS = 30
-CELLS = 1 << 17
-FINER = {
-    (256 / 60000, 0.7, 10547): 1 << 18,
-    (0.001, 0.6, 1000): 1 << 19,
-    (0.001, 1.0, 60000): 1 << 19,
-}  # else 1 to 10 % wide
 DIRECTIONS: tuple[Which, ...] = ("remove", "add", "both")
-RATES = (1e-7, 1e-3, 0.01, 0.1, 0.5, 0.99, 1.0)
-NOISES = (0.3, 1.0, 10.0, 1000.0)
-SINGLE_DELTAS = (1e-5, 1e-10, 1e-30)  # taken in turn
-FAR = ((1.0, 0.3, 300.0), (0.01, 0.3, 500.0), (0.5, 1.0, 50.0), (1e-7, 1.0, 3.0))  # rate, noise, ε
-REPEATED = (  # rate, noise, count
-    (0.01, 1.0, 2),
-    (0.01, 1.0, 16),
-    (0.01, 1.0, 100),
-    (0.01, 1.0, 1000),
-    (0.01, 1.0, 10000),
-    (256 / 60000, 1.3, 3516),
-    (256 / 60000, 0.7, 10547),
-    (0.1, 1.0, 10),
-    (0.1, 4.0, 1000),
-    (0.5, 20.0, 1000),
-    (0.99, 5.0, 20),
-    (1.0, 2.0, 4),
-    (1.0, 30.0, 1000),
-    (0.02, 2.5, 500),
-    (0.01, 0.3, 10),
-    (0.001, 0.6, 1000),
-    (0.001, 1.0, 60000),
-    (0.01, 1000.0, 10000),
-    (1e-5, 0.5, 10000),
-)
-MIXED: tuple[tuple[tuple[Event, int], ...], ...] = (
-    ((SampledGaussian(0.02, 1.0), 40), (Gaussian(6.0), 3), (SampledGaussian(0.3, 3.0), 5)),
-    ((SampledGaussian(0.01, 1.5), 200), (SampledGaussian(0.01, 1.2), 200), (SampledGaussian(0.01, 1.0), 200)),
-)
-REPEATED_DELTAS = (1e-2, 1e-5, 1e-10)
-ORDERS = (1.5, 2.0, 8.0, 64.0)
-RENYI = ((0.01, 1.0), (256 / 60000, 1.3), (0.5, 0.5), (1e-6, 2.0), (0.1, 100.0), (1.0, 3.0))
 
 
 def _shown(found: Enclosure) -> dict[str, Any]:
@@ -76,74 +42,95 @@ def _shown(found: Enclosure) -> dict[str, Any]:
     }
 
 
-def _point(
-    composition: Composition, epsilon: float, curve: Curve, cells: int = 0, shared: float = 0.0
-) -> dict[str, Any]:
-    """One point; `cells` is the curve's, and `shared` the part of the curve's own seconds that falls on it."""
+def _points(table: Table, entry: Entry) -> list[dict[str, Any]]:
+    """One composition's points; the curve's own seconds are shared out."""
     start = time.perf_counter()
-    single = sum(count for _, count in composition.parts) == 1
-    point: dict[str, Any] = {"composition": to_json(composition), "epsilon": epsilon}
-    for direction in DIRECTIONS:
-        point[direction] = _shown(curve.delta(epsilon, DIGITS, direction=direction))
-    if not single:
-        for direction in DIRECTIONS[:2]:
-            found = reference.estimate(composition, epsilon, direction=direction)
-            point[direction] |= {"estimate": str(found.value), "estimate_error": found.error}
-    point |= {"digits": DIGITS} if single else {"cells": cells}
-    point["seconds"] = round(time.perf_counter() - start + shared, 3)
-    return point
-
-
-def _single_points() -> list[dict[str, Any]]:
+    composition = Composition(entry.parts)
+    single = sum(count for _, count in entry.parts) == 1
+    curve: Any = table.reference.curve(composition, **({} if single else {"cells": entry.cells, **entry.options}))
+    wanted = set(entry.epsilons)
+    for target in entry.deltas:
+        digits = entry.digits or (6 if single else 3)
+        rounded = float(f"{float(curve.epsilon(target, digits).upper):.{digits}g}")
+        wanted |= {rounded} if rounded > 0 else set()
+    shared = (time.perf_counter() - start) / max(1, len(wanted))
     points = []
-    for (rate, noise), target in zip(itertools.product(RATES, NOISES), itertools.cycle(SINGLE_DELTAS), strict=False):
-        event = SampledGaussian(rate, noise)
-        composition, curve = Composition(((event, 1),)), reference.curve(event)
-        points.append(_point(composition, 0.0, curve))
-        middle = float(f"{float(curve.epsilon(target).upper):.6g}")
-        if middle > 0:
-            points.append(_point(composition, middle, curve))
-    for rate, noise, epsilon in FAR:
-        event = SampledGaussian(rate, noise)
-        points.append(_point(Composition(((event, 1),)), epsilon, reference.curve(event)))
-    return points
-
-
-def _repeated_points() -> list[dict[str, Any]]:
-    points = []
-    repeated = [(((SampledGaussian(*key[:2]), key[2]),), FINER.get(key, CELLS)) for key in REPEATED]
-    for parts, cells in (*repeated, *((parts, CELLS) for parts in MIXED)):
-        composition = Composition(parts)
+    for epsilon in sorted(wanted):
         start = time.perf_counter()
-        curve = reference.curve(composition, smallest=min(REPEATED_DELTAS), cells=cells)
-        rounded = (float(f"{float(curve.epsilon(target, 3).upper):.3g}") for target in REPEATED_DELTAS)
-        wanted = sorted({epsilon for epsilon in rounded if epsilon > 0})
-        shared = (time.perf_counter() - start) / max(1, len(wanted))
-        points += [_point(composition, epsilon, curve, cells, shared) for epsilon in wanted]
+        point: dict[str, Any] = {"composition": to_json(composition), "epsilon": epsilon}
+        found = {way: curve.delta(epsilon, DIGITS, direction=way) for way in DIRECTIONS}
+        point |= {way: _shown(found[way]) for way in DIRECTIONS}
+        if table.reference is sampled and not single:
+            for way in DIRECTIONS[:2]:
+                value = sampled.estimate(composition, epsilon, direction=way)
+                point[way] |= {"estimate": str(value.value), "estimate_error": value.error}
+        point |= {"digits": DIGITS} if single else {"cells": entry.cells}
+        point["seconds"] = round(time.perf_counter() - start + shared, 3)
+        points.append(_judged(point))
     return points
 
 
-def _renyi_points() -> list[dict[str, Any]]:
+def _judged(point: dict[str, Any]) -> dict[str, Any]:
+    return point | {"regime": regime(point), "budget": budget(point)}
+
+
+def _kept(old: Sequence[dict[str, Any]], entry: Entry) -> list[dict[str, Any]]:
+    """The old points of this entry, if there are as many as it asks for, made with as many cells; else none."""
+    composition = to_json(Composition(entry.parts))
+    found = [_judged(point) for point in old if point["composition"] == composition]
+    same = all(point.get("cells", entry.cells) == entry.cells for point in found)
+    if entry.deltas:
+        return found if same and len(found) >= len(entry.epsilons) + 1 else []
+    listed = [point for point in found if point["epsilon"] in entry.epsilons]
+    return listed if same and len(listed) == len(entry.epsilons) else []
+
+
+def _renyi(table: Table) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
-    ways: tuple[Which, ...] = DIRECTIONS[:2]
-    for (rate, noise), order in itertools.product(RENYI, ORDERS):
-        event, start = SampledGaussian(rate, noise), time.perf_counter()
-        values = {way: str(reference.renyi(event, order, direction=way)) for way in ways}
+    for event, orders in table.renyi:
+        for order in orders:
+            start = time.perf_counter()
+            values = {way: str(table.reference.renyi(event, order, 20, direction=way)) for way in DIRECTIONS[:2]}
+            points.append(
+                {"event": to_json(Composition(((event, 1),)))["parts"][0], "order": order}
+                | values
+                | {"digits": 20, "seconds": round(time.perf_counter() - start, 3)}
+            )
+    return points
+
+
+def _votes(events: Sequence[ConfidentGNMax]) -> list[dict[str, Any]]:
+    """The outcomes' probabilities, and the divergences from the worst neighbour, of queries whose votes are given."""
+    points: list[dict[str, Any]] = []
+    for event in events:
+        start = time.perf_counter()
+        found = [str(value) for value in confident_gnmax.outcomes(event, 20)]
+        worst = {str(order): str(confident_gnmax.divergence(event, order, 15)) for order in (2, 8, 32)}
         points.append(
-            {"event": to_json(Composition(((event, 1),)))["parts"][0], "order": order}
-            | values
-            | {"digits": 25, "seconds": round(time.perf_counter() - start, 3)}
+            {"event": to_json(Composition(((event, 1),)))["parts"][0], "outcomes": found, "divergence": worst}
+            | {"digits": 15, "seconds": round(time.perf_counter() - start, 3)}
         )
     return points
 
 
-def make() -> dict[str, Any]:
+def make(name: str, old: dict[str, Any] | None = None) -> dict[str, Any]:
     """The whole table as plain data."""
-    start = time.perf_counter()
-    table = {
+    table = TABLES[name]
+    points: list[dict[str, Any]] = []
+    known: set[tuple[str, float]] = set()
+    for entry in table.entries:
+        found = (_kept(old["points"], entry) if old else []) or _points(table, entry)
+        for point in found:
+            key = (json.dumps(point["composition"]), point["epsilon"])
+            if key not in known:
+                known.add(key)
+                points.append(point)
+    made: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "type": "reference_table",
-        "event": reference.event,
+        "reference": name,
+        "event": table.reference.event,
+        "generator": "tests/references/make_table.py",
         "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {
             "python": platform.python_version(),
@@ -151,13 +138,20 @@ def make() -> dict[str, Any]:
             "flint": flint.__FLINT_VERSION__,
             "mpmath": mpmath.__version__,
         },
-        "points": _single_points() + _repeated_points(),
-        "renyi": _renyi_points(),
+        "points": points,
+        "renyi": old["renyi"] if old and old["renyi"] else _renyi(table),
     }
-    return table | {"seconds": round(time.perf_counter() - start, 1)}
+    if table.votes:
+        made["votes"] = _votes(table.votes)
+    seconds = sum(point["seconds"] for key in ("points", "renyi", "votes") for point in made.get(key, []))
+    return made | {"seconds": round(seconds, 1)}
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m tests.references.make_table OUT.json")
-    Path(sys.argv[1]).write_text(json.dumps(make(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in TABLES:
+        sys.exit(
+            f"usage: python -m tests.references.make_table NAME OUT.json [OLD.json], NAME one of {', '.join(TABLES)}"
+        )
+    before = json.loads(Path(sys.argv[3]).read_text(encoding="utf-8")) if len(sys.argv) == 4 else None
+    text = json.dumps(make(sys.argv[1], before), indent=1, ensure_ascii=False)
+    Path(sys.argv[2]).write_text(text + "\n", encoding="utf-8")

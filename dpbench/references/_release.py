@@ -1,0 +1,107 @@
+"""What a release has to offer to be enclosed: its hockey-stick curve, and where its loss lies.
+
+A *law* is one release as data, independent of the direction; `law.pair(direction)` is the pair (P, Q) in one
+direction. The lattice (`_lattice.py`) needs of a pair only its hinge H(a) = E_Q (X − a)₊ in Arb balls, everything else
+here decides how wide an enclosure gets and may be rough. Losses are measured from the pair's *anchor*: L = anchor + y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal, Protocol
+
+from flint import arb
+
+from dpbench.references._enclosure import Ball, Enclosure, ball, bits, outward
+
+Direction = Literal["remove", "add"]
+DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
+MAXIMAL_BITS = 1 << 14
+Hinge = Callable[[Ball], tuple[Ball, Ball] | None]
+
+
+class Directed(Protocol):
+    """The pair (P, Q) of one release in one direction."""
+
+    def anchor(self) -> Ball:
+        """The loss from which y is measured, as a ball at the working precision."""
+
+    def hinge(self) -> Hinge:
+        """The function y -> balls around H(a) and a slope of H there, a = e^{anchor + y}; None where y is undecided.
+
+        The line through the two balls must lie below H everywhere (a tangent, or a subgradient at a kink).
+        """
+
+    def span(self, tail: float, /) -> tuple[float, float]:
+        """Two y, the lower first, between which the loss lies but for a probability of about `tail`."""
+
+    def spread(self, y: float, /) -> float:
+        """How many steps wide a cell at y may be, compared to where the loss is densest."""
+
+    def log_density(self, y: float, /) -> float:
+        """log of the density of X at a = e^{anchor + y} under Q, up to a constant; 0 where nothing is known."""
+
+    def period(self) -> Fraction | None:
+        """A distance between atoms which the lattice's step should divide; None without atoms."""
+
+
+class Law(Hashable, Protocol):
+    """One release as data."""
+
+    @property
+    def heavy(self) -> bool:
+        """Whether the loss has so heavy a tail that a composition has to be capped above the ε asked for."""
+
+    def pair(self, direction: Direction, /) -> Directed:
+        """The pair in one direction."""
+
+    def largest_loss(self, direction: Direction, /) -> Ball | None:
+        """A number that the loss certainly never exceeds, as a ball at the working precision; None without one."""
+
+    def quadrature(self, direction: Direction, epsilon: Fraction, digits: int, /) -> Decimal:
+        """δ(ε) by mpmath, from the densities."""
+
+    def renyi(self, direction: Direction, order: Fraction, digits: int, /) -> Decimal:
+        """The Rényi divergence by mpmath; infinite where it is."""
+
+
+Releases = tuple[tuple[Law, int], ...]
+
+
+def counted(releases: Iterable[tuple[Law, int]]) -> Releases:
+    """Equal laws together, their counts added; counts of 0 are left out."""
+    counts: dict[Law, int] = {}
+    for law, count in releases:
+        if count:
+            counts[law] = counts.get(law, 0) + count
+    return tuple(counts.items())
+
+
+def refined(method: str, digits: int, at_precision: Callable[[], Ball | None]) -> Enclosure:
+    """A number >= 0 to so many digits: computed with more and more bits until its ball is narrow enough.
+
+    Numbers below 10^−6000 count as narrow. Raises ArithmeticError when 16384 bits are not enough.
+    """
+    precision = 64 + int(3.33 * digits)
+    while precision <= MAXIMAL_BITS:
+        with bits(precision):
+            found = at_precision()
+            if found is not None and found.is_finite():
+                height = found.nonnegative_part()
+                tiny = arb(10) ** -6000
+                if height.is_exact() or height.rel_accuracy_bits() > 3.33 * digits + 4 or height < tiny:
+                    return outward(height, height, digits + 5, method)
+        precision *= 2
+    raise ArithmeticError(f"{method}: {MAXIMAL_BITS} bits do not give {digits} digits")
+
+
+def hinge_enclosure(pair: Directed, epsilon: Fraction, digits: int) -> Enclosure:
+    """An enclosure of δ(ε) of one release with at least so many correct digits; it raises the precision as needed."""
+
+    def at_precision() -> Ball | None:
+        found = pair.hinge()(ball(epsilon) - pair.anchor())
+        return None if found is None else found[0]
+
+    return refined("Arb balls, half line of the likelihood ratio", digits, at_precision)
