@@ -1,0 +1,90 @@
+"""From balls to numbers that people read, always rounded outwards; and back from doubles, exactly."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+from flint import arb, ctx, fmpq
+
+
+@contextmanager
+def working_bits(bits: int) -> Iterator[None]:
+    """Arb's precision within a `with`, restored afterwards."""
+    saved = ctx.prec
+    ctx.prec = bits
+    try:
+        yield
+    finally:
+        ctx.prec = saved
+
+
+def ends(ball: Any) -> tuple[Fraction, Fraction]:
+    """The two ends of a finite ball, or numbers just outside of them, as fractions.
+
+    >>> ends(arb(0.5))
+    (Fraction(1, 2), Fraction(1, 2))
+    """
+    with working_bits(max(ctx.prec, 4096)):  # lower() and upper() round outwards to the bits in force
+        return _fraction(ball.lower()), _fraction(ball.upper())
+
+
+def _fraction(exact: Any) -> Fraction:
+    mantissa, exponent = (int(part) for part in exact.man_exp())
+    return Fraction(mantissa) * Fraction(2) ** exponent
+
+
+def ball_of(value: Fraction) -> Any:
+    """The ball of a fraction in the bits now in force."""
+    return arb(fmpq(value.numerator, value.denominator))
+
+
+def log_fraction(value: Fraction) -> float:
+    """log of a positive fraction in doubles, whatever its size.
+
+    >>> round(log_fraction(Fraction(1, 10**400)) / math.log(10))
+    -400
+    """
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def float_below(value: Fraction) -> float:
+    """The greatest double that is not above the fraction.
+
+    >>> float_below(Fraction(1, 10)) <= Fraction(1, 10)
+    True
+    """
+    found = _nearest(value)
+    return found if found <= value else math.nextafter(found, -math.inf)
+
+
+def float_above(value: Fraction) -> float:
+    """The smallest double that is not below the fraction."""
+    return 0.0 - float_below(-value)
+
+
+def _nearest(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def text(value: Fraction, digits: int, up: bool) -> str:
+    """The fraction in decimals, `digits` significant ones, rounded up or down.
+
+    >>> text(Fraction(2, 3), 4, up=True), text(Fraction(2, 3), 4, up=False)
+    ('0.6667', '0.6666')
+    """
+    context = decimal.Context(
+        prec=digits,
+        rounding=decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR,
+        Emin=decimal.MIN_EMIN,
+        Emax=decimal.MAX_EMAX,
+    )
+    exact = decimal.Context(prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+    return str(context.divide(exact.create_decimal(value.numerator), exact.create_decimal(value.denominator)))
