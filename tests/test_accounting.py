@@ -1,4 +1,4 @@
-"""Accounting: composition, the Rényi and the central-limit accountant against their definitions, and `account`."""
+"""Accounting: the central-limit accountant against its definition, what it shares with `rdp`, and `account`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accounting import Accountant, Estimate, Guarantee, No, Yes, load_accountant, steps_from_epochs
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event, Gaussian, SampledGaussian
+from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 
 noises = st.floats(0.3, 1000.0)
 rates = st.floats(1e-7, 1.0)
@@ -35,138 +35,6 @@ both = pytest.mark.parametrize("accountant", [rdp.accountant, gdp_clt.accountant
 
 def times(event: Event, count: int) -> Composition:
     return Composition(((event, count),))
-
-
-def renyi_log_moments(rate: float, noise: float, order: int) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """log A_α and log B_α from the definition of the Rényi divergence, integrated with 50 digits.
-
-    A = ∫ p (m/p)^α for remove and B = ∫ m (p/m)^α for add, p = N(0, σ²), m = (1−q) p + q N(1, σ²). The trapezoidal
-    sum of an analytic function converges like e^(−2πd/h), with d the height of the nearest singularity: A has none
-    and falls off like a Gaussian (error e^(−2π²σ²/h²)), B's stand where m = 0, at height πσ². With
-    h = min(σ/3, πσ²/20) both errors are below e^−125 = 1e-54. Whatever q, the integrands peak between −α (add, q near
-    1) and α (remove), and 17σ beyond they have fallen by e^−144 = 1e-62.
-    """
-    with mpmath.workdps(60):
-        q, s = mpmath.mpf(rate), mpmath.mpf(noise)
-        step = min(s / 3, mpmath.pi * s**2 / 20)
-        add = remove = mpmath.mpf(0)
-        reach = math.ceil((order + 17 * s) / step)
-        for k in range(-reach, reach + 1):
-            x = k * step
-            density = mpmath.exp(-(x**2) / (2 * s**2))
-            ratio = 1 - q + q * mpmath.exp((2 * x - 1) / (2 * s**2))
-            remove += density * ratio**order
-            add += density * ratio ** (1 - order)
-        scale = step / (s * mpmath.sqrt(2 * mpmath.pi))
-        return mpmath.log(scale * remove), mpmath.log(scale * add)
-
-
-LEAVES = [
-    (rate, noise, order)
-    for rate, noise in ((256 / 60000, 1.3), (1e-7, 0.8), (0.1, 0.3), (0.5, 2.0), (0.01, 20.0), (0.999, 1.0))
-    for order in (2, 3, 8, 40)
-]
-
-
-class TestRenyi:
-    @pytest.mark.parametrize(("rate", "noise", "order"), LEAVES)
-    def test_leaf_is_the_larger_divergence_of_both_directions(self, rate: float, noise: float, order: int) -> None:
-        """1e-11: the logarithms of the terms are below 1e4 or cancel against nothing, so each carries at most
-        a few times 1e4 · 2^-53 = 1e-12 of absolute error, and log A inherits it relatively."""
-        remove, add = renyi_log_moments(rate, noise, order)
-        assert add <= remove * (1 + mpmath.mpf(10) ** -40)
-        leaf = rdp.log_moment(SampledGaussian(rate, noise), order)
-        assert abs(leaf - remove) <= 1e-11 * remove
-
-    def test_the_reference_has_its_fifty_digits(self) -> None:
-        """At q = 1 both directions are the Gaussian's closed form."""
-        remove, add = renyi_log_moments(1.0, 0.7, 9)
-        with mpmath.workdps(60):
-            truth = 9 * 8 / (2 * mpmath.mpf(0.7) ** 2)
-            assert abs(remove / truth - 1) < mpmath.mpf(10) ** -48
-            assert abs(add / truth - 1) < mpmath.mpf(10) ** -48
-
-    @pytest.mark.parametrize(("rate", "noise"), [(0.01, 1000.0), (1e-7, 1000.0), (0.3, 5.0)])
-    def test_leaf_at_the_highest_order(self, rate: float, noise: float) -> None:
-        """log C(16384, k) is a difference of numbers near 1.4e5, each to 3e-11: log A to 1e-10 relative."""
-        order = rdp.HIGHEST_ORDER
-        with mpmath.workdps(40):
-            q, s = mpmath.mpf(rate), mpmath.mpf(noise)
-            total, binomial = mpmath.mpf(0), (1 - q) ** order
-            for k in range(order + 1):
-                total += binomial * mpmath.exp(mpmath.mpf(k * k - k) / (2 * s**2))
-                binomial *= q * (order - k) / ((1 - q) * (k + 1))
-            truth = mpmath.log(total)
-        assert abs(rdp.log_moment(SampledGaussian(rate, noise), order) - truth) <= 1e-10 * truth
-
-    def test_gaussian_leaf(self) -> None:
-        assert rdp.log_moment(Gaussian(2.0), 5) == 5 * 4 / (2 * 2.0**2)
-
-    @given(rates, noises, st.integers(2, 300))
-    @settings(max_examples=60, deadline=None)
-    def test_rate_one_is_the_gaussian_and_no_rate_exceeds_it(self, rate: float, noise: float, order: int) -> None:
-        gaussian = rdp.log_moment(Gaussian(noise), order)
-        assert rdp.log_moment(SampledGaussian(1.0, noise), order) == gaussian
-        assert rdp.log_moment(SampledGaussian(rate, noise), order) <= gaussian * (1 + 1e-11)
-
-    def test_extreme_noise_neither_overflows_nor_vanishes(self) -> None:
-        assert rdp.log_moment(SampledGaussian(0.1, 1e-200), 2) == math.inf
-        assert rdp.log_moment(Gaussian(5e-324), 2) == math.inf
-        assert rdp.log_moment(SampledGaussian(0.0, 1e-200), 2) == 0.0
-        assert 0.0 < rdp.log_moment(SampledGaussian(0.1, 1e100), 2) < 1e-199
-
-    @given(compositions, deltas)
-    @settings(max_examples=40, deadline=None)
-    def test_no_other_order_gives_a_smaller_epsilon(self, composition: Composition, delta: float) -> None:
-        """Against all orders to 200, a sample beyond, and the neighbours of the one found; rounding is near 1e-11."""
-        curve = rdp.accountant.curve(composition)
-        estimate, best = curve.epsilon_and_order(delta)
-        near = range(max(2, best - 3), min(rdp.HIGHEST_ORDER, best + 3) + 1)
-        for order in {*range(2, 200), *near, 300, 1000, 5000, rdp.HIGHEST_ORDER}:
-            with mpmath.workdps(30):
-                moment, a = mpmath.mpf(curve.log_moment(order)), mpmath.mpf(order)
-                # Canonne et al., as printed for δ: e^((α−1)(τ−ε)) / (α−1) · (1−1/α)^α, solved for ε
-                epsilon = (moment - mpmath.log(delta) - mpmath.log(a - 1) + a * mpmath.log(1 - 1 / a)) / (a - 1)
-            assert estimate.value <= max(epsilon, 0) * (1 + 1e-11) + 1e-15
-            if order == best and epsilon > 0:
-                assert estimate.value == pytest.approx(float(epsilon), rel=1e-11, abs=1e-15)
-
-    @given(compositions, epsilons)
-    @settings(max_examples=40, deadline=None)
-    def test_no_other_order_gives_a_smaller_delta(self, composition: Composition, epsilon: float) -> None:
-        curve = rdp.accountant.curve(composition)
-        estimate, best = curve.delta_and_order(epsilon)
-        near = range(max(2, best - 3), min(rdp.HIGHEST_ORDER, best + 3) + 1)
-        for order in {*range(2, 200), *near, 300, 1000, 5000}:
-            with mpmath.workdps(30):
-                moment, a = mpmath.mpf(curve.log_moment(order)), mpmath.mpf(order)
-                exponent = moment - (a - 1) * mpmath.mpf(epsilon)
-                log_delta = exponent - mpmath.log(a - 1) + a * mpmath.log(1 - 1 / a)
-            # the exponent is a difference of these two, each rounded in the last place
-            slack = 1e-11 + 1e-14 * float(moment + (a - 1) * epsilon)
-            if estimate.value > 0 and math.isfinite(slack):
-                assert math.log(estimate.value) <= max(log_delta, math.log(math.ulp(0.0))) + slack
-
-    def test_a_bound_never_underflows_to_zero(self) -> None:
-        assert rdp.accountant.curve(times(Gaussian(10.0), 1)).delta(1000.0).value > 0
-
-    def test_too_little_noise_gives_infinity_with_a_reason(self) -> None:
-        curve = rdp.accountant.curve(times(SampledGaussian(0.1, 1e-200), 1))
-        assert curve.epsilon(1e-5).value == math.inf
-        assert curve.epsilon(1e-5).reason
-        assert curve.delta(10.0).value == 1.0
-
-    @pytest.mark.parametrize(("rate", "noise"), [(0.02, 0.3), (0.02, 1000.0), (1.0, 1000.0), (1.0, 0.3)])
-    def test_it_answers_down_to_1e_30(self, rate: float, noise: float) -> None:
-        """Sampling only helps, so ε is at most what the classical conversion gives for the Gaussian at its best real
-        order 1 + √(2 log(1/δ))/μ, μ²/2 + μ √(2 log(1/δ)), but for rounding of the order (5 % allowed; the newer
-        conversion gains more than that). At q = 1 the order found lies near that one."""
-        epsilon, order = rdp.accountant.curve(times(SampledGaussian(rate, noise), 1)).epsilon_and_order(1e-30)
-        mu = 1 / noise
-        assert 0 < epsilon.value <= mu**2 / 2 + mu * math.sqrt(2 * math.log(1e30)) * 1.05
-        if rate == 1.0:
-            best = 1 + math.sqrt(2 * math.log(1e30)) / mu
-            assert abs(order - best) <= 1 + 0.1 * best
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> mpmath.mpf:
@@ -260,6 +128,11 @@ class TestCentralLimit:
         for event in (Gaussian(2.0), SampledGaussian(1.0, 2.0)):
             assert gdp_clt.accountant.curve(times(event, 64)).mu == 4.0
 
+    def test_it_refuses_neighbours_by_replacement(self) -> None:
+        answer = gdp_clt.accountant.supports(times(SampledGaussian(0.1, 1.0, adjacency="replace_one"), 3))
+        assert isinstance(answer, No)
+        assert "'replace_one'" in answer.reason
+
     def test_it_always_calls_itself_an_approximation_and_claims_no_bound(self) -> None:
         curve = gdp_clt.accountant.curve(times(Gaussian(2.0), 64))
         assert curve.kind == gdp_clt.accountant.kind == "approximation"
@@ -326,9 +199,9 @@ class TestBothAccountants:
     @pytest.mark.parametrize(
         ("event", "expected"),
         [
-            (SampledGaussian(0.1, 1.0, adjacency="replace_one"), "'replace_one'"),
             (SampledGaussian(0.1, 1.0, adjacency="zero_out"), "'zero_out'"),
-            (SampledGaussian(0.1, 1.0, sampler="shuffled"), "Poisson sampling"),
+            (SampledGaussian(0.1, 1.0, sampler="shuffled"), "shuffled"),
+            (RandomSensitivityGaussian(0.1, 1.0, 5), "RandomSensitivityGaussian"),
             (SampledGaussian(0.1, 1.0, sampler="without_replacement"), "Poisson sampling"),
         ],
     )

@@ -23,19 +23,24 @@ import math
 from dataclasses import dataclass
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._poisson import poisson_gaussian_support, refuse
+from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_gaussian_support, refuse
 from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.compose import common_adjacency, weighted_sum
-from dpbench.events import Composition, Event, Gaussian
+from dpbench.compose import weighted_sum
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 
 
 def squared_mu(event: Event) -> float:
     """What one release adds to μ²: p² (e^(1/σ²) − 1) where sampled, 1/σ² where not; infinite where that overflows.
 
+    Raises DpbenchError for an event that is neither.
+
     >>> from dpbench.events import SampledGaussian
     >>> squared_mu(SampledGaussian(0.1, 1.0)) == 0.1**2 * math.expm1(1)
     True
     """
+    if not isinstance(event, Gaussian | SampledGaussian):
+        raise DpbenchError(not_covered(event, "Gaussian and SampledGaussian"))
     inverse = 1.0 / event.noise_multiplier
     precision = inverse * inverse
     if isinstance(event, Gaussian) or event.sampling_rate == 1:
@@ -67,11 +72,9 @@ class GdpCltAccountant:
     def curve(self, composition: Composition) -> GaussianCurve:
         """The curve of μ_CLT-GDP. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        adjacency = common_adjacency(composition)
-        assert adjacency is not None  # supports has seen to it
         mu = math.sqrt(weighted_sum(composition, squared_mu, 0.0))
         reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
-        return GaussianCurve(mu, self.kind, adjacency, reason)
+        return GaussianCurve(mu, self.kind, adjacency_of(composition), reason)
 
 
 accountant = GdpCltAccountant()

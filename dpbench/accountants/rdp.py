@@ -1,28 +1,28 @@
-"""Rényi accounting of the (Poisson-sampled) Gaussian at integer orders: an upper bound on ε and δ.
+"""Rényi accounting over all real orders: an upper bound on ε and δ for every event with a proven Rényi moment.
 
 | here | in the papers |
 | --- | --- |
 | sampling rate, noise multiplier, order | q, σ, α |
 | log moment at an order | log A_α = (α − 1) · ε_RDP(α) |
 
-**Leaf.** Mironov, Talwar and Zhang 2019 (arXiv:1908.10530), section 3.3, for whole α >= 2:
-A_α = Σ_k C(α, k) (1−q)^(α−k) q^k e^((k²−k)/(2σ²)). Since the binomial weights sum to 1 and the exponent vanishes for
-k = 0 and k = 1, A_α − 1 is the same sum from k = 2 on with e^x − 1 in place of e^x: only positive terms, so that a
-million releases of tiny loss keep their digits. A plain Gaussian has log A_α = α(α−1)/(2σ²).
+**Leaf.** `_rdp_events.log_moment`: for the Poisson-sampled Gaussian, Mironov, Talwar and Zhang 2019
+(arXiv:1908.10530), section 3.3, at whole orders their sum, at the others the integral behind their two-sided series;
+for other events the sources in that module's table. It bounds both directions. Rényi divergences of releases with
+fixed parameters add up (Mironov 2017, Proposition 1).
 
-**Both directions.** A_α belongs to "remove", E over N(0, σ²) of the mixture's likelihood ratio to the power α; "add"
-has B_α, the same with the two distributions swapped. Theorem 4 there bounds the mechanism by the larger, and
-Corollary 7 (from Theorem 5, by the symmetry x -> 1 − x of the two Gaussians) shows A_α >= B_α for every α >= 1, so
-A_α serves both. Rényi divergences of releases with fixed parameters add up (Mironov 2017, Proposition 1).
+**Conversion.** `canonne`, the default: Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12: for every
+α > 1 and ε >= 0, log δ = log A_α − (α−1) ε + (α−1) log(1 − 1/α) − log α. Solved for ε and divided by α − 1 it gives ε
+at δ. `classical`: Mironov 2017, Proposition 3, the same without the last two terms, ε = ε_RDP + log(1/δ)/(α−1).
 
-**Conversion.** Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12: for every α and ε >= 0,
-log δ = log A_α − (α−1) ε + (α−1) log(1 − 1/α) − log α. Solved for ε and divided by α − 1 it gives ε at δ.
-
-**Orders.** All whole orders from 2 to 16384 compete, but few are looked at: log A_α is convex in α, and so is
+**Orders.** All real orders from 1 + 2^-20 to 16384 compete, but few are looked at: log A_α is convex in α, and so is
 (α−1) log(1 − 1/α) − log α = (α−1) log(α−1) − α log α (its second derivative is 1/(α−1) − 1/α > 0). Hence log δ is
-convex in α, and ε, a convex function over a linear positive one, has a single valley: bisection on the sign of the
-slope finds the best order of all. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035,
-at 1e-5 not below 4.9e-5. It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
+convex in α, and ε, a convex function over a linear positive one, has a single valley (`_valley`). Where a leaf is a
+bound that is not convex (sampling without replacement, the smaller of two), a lower place may be missed, but what is
+found is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035, at 1e-5 not below 4.9e-5.
+It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
+
+**Rounding.** Moments carry relative errors below `moment_error`; every answer is raised by that much, and by the
+rounding of the other terms, so that it stays an upper bound.
 """
 
 from __future__ import annotations
@@ -30,92 +30,122 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dpbench.accountants._poisson import poisson_gaussian_support, refuse
+from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, support
+from dpbench.accountants._rdp_events import log_moment, refusal
+from dpbench.accountants._rdp_orders import HIGHEST_ORDER
+from dpbench.accountants._valley import lowest_order
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
-from dpbench.compose import common_adjacency, merge, weighted_sum
-from dpbench.events import Adjacency, Composition, Event, Gaussian, SampledGaussian
+from dpbench.compose import merge, weighted_sum
+from dpbench.errors import DpbenchError
+from dpbench.events import Adjacency, Composition
 
-Floats = NDArray[np.float64]
-LOWEST_ORDER, HIGHEST_ORDER = 2, 2**14
-_REMEMBERED = 1024  # terms of higher orders are not kept, so that memory stays small
-_MOST_NOISE = 1e100  # above, the bound at this noise is used: it is larger, and nothing underflows
+Conversion = Literal["canonne", "classical"]
+CONVERSIONS: tuple[Conversion, ...] = ("canonne", "classical")
+_ROUNDING = 4e-16  # of a logarithm or a sum of a few
+
+__all__ = [
+    "CONVERSIONS",
+    "HIGHEST_ORDER",
+    "Conversion",
+    "RdpAccountant",
+    "RdpCurve",
+    "accountant",
+    "best_delta",
+    "best_epsilon",
+    "bound",
+    "conversion_term",
+    "epsilon_at",
+    "log_delta_at",
+    "log_moment",
+    "moment_error",
+]
 
 
-def log_moment(event: Event, order: int) -> float:
-    """(α − 1) times the Rényi divergence of one release at whole order α >= 2: the larger of both directions.
+def conversion_term(order: float, conversion: Conversion) -> float:
+    """What the conversion adds to (α−1)(ε_RDP − ε) to make log δ; never positive, 0 for the classical one.
 
-    In [0, inf]; infinite where 1/σ² is not representable. Relative error below 1e-11 (tests hold it against the
-    definition, integrated with 50 digits). Exact formula of the sources in the module's first lines.
-
-    >>> from dpbench.events import Gaussian
-    >>> log_moment(Gaussian(1.0), 3)
-    3.0
+    >>> conversion_term(2.0, "canonne") == -2 * math.log(2)
+    True
     """
-    if reveals_nothing(event):
+    if conversion == "classical":
         return 0.0
-    inverse = 1.0 / min(event.noise_multiplier, _MOST_NOISE)
-    half_precision = inverse * inverse / 2
-    if isinstance(event, Gaussian) or event.sampling_rate == 1:
-        return order * (order - 1) * half_precision
-    if order * (order - 1) * half_precision == math.inf:
+    beta = order - 1
+    return beta * math.log(beta) - order * math.log(order)
+
+
+def moment_error(order: float) -> float:
+    """The relative error that a computed log moment at `order` may carry.
+
+    1e-12 covers the sums (tests find 5e-13); at whole orders log C(α, k) + k log q, numbers of size α (log α + 20)
+    down to q = 1e-8, lose some units in the last place and enter A_α − 1 relatively.
+
+    >>> moment_error(17.0) < 1.5e-12, moment_error(16384.0) < 1e-9
+    (True, True)
+    """
+    return 1e-12 + 2 * _ROUNDING * order * (math.log(order) + 20)
+
+
+def epsilon_at(moment: float, order: float, log_delta: float, conversion: Conversion) -> float:
+    """ε at log δ by one order, raised by the rounding it may carry; it may be negative."""
+    term = conversion_term(order, conversion)
+    value = (moment + term - log_delta) / (order - 1)
+    return value + (moment_error(order) * moment + _ROUNDING * (_size(order, conversion) - log_delta)) / (order - 1)
+
+
+def log_delta_at(moment: float, order: float, epsilon: float, conversion: Conversion) -> float:
+    """log δ at ε by one order, raised by the rounding it may carry; it may be positive."""
+    if moment == math.inf:
         return math.inf
-    return _sampled_log_moment(event.sampling_rate, half_precision, order)
+    raised = (
+        moment * (1 + moment_error(order)) + conversion_term(order, conversion) + _ROUNDING * _size(order, conversion)
+    )
+    return raised - (order - 1) * epsilon * (1 - _ROUNDING)
 
 
-def _sampled_log_moment(rate: float, half_precision: float, order: int) -> float:
-    exponent, log_binomial, taken = _remembered_terms(order) if order <= _REMEMBERED else _terms(order)
-    exponent = exponent * half_precision
-    # log(e^x − 1) = x + log(1 − e^−x), from the smallest x to the largest
-    terms = log_binomial + taken * (math.log(rate) - math.log1p(-rate)) + exponent + np.log(-np.expm1(-exponent))
-    top = float(terms.max())
-    log_excess = top + math.log(float(np.exp(terms - top).sum())) + order * math.log1p(-rate)
-    if log_excess > 40:
-        return log_excess + math.exp(-log_excess)
-    return math.log1p(math.exp(log_excess))
+def _size(order: float, conversion: Conversion) -> float:
+    return 0.0 if conversion == "classical" else 1 + 2 * order * math.log(order)
 
 
-def _terms(order: int) -> tuple[Floats, Floats, Floats]:
-    """For k = 2 ... α: k² − k, log C(α, k) and k."""
-    taken = np.arange(2, order + 1, dtype=np.float64)
-    log_factorial = _log_factorials()
-    log_binomial = log_factorial[order] - log_factorial[2 : order + 1] - log_factorial[order - 2 :: -1][: order - 1]
-    return taken * taken - taken, log_binomial, taken
+def best_epsilon(moment: Callable[[float], float], delta: float, conversion: Conversion) -> tuple[float, float]:
+    """The least ε at `delta` over all real orders, not below 0, and the order that gives it."""
+    log_delta = math.log(check_delta(delta))
+    order, value = lowest_order(lambda a: epsilon_at(moment(a), a, log_delta, conversion), HIGHEST_ORDER)
+    return max(value, 0.0), order
 
 
-_remembered_terms = lru_cache(maxsize=128)(_terms)  # constants; calibration asks for the same orders again and again
+def best_delta(moment: Callable[[float], float], epsilon: float, conversion: Conversion) -> tuple[float, float]:
+    """The least δ at `epsilon` over all real orders, above 0 and not above 1, and the order that gives it."""
+    check_epsilon(epsilon)
+    order, value = lowest_order(lambda a: log_delta_at(moment(a), a, epsilon, conversion), HIGHEST_ORDER)
+    return math.exp(min(value, 0.0)) or math.ulp(0.0), order  # a bound must not underflow to zero
 
 
-@cache
-def _log_factorials() -> Floats:
-    """log k! for k = 0 ... 16384, each to a few units in the last place."""
-    return np.array([math.lgamma(k + 1) for k in range(HIGHEST_ORDER + 1)])
-
-
-def reveals_nothing(event: Event) -> bool:
-    """Whether the release is independent of the data: no noise is finite, or no record is ever sampled."""
-    return event.noise_multiplier == math.inf or (isinstance(event, SampledGaussian) and event.sampling_rate == 0)
+def bound(value: float) -> Estimate:
+    """An upper bound as an estimate; the reason where it is infinite."""
+    reason = None
+    if value == math.inf:
+        reason = "the Rényi divergence exceeds the largest double at every order: there is next to no noise"
+    return Estimate(value, None, value, reason)
 
 
 @dataclass(frozen=True)
 class RdpCurve:
-    """The best bound over all whole orders, for one composition.
+    """The best bound over all orders, for one composition.
 
     `moments` remembers log A_α of the whole composition per order; it never changes an answer.
     """
 
     composition: Composition
     adjacency: Adjacency
+    conversion: Conversion = "canonne"
     kind: GuaranteeKind = "upper_bound"
     mu: None = None
-    moments: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    moments: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
-    def log_moment(self, order: int) -> float:
-        """Σ count · log A_α over the releases at whole order α."""
+    def log_moment(self, order: float) -> float:
+        """Σ count · log A_α over the releases at order α > 1."""
         if order not in self.moments:
             self.moments[order] = weighted_sum(self.composition, lambda event: log_moment(event, order), 0.0)
         return self.moments[order]
@@ -125,26 +155,15 @@ class RdpCurve:
         """Whether nothing at all is revealed: no release, or none that depends on the data."""
         return all(reveals_nothing(event) for event, _ in merge(self.composition))
 
-    def delta_and_order(self, epsilon: float) -> tuple[Estimate, int]:
+    def delta_and_order(self, epsilon: float) -> tuple[Estimate, float]:
         """δ at `epsilon`, and the order that gives it."""
-        check_epsilon(epsilon)
+        value, order = best_delta(self.log_moment, epsilon, self.conversion)
+        return bound(0.0 if self.silent else value), order
 
-        def log_delta(order: int) -> float:
-            return self.log_moment(order) - (order - 1) * epsilon + _conversion(order)
-
-        order, smallest = _lowest(log_delta)
-        value = math.exp(min(smallest, 0.0)) or math.ulp(0.0)  # a bound must not underflow to zero
-        return _bound(0.0 if self.silent else value), order
-
-    def epsilon_and_order(self, delta: float) -> tuple[Estimate, int]:
+    def epsilon_and_order(self, delta: float) -> tuple[Estimate, float]:
         """ε at `delta`, and the order that gives it."""
-        log_delta = math.log(check_delta(delta))
-
-        def epsilon(order: int) -> float:
-            return (self.log_moment(order) + _conversion(order) - log_delta) / (order - 1)
-
-        order, smallest = _lowest(epsilon)
-        return _bound(0.0 if self.silent else max(smallest, 0.0)), order
+        value, order = best_epsilon(self.log_moment, delta, self.conversion)
+        return bound(0.0 if self.silent else value), order
 
     def delta(self, epsilon: float) -> Estimate:
         """An upper bound on δ at `epsilon`, in [0, 1]."""
@@ -155,66 +174,37 @@ class RdpCurve:
         return self.epsilon_and_order(delta)[0]
 
 
-def _conversion(order: int) -> float:
-    """What Proposition 12 of Canonne et al. adds to (α−1)(ε_RDP − ε): (α−1) log(1 − 1/α) − log α."""
-    return (order - 1) * math.log1p(-1 / order) - math.log(order)
-
-
-def _bound(value: float) -> Estimate:
-    reason = None
-    if value == math.inf:
-        reason = "the Rényi divergence exceeds the largest double at every order: there is next to no noise"
-    return Estimate(value, None, value, reason)
-
-
-def _lowest(function: Callable[[int], float]) -> tuple[int, float]:
-    """The whole order in [2, 16384] where a function with a single valley is lowest, and its value there.
-
-    Orders double until the function rises; bisection on the sign of its slope then finds the bottom.
-    """
-    values: dict[int, float] = {}
-
-    def at(order: int) -> float:
-        if order not in values:
-            values[order] = function(order)
-        return values[order]
-
-    high = 2 * LOWEST_ORDER
-    while high < HIGHEST_ORDER and at(high) < at(high // 2):
-        high *= 2
-    low = max(LOWEST_ORDER, high // 4)
-    while low < high:
-        middle = (low + high) // 2
-        if at(middle) <= at(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
-    return low, at(low)
-
-
 @dataclass(frozen=True)
 class RdpAccountant:
-    """Rényi differential privacy with integer orders: an upper bound, for Poisson sampling and add-or-remove.
+    """Rényi differential privacy over all real orders: an upper bound for every event with finite moments.
 
-    >>> curve = accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),)))
-    >>> estimate, order = curve.epsilon_and_order(1e-5)
-    >>> round(estimate.value, 3), order
-    (0.955, 17)
+    `conversion` is `canonne` (the default) or `classical`; DpbenchError for any other.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
+    >>> estimate, order = accountant.curve(training).epsilon_and_order(1e-5)
+    >>> round(estimate.value, 4), round(order, 1)
+    (0.9545, 16.9)
+    >>> round(RdpAccountant(conversion="classical").curve(training).epsilon(1e-5).value, 2)
+    1.19
     """
 
     name: str = "rdp"
     kind: GuaranteeKind = "upper_bound"
+    conversion: Conversion = "canonne"
+
+    def __post_init__(self) -> None:
+        if self.conversion not in CONVERSIONS:
+            raise DpbenchError(f"conversion = {self.conversion!r}: expected one of " + ", ".join(CONVERSIONS))
 
     def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for other samplers, neighbours and adaptive parameters."""
-        return poisson_gaussian_support(composition, "the composition of Rényi divergences")
+        """No, with the reason, for events without a proven finite moment and for adaptive parameters."""
+        return support(composition, refusal, "the composition of Rényi divergences")
 
     def curve(self, composition: Composition) -> RdpCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        adjacency = common_adjacency(composition)
-        assert adjacency is not None  # supports has seen to it
-        return RdpCurve(composition, adjacency)
+        return RdpCurve(composition, adjacency_of(composition), self.conversion)
 
 
 accountant = RdpAccountant()

@@ -1,0 +1,130 @@
+"""The exact accountant: δ(ε) and ε(δ) as contour integrals of the loss's transform, to ten digits in milliseconds.
+
+| here | meaning |
+| --- | --- |
+| L, M(z) | the privacy loss of the whole composition under P, and E_P[e^(zL)] |
+| direction | remove: P with the record, Q without; add: the reverse |
+
+`_loss_leaf` has M of one release, `_contour` the integral (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz with its error. What is
+here: both directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian
+releases alone, which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`).
+
+Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
+bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
+tests hold it against certified enclosures. Where the error exceeds 1e-9 relative, and 1e-12 absolute, `reason` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from dpbench.accountants import gdp
+from dpbench.accountants._atoms import atomic_curve
+from dpbench.accountants._contour import Direction, Transform, Value
+from dpbench.accountants._leaves import leaves, support
+from dpbench.accountants._one_release import single_curve
+from dpbench.accountants._poisson import refuse
+from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
+from dpbench.compose import common_adjacency, merge
+from dpbench.events import Adjacency, Composition, ConfidentGNMax, DiscretePair, Laplace
+
+PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
+_CLOSE = 2.0**-40
+
+
+@dataclass
+class ExactCurve:
+    """δ(ε) of one composition: `ways` are its directions. What it remembers never changes an answer."""
+
+    ways: tuple[Direction, ...]
+    adjacency: Adjacency
+    kind: GuaranteeKind = "exact"
+    mu: None = None
+    _deltas: dict[float, Estimate] = field(default_factory=dict, repr=False)
+
+    def delta(self, epsilon: float) -> Estimate:
+        """δ at `epsilon` in [0, 1], with its error; relative 1e-9 or absolute 1e-12, or `reason` says how far off."""
+        epsilon = check_epsilon(epsilon)
+        if epsilon not in self._deltas:
+            self._deltas[epsilon] = self._delta(epsilon)
+        return self._deltas[epsilon]
+
+    def _delta(self, epsilon: float) -> Estimate:
+        best = Value(0.0, 0.0)
+        for way in self.ways:
+            if best.value > 0 and way.bound(epsilon) < math.log(best.value):
+                continue  # this direction's Chernoff bound is below the other's value
+            best = _larger(best, way.delta(epsilon))
+        return _estimate(best, 1.0)
+
+    def epsilon(self, delta: float) -> Estimate:
+        """The smallest ε >= 0 with δ(ε) <= `delta`, with its error, as for `delta`."""
+        target = check_delta(delta)
+        log_delta = math.log(target)
+        best = Value(0.0, 0.0)
+        for way in self.ways:
+            if best.value > 0:
+                if way.bound(best.value) < log_delta - 1e-9:
+                    continue
+                there = way.delta(best.value)
+                if there.value + there.error < target * (1 - _CLOSE):
+                    continue
+            best = _larger(best, way.epsilon(log_delta))
+        return _estimate(best, math.inf)
+
+
+def _larger(first: Value, second: Value) -> Value:
+    """The larger of two values; where they lie within their errors the larger error counts."""
+    high, low = (first, second) if first.value >= second.value else (second, first)
+    return Value(high.value, max(high.error, low.value + low.error - high.value))
+
+
+def _estimate(found: Value, most: float) -> Estimate:
+    value = min(max(found.value, 0.0), most)
+    lower, upper = max(value - found.error, 0.0), min(value + found.error, most)
+    reason = None
+    if not found.error <= max(PROMISED * value, SMALLEST):
+        reason = f"the error may be {found.error:.1e}, more than 1e-9 relative and 1e-12 absolute"
+    return Estimate(value, lower, upper, reason)
+
+
+@dataclass(frozen=True)
+class ExactAccountant:
+    """Exact accounting of Gaussian, sampled and group-sampled Gaussian releases, together or alone.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> curve = accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),)))
+    >>> round(curve.epsilon(1e-5).value, 9)
+    0.864540191
+    """
+
+    name: str = "exact"
+    kind: GuaranteeKind = "exact"
+
+    def supports(self, composition: Composition) -> Yes | No:
+        """No, with the reason, for what has no attained pair and for adaptive parameters."""
+        return support(composition)
+
+    def curve(self, composition: Composition) -> PrivacyCurve:
+        """The exact curve. Raises DpbenchError where `supports` says no."""
+        refuse(self.supports(composition), self.name)
+        adjacency = common_adjacency(composition)
+        assert adjacency is not None  # supports has seen to it
+        merged = merge(composition)
+        if merged and all(isinstance(event, DiscretePair | Laplace) for event, _ in merged):
+            return atomic_curve(composition)
+        if gdp.accountant.supports(composition):
+            return gdp.accountant.curve(composition)
+        if sum(count for _, count in merged) == 1:
+            (event, _), *_ = merged
+            if not isinstance(event, ConfidentGNMax):
+                return single_curve(event, adjacency)
+        ways = []
+        for way in ("remove", "add"):
+            parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
+            ways.append(Direction(Transform(parts)) if parts else None)
+        return ExactCurve(tuple(way for way in ways if way is not None), adjacency)
+
+
+accountant = ExactAccountant()

@@ -1,0 +1,241 @@
+"""The exact accountant against certified points, closed forms and the laws that every privacy curve obeys."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbench.accountants import _contour, _loss_leaf
+from dpbench.accountants._contour import Direction, Transform
+from dpbench.accountants._gaussian_curve import GaussianCurve
+from dpbench.accountants._hinges import log_hinge
+from dpbench.accountants._leaves import leaves
+from dpbench.accountants._loss_leaf import sampled_leaf
+from dpbench.accountants.exact import accountant
+from dpbench.certified import certify
+from dpbench.errors import DpbenchError
+from dpbench.events import (
+    Composition,
+    ConfidentGNMax,
+    DiscretePair,
+    Event,
+    Gaussian,
+    GroupSampledGaussian,
+    Laplace,
+    SampledGaussian,
+    from_json,
+)
+
+TABLE = Path(__file__).parent / "references" / "certified.json"
+POINTS: list[dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))["points"]
+
+
+def times(event: Event, count: int) -> Composition:
+    return Composition(((event, count),))
+
+
+def wrongness(value: float, lower: float, upper: float) -> float:
+    """How far a value lies outside an enclosure."""
+    return max(value - upper, lower - value, 0.0)
+
+
+def failures(points: list[dict[str, Any]]) -> list[str]:
+    """The points at which the exact accountant misses its budget or its own error bar."""
+    found = []
+    for point in points:
+        answer = accountant.curve(from_json(point["composition"])).delta(point["epsilon"])
+        lower, upper = float(point["lower"]), float(point["upper"])
+        assert answer.lower is not None
+        assert answer.upper is not None
+        miss = wrongness(answer.value, lower, upper)
+        if miss > point["budget"] or answer.lower > upper or answer.upper < lower:
+            found.append(f"{point['regime']}: {point['composition']['parts']} at {point['epsilon']}: {answer}")
+    return found
+
+
+def test_it_meets_every_certified_point_within_its_budget_and_its_own_error_bar() -> None:
+    assert failures(POINTS) == []
+
+
+def test_the_table_has_points_enough_in_every_regime() -> None:
+    counts: dict[str, int] = {}
+    for point in POINTS:
+        counts[point["regime"]] = counts.get(point["regime"], 0) + 1
+        assert float(point["lower"]) <= float(point["upper"])
+        assert float(point["upper"]) - float(point["lower"]) <= max(1e-10 * float(point["upper"]), 1e-14)
+    assert min(counts.values()) >= 10, counts
+    assert sum(counts.values()) >= 200, counts
+
+
+@pytest.mark.parametrize("fault", ["missing aliasing", "coarse transform", "one node too few"])
+def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Each fault breaks one of the three things that the integral's error is made of."""
+    if fault == "missing aliasing":
+        honest = Transform.plan
+
+        def wide(self: Transform, *arguments: Any) -> Any:
+            plan = honest(self, *arguments)
+            return plan and _contour.Plan(plan.real, plan.period / 4, plan.nodes / 4, plan.log_delta, plan.log_lost)
+
+        monkeypatch.setattr(Transform, "plan", wide)
+    elif fault == "coarse transform":
+        monkeypatch.setattr(_loss_leaf, "_RESOLVED", 4.0)
+    else:
+        monkeypatch.setattr(_contour, "PRECISION", math.log(1e-3))
+    assert failures(POINTS[:40])
+
+
+def test_the_nine_digits_of_the_first_row_are_certified() -> None:
+    training = times(SampledGaussian(256 / 60000, 1.3), 3516)
+    certificate = certify(training, delta=1e-5)
+    answer = accountant.curve(training).epsilon(1e-5)
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert answer.lower <= float(certificate.upper)
+    assert answer.upper >= float(certificate.lower)
+    assert answer.value == pytest.approx(0.864540191, abs=1e-9)
+    assert answer.relative_error is not None
+    assert answer.relative_error < 1e-11
+
+
+def random_points(count: int) -> list[tuple[float, float, str, float]]:
+    """Rate, noise, direction and ε of single releases, for which there is a closed form; add at large rates only."""
+    source = random.Random(20261121)
+    points = []
+    for _ in range(count):
+        direction = source.choice(["remove", "add"])
+        low = math.log(1e-4) if direction == "remove" else math.log(0.9)
+        rate = source.choice([1.0, math.exp(source.uniform(low, 0.0))])
+        noise = math.exp(source.uniform(math.log(0.7), math.log(50.0)))
+        top = 12 / noise**2 + 10 / noise
+        top = top if direction == "remove" or rate == 1 else min(top, -0.5 * math.log1p(-rate))
+        points.append((rate, noise, direction, source.uniform(0.3, 1.0) * top))
+    return points
+
+
+def check_error_estimates(count: int) -> list[float]:
+    """The integral's errors against the closed form stay within its estimates; by how much these are too large."""
+    ratios, over = [], []
+    for rate, noise, direction, epsilon in random_points(count):
+        event = SampledGaussian(rate, noise)
+        truth = math.exp(float(log_hinge(event, np.array([epsilon]), ("remove", "add").index(direction))[0]))
+        found = Direction(Transform(((leaves(event, direction)[0], 1),))).delta(epsilon)
+        error, known = abs(found.value - truth), 2e-11 * truth  # known: of the closed form
+        ratios.append(error / (found.error + known + 1e-300))
+        over.append((found.error + 1e-300) / max(error, 1e-16 * truth, 1e-300))
+    assert max(ratios) <= 1
+    return over
+
+
+def test_its_error_estimate_bounds_the_true_error() -> None:
+    assert float(np.median(check_error_estimates(40))) < 1e4
+
+
+@pytest.mark.long
+def test_its_error_estimate_bounds_the_true_error_at_ten_thousand_points() -> None:
+    assert float(np.median(check_error_estimates(10000))) < 1e4
+
+
+@pytest.mark.parametrize(("noise", "count"), [(0.5, 3), (5.0, 100), (100.0, 10**6), (1000.0, 10)])
+def test_at_rate_one_the_integral_is_the_gaussian_closed_form(noise: float, count: int) -> None:
+    closed = GaussianCurve(math.sqrt(count) / noise, "exact")
+    for direction in ("remove", "add"):
+        way = Direction(Transform(((sampled_leaf(1.0, noise, direction), count),)))
+        for target in (1e-2, 1e-6, 1e-30):
+            epsilon = closed.epsilon(target).value
+            if epsilon > 0:
+                assert way.delta(epsilon).value == pytest.approx(closed.delta(epsilon).value, rel=1e-10)
+                assert way.epsilon(math.log(target)).value == pytest.approx(epsilon, rel=1e-11)
+
+
+releases = st.builds(
+    SampledGaussian,
+    sampling_rate=st.floats(1e-3, 0.5),
+    noise_multiplier=st.floats(0.7, 10.0),
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(releases, st.integers(20, 5000))
+def test_delta_falls_and_is_convex_in_the_exponential_of_epsilon(event: SampledGaussian, count: int) -> None:
+    """(1 − a e^(−L))₊ is convex in a = e^ε; in ε itself δ is not, where it is near 1."""
+    curve = accountant.curve(times(event, count))
+    top = curve.epsilon(1e-8).value
+    factors = np.linspace(1.0, math.exp(min(top, 8.0)), 7)
+    deltas = [curve.delta(math.log(factor)) for factor in factors]
+    slack = [2 * ((d.upper or 0) - (d.lower or 0)) + 1e-15 for d in deltas]
+    assert all(after.value <= before.value + s for (before, after), s in zip(pairwise(deltas), slack, strict=False))
+    for k in range(1, 6):
+        middle = (deltas[k - 1].value + deltas[k + 1].value) / 2
+        assert deltas[k].value <= middle + slack[k - 1] + slack[k] + slack[k + 1]
+
+
+@settings(max_examples=6, deadline=None)
+@given(releases, st.integers(20, 2000), st.integers(1, 2000))
+def test_composing_is_adding_and_more_is_more(event: SampledGaussian, first: int, second: int) -> None:
+    together = accountant.curve(Composition(((event, first), (event, second)))).epsilon(1e-6)
+    at_once = accountant.curve(times(event, first + second)).epsilon(1e-6)
+    alone = accountant.curve(times(event, first)).epsilon(1e-6)
+    assert together == at_once
+    assert alone.value <= at_once.value * (1 + 1e-9) + 1e-12
+
+
+@settings(max_examples=6, deadline=None)
+@given(releases, st.integers(50, 1000), st.floats(1.05, 3.0))
+def test_more_noise_and_less_sampling_are_more_private(event: SampledGaussian, count: int, factor: float) -> None:
+    base = accountant.curve(times(event, count)).epsilon(1e-6).value
+    quieter = SampledGaussian(event.sampling_rate, event.noise_multiplier * factor)
+    rarer = SampledGaussian(event.sampling_rate / factor, event.noise_multiplier)
+    for other in (quieter, rarer):
+        assert accountant.curve(times(other, count)).epsilon(1e-6).value <= base * (1 + 1e-9) + 1e-12
+
+
+def test_one_way_of_splitting_does_not_matter() -> None:
+    """A group of one is a record, and its mixture of two parts goes the same way as that of many."""
+    for count in (1, 50):
+        one = accountant.curve(times(SampledGaussian(0.02, 1.1), count)).epsilon(1e-6).value
+        group = accountant.curve(times(GroupSampledGaussian(0.02, 1.1, 1), count)).epsilon(1e-6).value
+        assert group == pytest.approx(one, rel=1e-9)
+
+
+def test_a_larger_group_spends_more_and_a_replaced_record_too() -> None:
+    base = accountant.curve(times(SampledGaussian(0.02, 2.0), 300)).epsilon(1e-6).value
+    pair = accountant.curve(times(GroupSampledGaussian(0.02, 2.0, 2), 300)).epsilon(1e-6).value
+    replaced = accountant.curve(times(SampledGaussian(0.02, 2.0, adjacency="replace_one"), 300)).epsilon(1e-6).value
+    assert base < replaced < pair
+
+
+def test_randomized_response_is_a_binomial_sum() -> None:
+    pair = DiscretePair((0.75, 0.25), (0.25, 0.75))
+    p, q, count, epsilon = Fraction(3, 4), Fraction(1, 4), 40, 5.0
+    truth = sum(
+        math.comb(count, k)
+        * max(float(p**k * q ** (count - k)) - math.exp(epsilon) * float(q**k * p ** (count - k)), 0)
+        for k in range(count + 1)
+    )
+    assert accountant.curve(times(pair, count)).delta(epsilon).value == pytest.approx(truth, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("composition", "word"),
+    [
+        (times(SampledGaussian(0.1, 1.0, sampler="shuffled"), 3), "shuffled"),
+        (times(SampledGaussian(0.1, 1.0, adjacency="replace_one", sampler="without_replacement"), 3), "lattice"),
+        (times(ConfidentGNMax(300, 40, 40, votes=(100, 50)), 3), "data-dependent"),
+        (Composition(((Laplace(2.0), 1), (Gaussian(2.0), 1))), "atoms"),
+        (Composition(((Gaussian(2.0), 1),), adaptive=True), "filter"),
+    ],
+)
+def test_what_it_refuses_it_refuses_with_a_reason(composition: Composition, word: str) -> None:
+    with pytest.raises(DpbenchError, match=word):
+        accountant.curve(composition)
