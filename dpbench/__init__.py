@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "account", "calibrate", "run"]
+__all__ = ["__version__", "account", "calibrate", "certify", "run"]
 
 if TYPE_CHECKING:
     from dpbench.accounting import account, calibrate
+    from dpbench.certified import certify
     from dpbench.runner import run
 
-_HOMES = {"account": "dpbench.accounting", "calibrate": "dpbench.accounting", "run": "dpbench.runner"}
+_HOMES = {
+    "account": "dpbench.accounting",
+    "calibrate": "dpbench.accounting",
+    "certify": "dpbench.certified",
+    "run": "dpbench.runner",
+}
 
 
 def __getattr__(name: str) -> Any:

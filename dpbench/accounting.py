@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from dpbench.calibration import smallest_noise
 from dpbench.catalog import catalog, find
 from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
@@ -131,39 +131,51 @@ class Accountant(Protocol):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What one accountant says of one composition at one δ.
+    """What one accountant says of one composition: ε at a given δ, or δ at a given ε.
 
-    Either `epsilon`, `kind`, `adjacency` and `curve` are there, or `refused` holds the reason why not. `seconds` is
-    the wall time of the answer. `curve` answers for every other δ or ε.
+    Either `epsilon`, `kind`, `adjacency` and `curve` are there, or `refused` holds the reason why not. Where δ was
+    asked for, `delta_at` is the answer with its ends, `delta` its value and `epsilon` the number that was given.
+    `seconds` is the wall time of the answer. `curve` answers for every other δ or ε.
     """
 
     accountant: str
     kind: GuaranteeKind | None
     adjacency: Adjacency | None
-    delta: float
+    delta: float | None
     epsilon: Estimate | None
     mu: float | None
     refused: str | None
     seconds: float
     curve: PrivacyCurve | None = field(default=None, repr=False, compare=False)
+    delta_at: Estimate | None = None
+
+    @property
+    def answer(self) -> Estimate | None:
+        """The number that was asked for: `delta_at` where δ was, else `epsilon`; None where refused."""
+        return None if self.refused else self.delta_at or self.epsilon
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data without infinities: an infinite or missing number is null, and `reason` says why."""
-        estimate = self.epsilon or Estimate(math.nan)
+        """Plain data without infinities: an infinite or missing number is null, and `reason` says why.
+
+        `delta_lower` and `delta_upper` are there only where δ was asked for.
+        """
+        epsilon = self.epsilon or Estimate(math.nan)
+        answer = self.answer or Estimate(math.nan)
+        ends = self.delta_at and {"delta_lower": self.delta_at.lower, "delta_upper": self.delta_at.upper}
         return {
             "accountant": self.accountant,
             "kind": self.kind,
             "adjacency": self.adjacency,
             "delta": self.delta,
-            "epsilon": _finite(estimate.value),
-            "epsilon_lower": _finite(estimate.lower),
-            "epsilon_upper": _finite(estimate.upper),
-            "relative_error": estimate.relative_error,
+            "epsilon": _finite(epsilon.value),
+            "epsilon_lower": _finite(epsilon.lower),
+            "epsilon_upper": _finite(epsilon.upper),
+            "relative_error": answer.relative_error,
             "mu": _finite(self.mu),
             "refused": self.refused,
-            "reason": self.refused or estimate.reason,
+            "reason": self.refused or answer.reason,
             "seconds": self.seconds,
-        }
+        } | (ends or {})
 
 
 def _finite(value: float | None) -> float | None:
@@ -171,38 +183,104 @@ def _finite(value: float | None) -> float | None:
 
 
 def account(
-    releases: Composition | Event, *, delta: float, accountants: Sequence[str] | None = None
+    releases: Composition | Event,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accountants: Sequence[str] | None = None,
+    group_size: int = 1,
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[Guarantee, ...]:
-    """ε at `delta` by every accountant that is asked for: by default all in the catalog, those that refuse included.
+    """ε at `delta`, or δ at `epsilon`, by every accountant that is asked for: by default all, refusals included.
 
-    `releases` is a composition or a single event. Raises DpbenchError for a delta outside (0, 1) and for an unknown
-    accountant. Each guarantee names its own kind: only `exact`, `certified` and `upper_bound` are promises.
+    `releases` is a composition or a single event. With `group_size` g > 1 every answer is carried over to groups of g
+    records by the generic bound (`group_privacy.py`). `progress` is told the name of each accountant before it is
+    asked. Raises DpbenchError unless exactly one of a `delta` in (0, 1)
+    and a finite `epsilon` >= 0 is given, and for an unknown accountant; an accountant that fails at this composition
+    stands in the result as a refusal. Only `exact`, `certified` and `upper_bound` are promises.
 
     >>> from dpbench.events import Composition, SampledGaussian
     >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
     >>> [(answer.accountant, round(answer.epsilon.value, 2)) for answer in
     ...  account(training, delta=1e-5, accountants=["gdp_clt", "rdp"])]
     [('gdp_clt', 0.83), ('rdp', 0.95)]
+    >>> round(account(training, epsilon=1.0, accountants="gdp_clt")[0].delta, 8)
+    4.2e-07
     """
     composition = as_composition(releases)
-    check_delta(delta)
-    if accountants is None:
-        names: Sequence[str] = tuple(catalog("accountants"))
+    if (delta is None) == (epsilon is None):
+        raise DpbenchError("give either delta, to ask for epsilon, or epsilon, to ask for delta")
+    from dpbench.group_privacy import check_group  # which stands on this module
+
+    check_group(composition, group_size)
+    names = tuple(catalog("accountants")) if accountants is None else accountants
+    names = (names,) if isinstance(names, str) else names
+    if delta is not None:
+        check_delta(delta)
     else:
-        names = (accountants,) if isinstance(accountants, str) else accountants
-    return tuple(_guarantee(name, composition, delta) for name in names)
+        epsilon = check_epsilon(epsilon)
+    found = []
+    for name in names:
+        if progress is not None:
+            progress(name)
+        accountant = load_accountant(name) if accountants is not None else _loaded_or_refusal(name)
+        make_curve = partial(curve_or_refusal, accountant, composition, group_size)
+        found.append(guarantee(name, make_curve, delta=delta, epsilon=epsilon))
+    return tuple(found)
 
 
-def _guarantee(name: str, composition: Composition, delta: float) -> Guarantee:
-    accountant = load_accountant(name)
+def _loaded_or_refusal(name: str) -> Accountant | No:
+    """An accountant of the catalog; where it cannot be loaded (a package's own fault), the others still answer."""
+    try:
+        return load_accountant(name)
+    except DpbenchError as error:
+        return No(str(error))
+
+
+def guarantee(
+    name: str,
+    make_curve: Callable[[], PrivacyCurve | No],
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+) -> Guarantee:
+    """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
+
+    A refusal, a DpbenchError and an ArithmeticError all become a guarantee that says why there is no number.
+    """
+    given = None if epsilon is None else Estimate(epsilon, epsilon, epsilon)
     start = time.perf_counter()
+    try:
+        curve = make_curve()
+        if isinstance(curve, No):
+            return Guarantee(name, None, None, delta, given, None, curve.reason, time.perf_counter() - start)
+        at = None if epsilon is None else curve.delta(epsilon)
+        found = given if delta is None else curve.epsilon(delta)
+    except (DpbenchError, ArithmeticError) as error:
+        return Guarantee(name, None, None, delta, given, None, in_a_sentence(error), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    stated = delta if at is None else at.value
+    return Guarantee(name, curve.kind, curve.adjacency, stated, found, curve.mu, None, seconds, curve, at)
+
+
+def curve_or_refusal(accountant: Accountant | No, composition: Composition, group_size: int = 1) -> PrivacyCurve | No:
+    """The accountant's curve, for groups of `group_size` records by the generic bound; or why it refuses."""
+    if isinstance(accountant, No):
+        return accountant
     answer = accountant.supports(composition)
     if isinstance(answer, No):
-        return Guarantee(name, None, None, delta, None, None, answer.reason, time.perf_counter() - start)
+        return answer
     curve = accountant.curve(composition)
-    epsilon = curve.epsilon(delta)
-    seconds = time.perf_counter() - start
-    return Guarantee(name, curve.kind, curve.adjacency, delta, epsilon, curve.mu, None, seconds, curve)
+    if group_size == 1:
+        return curve
+    from dpbench.group_privacy import group_curve
+
+    return group_curve(curve, group_size)
+
+
+def in_a_sentence(error: Exception) -> str:
+    """Why an accountant gave no answer: its own words, or what arithmetic said."""
+    return str(error) if isinstance(error, DpbenchError) else f"arithmetic failed ({type(error).__name__}: {error})"
 
 
 def load_accountant(name: str) -> Accountant:
@@ -224,28 +302,18 @@ def calibrate(
     `make_composition` takes a noise multiplier and returns what would then be released. The answer is rounded up:
     the accountant was asked at exactly the number that is returned, and the next smaller number of six digits misses
     the target (for an accountant that is not monotone, at least that neighbour does). Raises DpbenchError where the
-    accountant refuses, where no noise suffices and where none is needed.
+    accountant refuses, where no noise suffices and where none is needed. `dpbench.calibration` finds the most steps,
+    the largest rate and the largest batch as well.
 
     >>> from dpbench.events import Composition, SampledGaussian
-    >>> calibrate(lambda sigma: Composition(((SampledGaussian(256 / 60000, sigma), 3516),)), epsilon=3.0, delta=1e-5)
-    0.782638
+    >>> def training(sigma):
+    ...     return Composition(((SampledGaussian(256 / 60000, sigma), 3516),))
+    >>> round(calibrate(training, epsilon=3.0, delta=1e-5), 2)
+    0.77
     """
-    positive = isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and 0 < epsilon < math.inf
-    if not positive:
-        raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
-    check_delta(delta)
-    chosen = load_accountant(accountant)
-    refusal = chosen.supports(as_composition(make_composition(1.0)))
-    if isinstance(refusal, No):
-        raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
+    from dpbench.calibration import solve  # which stands on this module
 
-    def attained(noise_multiplier: float) -> float:
-        composition = as_composition(make_composition(noise_multiplier))
-        if not chosen.supports(composition):
-            return math.inf
-        return chosen.curve(composition).epsilon(delta).safe
-
-    return smallest_noise(attained, epsilon, f"accountant {accountant!r} at delta = {delta:g}")
+    return float(solve("noise_multiplier", make_composition, epsilon=epsilon, delta=delta, accountant=accountant).value)
 
 
 def steps_from_epochs(epochs: float, examples: int, batch_size: int) -> int:
@@ -275,7 +343,7 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
-def check_epsilon(epsilon: float) -> float:
+def check_epsilon(epsilon: float | None) -> float:
     """`epsilon` as a float. Raises DpbenchError unless it is a finite number, 0 or more."""
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number, 0 or more")

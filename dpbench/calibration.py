@@ -1,91 +1,274 @@
-"""The smallest number of six significant digits that meets a target: a search on the grid of such numbers.
+"""How far a budget goes: the smallest noise, the most steps, the largest sampling rate or batch, by any accountant.
 
-The numbers 100000·10^k ... 999999·10^k are counted through, so the search runs over whole numbers: it only ever asks
-about numbers that it could return, and what it returns needs no rounding afterwards.
+Each answer is rounded to the safe side, the accountant has been asked at exactly the number that is returned, and the
+neighbour beside it misses the target. Three lines are enough:
+
+>>> from dpbench.calibration import largest_steps
+>>> from dpbench.events import SampledGaussian
+>>> largest_steps(SampledGaussian(sampling_rate=0.01, noise_multiplier=4.0), epsilon=1.0, delta=1e-5) > 5000
+True
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from dpbench.accounting import (
+    Accountant,
+    Estimate,
+    GuaranteeKind,
+    No,
+    check_delta,
+    curve_or_refusal,
+    in_a_sentence,
+    load_accountant,
+)
+from dpbench.compose import MOST_RELEASES, as_composition
 from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Event
+from dpbench.group_privacy import PROMISES
+from dpbench.search import LARGEST, Found, largest_number, largest_whole, smallest_noise
 
-DIGITS = 6
-_FIRST = 10 ** (DIGITS - 1)
-_PER_DECADE = 9 * _FIRST
-SMALLEST, LARGEST = 1e-6, 1e9  # noise multipliers beyond these mean a mistake in the target
+FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch")
+WHOLE = ("steps", "batch")
+Releases = Composition | Event
 
 
-def grid_number(index: int) -> float:
-    """The number of six significant digits with that place in the count; 1.0 has place 0.
+@dataclass(frozen=True)
+class Calibrated:
+    """What was found: `value` meets the target, `neighbour` (None where the numbers end) is the next and misses it.
 
-    >>> [grid_number(index) for index in (-1, 0, 1, 899999, 900000)]
-    [0.999999, 1.0, 1.00001, 9.99999, 10.0]
+    `attained` is the accountant's ε at `value`, `neighbour_attained` its ε at the neighbour, infinite with a reason
+    where the accountant gives none there. `asked` counts the numbers that were tried, `seconds` is wall time.
     """
-    decade, place = divmod(index, _PER_DECADE)
-    return float(f"{_FIRST + place}e{decade - DIGITS + 1}")
+
+    find: str
+    value: Any  # a float for noise, epochs and rate, an int for steps and batch
+    neighbour: Any
+    attained: Estimate
+    neighbour_attained: Estimate | None
+    accountant: str
+    kind: GuaranteeKind
+    epsilon: float
+    delta: float
+    asked: int
+    seconds: float
+
+    @property
+    def promise(self) -> bool:
+        """Whether the target is really met: the accountant's answers are exact, certified or an upper bound."""
+        return self.kind in PROMISES
 
 
-def smallest_noise(attained: Callable[[float], float], target: float, who: str) -> float:
-    """The smallest noise multiplier on the grid whose attained ε is at most `target`, and whose lower neighbour fails.
+def solve(
+    find: str,
+    make_composition: Callable[[Any], Releases],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: str = "rdp",
+    most: int | None = None,
+    group_size: int = 1,
+) -> Calibrated:
+    """The edge of one parameter for a target (epsilon, delta), with what `accountant` says on both sides of it.
 
-    `attained` gives ε at a noise multiplier and should not increase with it; `who` names the accountant in errors.
-    First decades are tried from 1 outwards; between a decade that fails and one that meets the target the ITP method
-    (Oliveira and Takahashi 2020, ACM TOMS 47(1): interpolate, truncate, project) closes in on neighbouring numbers,
-    on average in about ten calls and never in more than two above bisection. Raises DpbenchError where no noise up to
-    1e9 suffices, and where 1e-6 already does.
+    `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`; `make_composition` takes that
+    number and returns what would then be released. `most` limits steps and batches (2^53 without it). With
+    `group_size` g the target is for groups of g records, by the generic bound. Raises DpbenchError where the
+    accountant refuses or gives only lower bounds, and where no number or every number meets the target.
+
+    >>> from dpbench.events import Gaussian
+    >>> found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp")
+    >>> found.value, found.neighbour, found.attained.value <= 1.0 < found.neighbour_attained.value
+    (3.73064, 3.73063, True)
     """
-    asked: dict[int, float] = {}
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+        raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
+    if find not in FINDS:
+        raise DpbenchError(f"find = {find!r}: expected one of {', '.join(FINDS)}")
+    check_delta(delta)
+    chosen = load_accountant(accountant)
+    refusal = chosen.supports(as_composition(make_composition(1 if find in WHOLE else 1.0)))
+    if isinstance(refusal, No):
+        raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
+    if chosen.kind not in (*PROMISES, "approximation"):
+        raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: its answers are of kind {chosen.kind!r}")
 
-    def excess(index: int) -> float:
-        """log(ε / target): at most 0 where the target is met."""
-        if index not in asked:
-            asked[index] = attained(grid_number(index))
-        if asked[index] <= target:
-            return min(math.log(asked[index] / target), 0.0) if asked[index] > 0 else -math.inf
-        return max(math.ulp(0.0), math.log(asked[index] / target))  # nan fails, for it does not win here
+    start = time.perf_counter()
 
-    last = 0
-    while excess(last) > 0:
-        if grid_number(last) >= LARGEST:
-            raise DpbenchError(
-                f"epsilon = {target:g} is out of reach: {who} still gives epsilon = {asked[last]:.6g} with noise"
-                f" multiplier {LARGEST:g}; ask for a larger epsilon or delta, fewer steps or a smaller sampling rate"
-            )
-        last += _PER_DECADE
-    first = last - _PER_DECADE
-    while excess(first) <= 0:
-        if grid_number(first) <= SMALLEST:
-            raise DpbenchError(
-                f"epsilon = {target:g} needs no noise: {who} meets it with noise multiplier {SMALLEST:g};"
-                " check that the composition depends on the noise multiplier and releases anything at all"
-            )
-        first, last = first - _PER_DECADE, first
-    return grid_number(_close_in(excess, first, last))
+    def answer(value: Any) -> Estimate:
+        return _attained(chosen, make_composition, value, delta, group_size)
+
+    found = _search(
+        find, lambda value: answer(value).safe, epsilon, f"accountant {accountant!r} at delta = {delta:g}", most
+    )
+    value, neighbour = found.value, found.neighbour
+    attained = answer(value)
+    if not attained.safe <= epsilon:
+        raise DpbenchError(
+            f"accountant {accountant!r} gave two answers at {find} = {value!r}: it met epsilon = {epsilon:g} first and"
+            f" then said {attained.safe:.9g}; it cannot be calibrated with"
+        )
+    beyond = None if neighbour is None else answer(neighbour)
+    seconds = time.perf_counter() - start
+    kind: GuaranteeKind = "upper_bound" if group_size > 1 and chosen.kind in PROMISES else chosen.kind
+    return Calibrated(find, value, neighbour, attained, beyond, accountant, kind, epsilon, delta, found.asked, seconds)
 
 
-def _close_in(excess: Callable[[int], float], failing: int, meeting: int) -> int:
-    """The meeting end of two neighbours between `failing` (excess > 0) and `meeting` (excess <= 0): ITP."""
-    first_width = meeting - failing
-    allowed = math.ceil(math.log2(first_width)) + 1  # bisection's calls and one in reserve
-    calls = 0
-    while meeting - failing > 1:
-        width = meeting - failing
-        middle = (failing + meeting) / 2
-        high, low = excess(failing), excess(meeting)
-        point = middle
-        if math.isfinite(high) and math.isfinite(low) and high > low:
-            crossing = failing + width * high / (high - low)
-            side = math.copysign(1.0, middle - crossing)
-            shift = 0.2 / first_width * width**2
-            truncated = crossing + side * shift if shift <= abs(middle - crossing) else middle
-            radius = max(2.0 ** (allowed - calls - 1) - width / 2, 0.0)
-            point = truncated if abs(truncated - middle) <= radius else middle - side * radius
-        index = min(max(round(point), failing + 1), meeting - 1)
-        calls += 1
-        if excess(index) > 0:
-            failing = index
-        else:
-            meeting = index
-    return meeting
+def _attained(
+    accountant: Accountant, make_composition: Callable[[Any], Releases], value: Any, delta: float, group_size: int
+) -> Estimate:
+    """ε at a number; infinite, with the reason, where there is no answer, for then nothing is promised."""
+    try:
+        curve = curve_or_refusal(accountant, as_composition(make_composition(value)), group_size)
+        return Estimate(math.inf, reason=curve.reason) if isinstance(curve, No) else curve.epsilon(delta)
+    except (DpbenchError, ArithmeticError) as error:
+        return Estimate(math.inf, reason=in_a_sentence(error))
+
+
+def _search(find: str, attained: Callable[[Any], float], target: float, who: str, most: int | None) -> Found:
+    if find == "noise_multiplier":
+        return smallest_noise(attained, target, who)
+    if find == "sampling_rate":
+        return largest_number(attained, target, 1.0, who, find)
+    if find == "epochs":
+        found = largest_number(attained, target, LARGEST, who, find)
+    else:
+        found = largest_whole(attained, target, most or MOST_RELEASES, who, find)
+    if most is None and found.neighbour is None:
+        raise DpbenchError(
+            f"epsilon = {target:g} sets no limit: {who} meets it with {find} = {found.value:g};"
+            " check that the composition releases anything at all"
+        )
+    return found
+
+
+def largest_steps(
+    releases: Releases | Callable[[int], Releases],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: str = "rdp",
+    most: int | None = None,
+) -> int:
+    """The most steps T with which `accountant` gives at most (epsilon, delta).
+
+    `releases` is what one step releases, to be repeated T times, or a function from T to everything that is released.
+    Raises DpbenchError as `solve` does.
+
+    >>> from dpbench.events import Gaussian
+    >>> largest_steps(Gaussian(20.0), epsilon=1.0, delta=1e-5, accountant="gdp")
+    28
+    """
+    make = releases if callable(releases) else lambda steps: repeated(as_composition(releases), steps)
+    found = solve("steps", make, epsilon=epsilon, delta=delta, accountant=accountant, most=most)
+    return int(found.value)
+
+
+def largest_rate(
+    make_composition: Callable[[float], Releases], *, epsilon: float, delta: float, accountant: str = "rdp"
+) -> float:
+    """The largest sampling rate q of six significant digits, at most 1, with at most (epsilon, delta); rounded down.
+
+    >>> from dpbench.events import Composition, SampledGaussian
+    >>> q = largest_rate(lambda q: Composition(((SampledGaussian(q, 1.3), 3516),)), epsilon=1.0, delta=1e-5)
+    >>> round(q, 4)
+    0.0045
+    """
+    found = solve("sampling_rate", make_composition, epsilon=epsilon, delta=delta, accountant=accountant)
+    return float(found.value)
+
+
+def largest_batch(
+    make_composition: Callable[[int], Releases],
+    *,
+    examples: int,
+    epsilon: float,
+    delta: float,
+    accountant: str = "rdp",
+) -> int:
+    """The largest expected batch size, from 1 to `examples`, with at most (epsilon, delta).
+
+    `make_composition` takes a batch size, so it decides whether steps or epochs stay as they are.
+
+    >>> from dpbench.accounting import steps_from_epochs
+    >>> from dpbench.events import Composition, SampledGaussian
+    >>> def fifteen_epochs(batch):
+    ...     return Composition(((SampledGaussian(batch / 60000, 1.3), steps_from_epochs(15, 60000, batch)),))
+    >>> largest_batch(fifteen_epochs, examples=60000, epsilon=1.0, delta=1e-5, accountant="gdp_clt")
+    355
+    """
+    found = solve("batch", make_composition, epsilon=epsilon, delta=delta, accountant=accountant, most=examples)
+    return int(found.value)
+
+
+def repeated(composition: Composition, times: int) -> Composition:
+    """The releases of a composition, `times` over.
+
+    >>> from dpbench.events import Gaussian
+    >>> repeated(Composition(((Gaussian(1.0), 2),)), 5).parts[0][1]
+    10
+    """
+    return Composition(tuple((event, count * times) for event, count in composition.parts), composition.adaptive)
+
+
+@dataclass(frozen=True)
+class Recalibrated:
+    """Less noise for the same stated ε: see `recalibrate`."""
+
+    noise_multiplier: float  # σ
+    epsilon: float  # ε_A(δ) at σ
+    delta: float
+    given_by: str  # A
+    spent_by: str  # B
+    mu: float | None  # μ at σ by B, where B has one
+    recalibrated: Calibrated  # σ̃, and what B says there
+    recalibrated_mu: float | None  # μ̃
+
+
+def recalibrate(
+    make_composition: Callable[[float], Releases],
+    noise_multiplier: float,
+    *,
+    delta: float,
+    given_by: str = "moments",
+    spent_by: str = "gdp_clt",
+) -> Recalibrated:
+    """The noise σ̃ < σ that costs by one accountant what σ costs by another (Bu, Dong, Long, Su 2020, section 3.2).
+
+    | here | in the paper |
+    | --- | --- |
+    | `noise_multiplier`, `recalibrated.value` | σ, σ̃ |
+    | `given_by`, `spent_by` | the moments accountant MA, the central limit theorem CLT |
+    | `mu`, `recalibrated_mu` | μ_CLT, μ̃_CLT |
+
+    Equation (3.3) asks for μ̃ with δ(ε; μ̃) = δ_MA(ε), equation (3.4) for σ̃ with μ̃ = p√(T(e^(1/σ̃²) − 1)). At
+    ε = ε_MA(δ) that is ε(δ; μ̃) = ε_MA(δ), and since (3.4) with (3.2) is the accountant `gdp_clt`, σ̃ is the smallest
+    noise with which `gdp_clt` gives at most ε_MA(δ): six digits, rounded up. Any two accountants will do; but where
+    `spent_by` is an approximation, σ̃ promises nothing: the true ε at σ̃ may be larger than what was given.
+
+    >>> from dpbench.events import Composition, SampledGaussian
+    >>> def training(sigma):
+    ...     return Composition(((SampledGaussian(256 / 60000, sigma), 4688),))
+    >>> found = recalibrate(training, 1.3, delta=1e-5)
+    >>> round(found.epsilon, 2), found.recalibrated.value
+    (1.35, 1.05598)
+    """
+    estimate = _attained(load_accountant(given_by), make_composition, noise_multiplier, delta, 1)
+    if not math.isfinite(estimate.safe):
+        raise DpbenchError(
+            f"accountant {given_by!r} gives no epsilon at noise multiplier {noise_multiplier:g}: {estimate.reason}"
+        )
+    found = solve("noise_multiplier", make_composition, epsilon=estimate.safe, delta=delta, accountant=spent_by)
+    spender = load_accountant(spent_by)
+
+    def mu(noise: float) -> float | None:
+        return spender.curve(as_composition(make_composition(noise))).mu
+
+    return Recalibrated(
+        noise_multiplier, estimate.safe, delta, given_by, spent_by, mu(noise_multiplier), found, mu(found.value)
+    )

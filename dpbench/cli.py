@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import dpbench
+from dpbench.cli_accounting import account, certify
+from dpbench.cli_calibrate import calibrate
 from dpbench.cli_data import data, fetch_files
 from dpbench.errors import DpbenchError, ProblemsError
 
@@ -54,6 +56,7 @@ def cli() -> None:
       dpbench plan specs/                 what would run, and why
       dpbench data list                   which datasets are here, and how to get the others
       dpbench report                      write the report again from the records
+      dpbench account --n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5
     """
 
 
@@ -340,6 +343,9 @@ def schema() -> int:
     return 0
 
 
+cli.add_command(account)
+cli.add_command(calibrate)
+cli.add_command(certify)
 cli.add_command(data)
 
 

@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from dpbench import __version__
 from dpbench.catalog import catalog
 from dpbench.grammar.annotations import Slot
-from dpbench.grammar.keys import PLANNED_ACCOUNTANTS, RUN, SECTIONS, SETTABLE
+from dpbench.grammar.keys import RUN, SECTIONS, SETTABLE
 from dpbench.grammar.names import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.grammar.points import CHOICES, NOT_IN_ROWS
 
@@ -89,9 +89,7 @@ def _key(key: str, slot: Slot) -> Schema:
             section["properties"]["calibrate_with"] |= _name_of("accountants")
             section = {"anyOf": [{"const": "none"}, section]}
         if key == "published":
-            section["properties"]["epsilon"]["propertyNames"] = {
-                "enum": list(dict.fromkeys([*catalog("accountants"), *PLANNED_ACCOUNTANTS]))
-            }
+            section["properties"]["epsilon"]["propertyNames"] = {"enum": list(catalog("accountants"))}
         return {**section, **_about(slot)}
     if key == "accountants":
         return {"type": "array", "items": _name_of("accountants"), "uniqueItems": True, **_about(slot)}

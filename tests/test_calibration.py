@@ -1,4 +1,4 @@
-"""Calibration: the smallest noise multiplier of six digits that meets a target, checked from both sides."""
+"""Calibration: the least noise, the most steps, the largest rate and batch for a target, checked from both sides."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import mpmath
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dpbench import calibrate
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import load_accountant
-from dpbench.calibration import LARGEST, SMALLEST, grid_number, smallest_noise
+from dpbench.accounting import Estimate, load_accountant, steps_from_epochs
+from dpbench.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian
+from dpbench.search import LARGEST, SMALLEST, grid_number, largest_number, largest_whole, smallest_noise
 
 accountants = st.sampled_from(["rdp", "gdp_clt"])
 rates = st.floats(1e-4, 0.5)
@@ -69,7 +71,7 @@ class TestSearch:
             calls.append(noise)
             return math.exp(power * math.log(root / noise))
 
-        found = smallest_noise(attained, 1.0, "a test")
+        found = smallest_noise(attained, 1.0, "a test").value
         assert attained(found) <= 1.0 < attained(below(found))
         decades = abs(math.log10(root))
         assert len(set(calls)) <= decades + 3 + 20 + 2
@@ -86,13 +88,14 @@ class TestSearch:
 
     @pytest.mark.parametrize("threshold", [0.0123457, 1.0, 123.456, 99999.9])
     def test_a_step_function_needs_no_slope(self, threshold: float) -> None:
-        assert smallest_noise(lambda noise: 0.0 if noise >= threshold else math.inf, 1.0, "a test") == threshold
+        found = smallest_noise(lambda noise: 0.0 if noise >= threshold else math.inf, 1.0, "a test")
+        assert (found.value, found.neighbour) == (threshold, below(threshold))
 
     def test_a_function_that_is_not_monotone_still_ends_at_a_true_edge(self) -> None:
         def attained(noise: float) -> float:
             return (2 + math.sin(40 * math.log(noise))) / noise
 
-        found = smallest_noise(attained, 0.01, "a test")
+        found = smallest_noise(attained, 0.01, "a test").value
         assert attained(found) <= 0.01 < attained(below(found))
 
     def test_not_a_number_never_meets_a_target(self) -> None:
@@ -187,3 +190,202 @@ class TestCalibrate:
     def test_an_unknown_accountant_is_one_sentence(self) -> None:
         with pytest.raises(DpbenchError, match="did you mean 'rdp'"):
             calibrate(Gaussian, epsilon=1.0, delta=1e-5, accountant="rpd")
+
+
+def above(number: float) -> float:
+    """The next larger number of six significant digits, by decimal arithmetic."""
+    decimal = Decimal(repr(number))
+    return float(decimal + Decimal(1).scaleb(decimal.adjusted() - 5))
+
+
+class TestLargest:
+    @given(st.integers(1, 2**40), st.floats(0.2, 4.0))
+    @settings(max_examples=100)
+    def test_the_last_whole_number_that_meets_the_target(self, last: int, power: float) -> None:
+        def attained(number: float) -> float:
+            return 1.0 if number <= last else float(number / last) ** power
+
+        found = largest_whole(attained, 1.0, 2**53, "a test", "steps")
+        assert (found.value, found.neighbour) == (last, last + 1)
+        assert isinstance(found.value, int)
+
+    @given(st.floats(2e-12, 0.9999), st.floats(0.2, 4.0))
+    @settings(max_examples=100)
+    def test_the_last_number_of_six_digits_that_meets_the_target(self, root: float, power: float) -> None:
+        def attained(rate: float) -> float:
+            return math.exp(power * math.log(rate / root))
+
+        found = largest_number(attained, 1.0, 1.0, "a test", "sampling rate")
+        assert found.neighbour == above(found.value)
+        assert attained(found.value) <= 1.0 < attained(above(found.value))
+
+    def test_a_limit_that_meets_the_target_has_no_neighbour(self) -> None:
+        assert largest_number(lambda _: 0.5, 1.0, 1.0, "a test", "rate").value == 1.0
+        assert largest_number(lambda _: 0.5, 1.0, 1.0, "a test", "rate").neighbour is None
+        found = largest_whole(lambda _: 0.5, 1.0, 1000, "a test", "batch")
+        assert (found.value, found.neighbour) == (1000, None)
+
+    def test_nothing_meets_the_target(self) -> None:
+        with pytest.raises(DpbenchError, match=r"out of reach: a test gives epsilon = 2 with steps = 1;"):
+            largest_whole(lambda _: 2.0, 1.0, 1000, "a test", "steps")
+        with pytest.raises(DpbenchError, match=r"out of reach: a test still gives epsilon = 2 with rate = 1e-12;"):
+            largest_number(lambda _: 2.0, 1.0, 1.0, "a test", "rate")
+
+    @given(accountants, rates, st.floats(0.6, 20.0), targets, deltas)
+    @settings(max_examples=40, deadline=None)
+    def test_steps(self, accountant: str, rate: float, noise: float, target: float, delta: float) -> None:
+        """The last T meets the target and T + 1 misses it, by an accountant asked anew."""
+        event = SampledGaussian(rate, noise)
+        assume(epsilon_of(accountant, Composition(((event, 1),)), delta) <= target)
+        most = largest_steps(event, epsilon=target, delta=delta, accountant=accountant)
+        assert epsilon_of(accountant, Composition(((event, most),)), delta) <= target
+        assert epsilon_of(accountant, Composition(((event, most + 1),)), delta) > target
+
+    def test_steps_of_a_composition_and_of_a_function(self) -> None:
+        event = SampledGaussian(0.01, 1.0)
+        single = largest_steps(event, epsilon=2.0, delta=1e-5)
+        pairs = largest_steps(Composition(((event, 2),)), epsilon=2.0, delta=1e-5)
+        assert pairs == single // 2
+        function = largest_steps(lambda steps: Composition(((event, steps),)), epsilon=2.0, delta=1e-5)
+        assert function == single
+
+    @given(accountants, st.floats(0.8, 5.0), st.integers(1, 10**4), targets, deltas)
+    @settings(max_examples=40, deadline=None)
+    def test_rate(self, accountant: str, noise: float, steps: int, target: float, delta: float) -> None:
+        def make(rate: float) -> Composition:
+            return Composition(((SampledGaussian(rate, noise), steps),))
+
+        assume(epsilon_of(accountant, make(1e-12), delta) <= target)  # a bound by moments has a floor
+        rate = largest_rate(make, epsilon=target, delta=delta, accountant=accountant)
+        assert epsilon_of(accountant, make(rate), delta) <= target
+        assert rate == 1.0 or epsilon_of(accountant, make(above(rate)), delta) > target
+
+    def test_batch_with_epochs_fixed(self) -> None:
+        def make(batch: int) -> Composition:
+            return Composition(((SampledGaussian(batch / 60000, 1.3), steps_from_epochs(15, 60000, batch)),))
+
+        batch = largest_batch(make, examples=60000, epsilon=1.0, delta=1e-5)
+        assert epsilon_of("rdp", make(batch), 1e-5) <= 1.0 < epsilon_of("rdp", make(batch + 1), 1e-5)
+        assert largest_batch(make, examples=100, epsilon=1.0, delta=1e-5) == 100
+
+    def test_epochs(self) -> None:
+        """The largest number of epochs of six digits: one more unit makes a step too many."""
+
+        def make(epochs: float) -> Composition:
+            return Composition(((SampledGaussian(256 / 60000, 1.3), steps_from_epochs(epochs, 60000, 256)),))
+
+        found = solve("epochs", make, epsilon=1.0, delta=1e-5, accountant="gdp_clt")
+        assert found.neighbour == above(found.value)
+        assert found.neighbour_attained is not None
+        assert found.attained.value <= 1.0 < found.neighbour_attained.value
+        assert make(found.neighbour).parts[0][1] == make(found.value).parts[0][1] + 1
+
+    def test_no_limit_is_an_error(self) -> None:
+        with pytest.raises(DpbenchError, match="sets no limit"):
+            largest_steps(SampledGaussian(0.0, 1.0), epsilon=1.0, delta=1e-5)
+
+
+class TestSolve:
+    def test_both_sides_of_the_edge_are_told(self) -> None:
+        found = solve("noise_multiplier", training(0.01, 1000), epsilon=1.0, delta=1e-5, accountant="rdp")
+        assert found.neighbour_attained is not None
+        assert found.attained.safe <= 1.0 < found.neighbour_attained.safe
+        assert found.neighbour == below(found.value)
+        assert found.promise
+        assert found.seconds > 0
+        assert not solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp_clt").promise
+
+    def test_groups_need_more_noise_and_the_bound_is_kept(self) -> None:
+        alone = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="rdp").value
+        found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="rdp", group_size=3)
+        assert found.value > 2.5 * alone
+        assert found.kind == "upper_bound"
+
+    def test_where_there_is_no_answer_there_is_no_promise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An accountant that fails below σ = 3 calibrates to 3, and the neighbour's reason is told."""
+
+        class Fragile:
+            name, kind = "fragile", "upper_bound"
+
+            def supports(self, composition: Composition) -> Any:
+                return load_accountant("rdp").supports(composition)
+
+            def curve(self, composition: Any) -> Any:
+                if composition.parts[0][0].noise_multiplier < 3:
+                    raise ZeroDivisionError("planted")
+                return load_accountant("rdp").curve(composition)
+
+        monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Fragile())
+        found = solve("noise_multiplier", training(0.01, 10), epsilon=5.0, delta=1e-5, accountant="fragile")
+        assert found.value == 3.0
+        assert found.neighbour_attained == Estimate(math.inf, reason="arithmetic failed (ZeroDivisionError: planted)")
+
+    def test_an_accountant_that_changes_its_mind_is_found_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: dict[float, int] = {}
+
+        class Fickle:
+            name, kind, adjacency, mu = "fickle", "upper_bound", "add_or_remove", None
+
+            def supports(self, composition: Composition) -> Any:
+                return load_accountant("rdp").supports(composition)
+
+            def curve(self, composition: Any) -> Any:
+                self.noise = composition.parts[0][0].noise_multiplier
+                return self
+
+            def epsilon(self, _delta: float) -> Estimate:
+                asked[self.noise] = asked.get(self.noise, 0) + 1
+                return Estimate(asked[self.noise] / self.noise, None, asked[self.noise] / self.noise)
+
+        monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Fickle())
+        with pytest.raises(DpbenchError, match="gave two answers"):
+            solve("noise_multiplier", Gaussian, epsilon=0.5, delta=1e-5, accountant="fickle")
+
+    def test_an_unknown_search_is_one_sentence(self) -> None:
+        with pytest.raises(DpbenchError, match=r"^find = 'noise': expected one of noise_multiplier, steps"):
+            solve("noise", Gaussian, epsilon=1.0, delta=1e-5)
+
+
+def central_limit_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
+    """Equation (3.2) of Bu et al. 2020."""
+    return mpmath.ncdf(-epsilon / mu + mu / 2) - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
+
+
+class TestRecalibrate:
+    @pytest.mark.parametrize(("noise", "epochs"), [(1.3, 20), (0.7, 45), (1.1, 60)])
+    def test_equations_3_3_and_3_4_at_thirty_digits(self, noise: float, epochs: float) -> None:
+        """(3.3) solved for μ̃ and (3.4) for σ̃ with mpmath; here by a search over numbers of six digits, rounded up."""
+        rate, steps, delta = 256 / 60000, steps_from_epochs(epochs, 60000, 256), 1e-5
+        found = recalibrate(training(rate, steps), noise, delta=delta)
+        with mpmath.workdps(30):
+            epsilon = mpmath.mpf(load_accountant("moments").curve(training(rate, steps)(noise)).epsilon(delta).value)
+            mu = mpmath.findroot(
+                lambda mu: mpmath.log(central_limit_delta(epsilon, mu) / delta), (0.1, 3.0), solver="anderson"
+            )
+            sigma = 1 / mpmath.sqrt(mpmath.log1p(mu**2 / (mpmath.mpf(rate) ** 2 * steps)))
+            assert below(found.recalibrated.value) < sigma <= found.recalibrated.value
+            # one unit of σ̃'s sixth digit is at most 1e-5 of it, and |d log μ / d log σ| < 5 for σ > 0.6
+            assert abs(found.recalibrated_mu - mu) < 5e-5 * mu
+        assert found.recalibrated.value < noise
+        assert found.mu is not None
+        assert found.recalibrated_mu is not None
+        assert found.mu < found.recalibrated_mu
+
+    def test_figure_4_of_the_paper(self) -> None:
+        """Printed: σ = 1.3 and σ̃ = 1.06, both (1.34, 1e-5) at epoch 20, by MA and CLT. σ̃ comes out, 1.0560. Of the
+        two ε the CLT's at the printed σ̃ rounds to 1.34; the moments accountant's at σ = 1.3 is 1.3498, so the printed
+        1.34 cuts the digits off rather than rounding them."""
+        found = recalibrate(training(256 / 60000, 4688), 1.3, delta=1e-5)
+        assert round(found.recalibrated.value, 2) == 1.06
+        assert math.floor(100 * found.epsilon) / 100 == 1.34
+        assert round(epsilon_of("gdp_clt", training(256 / 60000, 4688)(1.06), 1e-5), 2) == 1.34
+
+    def test_what_the_limit_theorem_saves_is_no_promise(self) -> None:
+        """An upper bound at σ̃ is above what was given: less noise costs something."""
+        found = recalibrate(training(256 / 60000, 4688), 1.3, delta=1e-5)
+        assert not found.recalibrated.promise
+        assert epsilon_of("rdp", training(256 / 60000, 4688)(found.recalibrated.value), 1e-5) > found.epsilon
+
+    def test_a_refusal_is_passed_on(self) -> None:
+        with pytest.raises(DpbenchError, match=r"^accountant 'moments' gives no epsilon at noise multiplier 1: "):
+            recalibrate(lambda noise: SampledGaussian(0.1, noise, sampler="shuffled"), 1.0, delta=1e-5)

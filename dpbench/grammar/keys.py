@@ -17,7 +17,6 @@ from dpbench.grammar.annotations import Slot, fields_of
 from dpbench.grammar.points import CHOICES
 
 KINDS = ("run", "claims", "events")
-PLANNED_ACCOUNTANTS = ("exact", "moments")  # named by printed numbers before their files exist
 LARGEST_SEED = 2**32 - 1
 MOST_SEEDS = 10_000
 

@@ -10,7 +10,6 @@ from dpbench.catalog import catalog, suggestion
 from dpbench.grammar.annotations import Slot, fit, misfit, shown
 from dpbench.grammar.keys import (
     HOMES,
-    PLANNED_ACCOUNTANTS,
     RUN,
     SECTIONS,
     Budget,
@@ -165,7 +164,7 @@ class SpecReader:
                 wrong = True
         epsilons = entry.value.get("epsilon")
         for name, claim in (epsilons.entries if isinstance(epsilons, Table) else {}).items():
-            known = (*catalog("accountants"), *PLANNED_ACCOUNTANTS)
+            known = tuple(catalog("accountants"))
             if name not in known:
                 hint = suggestion(name, known).removeprefix("; ")
                 self.mistakes.add(claim.key, f"unknown accountant {name!r}", hint, "unknown name")

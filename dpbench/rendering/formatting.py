@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING
 
-from dpbench.reproduction import Spread
+if TYPE_CHECKING:  # which reads specs, and that takes a quarter of a second
+    from dpbench.reproduction import Spread
 
 MISSING = "–"
 _WORDS = {
@@ -66,6 +68,7 @@ def signed(value: float, decimals: int = 2) -> str:
 def plus_minus(spread: Spread, decimals: int = 2) -> str:
     """Mean ± half the width of the 95 % interval; the mean alone for one seed.
 
+    >>> from dpbench.reproduction import Spread
     >>> plus_minus(Spread(5, 95.1, 0.1, 95.0, 95.2, 95.0, 95.3))
     '95.10 ± 0.10'
     """

@@ -1,0 +1,315 @@
+"""The verbs that ask how private a training is: `dpbench account` and `dpbench certify`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpbench.cli_releases import (
+    delta_option,
+    described,
+    emit,
+    facts,
+    file_argument,
+    group_option,
+    json_option,
+    release_options,
+)
+from dpbench.errors import DpbenchError
+
+if TYPE_CHECKING:
+    from dpbench.accounting import Estimate, Guarantee
+    from dpbench.certified import Certificate
+    from dpbench.events import Composition
+    from dpbench.releases import Releases
+
+TABLE_POINTS, PLOT_POINTS = 20, 101  # most steps of the table, points of the figure
+
+
+@click.command()
+@file_argument
+@release_options
+@delta_option
+@click.option("--epsilon", type=float, help="Ask for δ at this ε, in place of --delta or beside it.")
+@click.option("--accountant", "accountants", multiple=True, metavar="NAME", help="Only this one. Repeatable.")
+@group_option
+@click.option("--curve", is_flag=True, help="δ(ε) as a table.")
+@click.option("--points", type=click.IntRange(2, 10_000), help="Points of the curve.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw δ(ε): .png, .svg or .pdf.")
+@json_option
+def account(file: Path | None, **options: Any) -> int:
+    """Say how private a training is, by every accountant that covers it, and why the others do not.
+
+    Releases are described by options, or by a FILE of `kind: events` for unlike ones. Only answers of the kinds
+    exact, certified and upper bound are promises. T is rounded up from epochs; --steps gives it.
+
+    \b
+    Examples:
+      dpbench account --n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5
+      dpbench account --sampling-rate 0.01 --steps 99 --sigma 1 --epsilon 2 --json
+      dpbench account --sampling-rate 0.01 --steps 999 --sigma 1 --delta 1e-5 \\
+          --curve --plot curve.svg
+      dpbench account --event random_sensitivity_gaussian --projections 5 \\
+          --sampling-rate 0.01 --steps 999 --sigma 1 --delta 1e-5
+      dpbench account --event laplace --sigma 20 --steps 10 --delta 1e-6
+      dpbench account --event discrete_pair --first 0.75,0.25 --second 0.25,0.75 \\
+          --delta 1e-6
+      dpbench account events.yaml --delta 1e-5 --accountant rdp
+    """
+    from dpbench.accounting import account as ask
+    from dpbench.terminal_accounting import in_order
+
+    delta, epsilon = options["delta"], options["epsilon"]
+    if delta is None and epsilon is None:
+        raise click.UsageError("give --delta, to ask for ε, or --epsilon, to ask for δ, or both")
+    if options["plot"] is not None:
+        from dpbench.rendering.curves import check_path
+
+        check_path(options["plot"])
+    found, group_size = described(options, file, options["group_size"])
+    questions: list[dict[str, float]] = []
+    questions += [{"delta": delta}] if delta is not None else []
+    questions += [{"epsilon": epsilon}] if epsilon is not None else []
+    _check_questions(questions)
+    names = options["accountants"] or None
+    with _at_work() as progress:
+        answers = [
+            ask(found.composition, accountants=names, group_size=group_size, progress=progress, **one)
+            for one in questions
+        ]
+    curves = in_order([one for one in answers[0] if one.curve is not None])
+    if group_size == 1:
+        answers = [(*many, *_unrounded(found, many, **one)) for many, one in zip(answers, questions, strict=True)]
+    end = _end(answers, epsilon)
+    if options["plot"] is not None:
+        _plot(options["plot"], found, curves, _points(end, options["points"] or PLOT_POINTS))
+    points = _points(end, options["points"]) if options["points"] else _round_points(end)
+    if options["as_json"]:
+        data = facts(found, group_size) | {"guarantees": [one.to_json() for many in answers for one in many]}
+        if options["curve"]:
+            data["curve"] = _curve_json(curves, points)
+        from dpbench.statement import statement
+
+        data["statement"] = statement(found, answers[0], group_size)
+        emit(data)
+    else:
+        _show_account(found, questions, answers, group_size)
+        if options["curve"]:
+            _show_curve(curves, points)
+        if options["plot"] is not None:
+            click.echo(f"wrote {options['plot']}")
+    if all(one.answer is None for one in answers[0]):
+        raise DpbenchError("none of the accountants asked covers these releases; their reasons are listed")
+    return 0
+
+
+def _check_questions(questions: Sequence[dict[str, float]]) -> None:
+    from dpbench.accounting import check_delta, check_epsilon
+
+    for question in questions:
+        for name, value in question.items():
+            check_delta(value) if name == "delta" else check_epsilon(value)
+
+
+def _unrounded(found: Releases, guarantees: Sequence[Guarantee], **question: float) -> list[Guarantee]:
+    """What papers print that did not round T: by accountants that take such a number, where T is not whole."""
+    from dpbench.accounting import guarantee, load_accountant
+
+    steps = found.unrounded_steps
+    if steps is None or steps.denominator == 1:
+        return []
+    answers = []
+    for name in [one.accountant for one in guarantees if one.curve is not None]:
+        accountant: Any = load_accountant(name)
+        if hasattr(accountant, "curve_for"):
+            make_curve = partial(accountant.curve_for, found.composition.parts[0][0], float(steps))
+            answers.append(guarantee(f"{name}, T={float(steps):.10g}", make_curve, **question))
+    return answers
+
+
+def _show_account(
+    found: Releases,
+    questions: Sequence[dict[str, float]],
+    answers: Sequence[Sequence[Guarantee]],
+    group_size: int,
+) -> None:
+    from dpbench.rendering.formatting import number
+    from dpbench.statement import statement
+    from dpbench.terminal_accounting import console, guarantee_table, refusals, say
+
+    out = console()
+    for place, (question, guarantees) in enumerate(zip(questions, answers, strict=True)):
+        name, value = next(iter(question.items()))
+        asked = f"ε at δ = {number(value)}" if name == "delta" else f"δ at ε = {number(value)}"
+        asked += f", groups of {group_size}" if group_size > 1 else ""
+        if place:
+            out.print()
+        table = guarantee_table(guarantees, asked, out.width)
+        if table.row_count:
+            out.print(table)
+        else:
+            say(out, f"{asked}: no accountant has an answer.")
+    without = refusals(answers[0])
+    if without:
+        out.print("\nRefused, or with a reservation:")
+    for reason, names in without.items():
+        say(out, f"  {', '.join(names)}: {reason}", indent=4)
+    out.print()
+    say(out, statement(found, answers[0], group_size))
+
+
+def _end(answers: Sequence[Sequence[Guarantee]], epsilon: float | None) -> float:
+    """Where the curve ends: twice the ε that was asked about, or twice the best promise."""
+    if epsilon:
+        return 2 * epsilon
+    values = [one.epsilon.safe for one in answers[0] if one.epsilon is not None and one.curve is not None]
+    finite = [value for value in values if 0 < value < math.inf]
+    return 2 * min(finite) if finite else 10.0
+
+
+def _points(end: float, count: int) -> list[float]:
+    """Evenly spaced from 0 to `end`, as numbers of six digits, so that a table shows what was asked."""
+    points = [float(f"{end * place / (count - 1):.6g}") for place in range(count)]
+    return sorted(set(points))
+
+
+def _round_points(end: float) -> list[float]:
+    """Multiples of a round number from 0 to `end` or a little beyond, about 15 of them."""
+    decade = 10.0 ** math.floor(math.log10(end / TABLE_POINTS))
+    step = next(factor * decade for factor in (1, 2, 5, 10) if factor * decade * TABLE_POINTS >= end)
+    return [float(f"{place * step:.6g}") for place in range(math.ceil(end / step) + 1)]
+
+
+def _deltas(guarantee: Guarantee, points: Sequence[float]) -> list[Estimate]:
+    """δ at each point; not a number, with the reason, where the accountant gives none."""
+    from dpbench.accounting import Estimate, in_a_sentence
+
+    assert guarantee.curve is not None
+    found = []
+    for epsilon in points:
+        try:
+            found.append(guarantee.curve.delta(epsilon))
+        except (DpbenchError, ArithmeticError) as error:
+            found.append(Estimate(math.nan, reason=in_a_sentence(error)))
+    return found
+
+
+def _curve_json(guarantees: Sequence[Guarantee], points: Sequence[float]) -> list[dict[str, Any]]:
+    curves = []
+    for one in guarantees:
+        if one.curve is not None:
+            rows = [
+                {
+                    "epsilon": epsilon,
+                    "delta": delta.value if math.isfinite(delta.value) else None,
+                    "lower": delta.lower,
+                    "upper": delta.upper,
+                    "reason": delta.reason,
+                }
+                for epsilon, delta in zip(points, _deltas(one, points), strict=True)
+            ]
+            curves.append({"accountant": one.accountant, "kind": one.kind, "points": rows})
+    return curves
+
+
+def _show_curve(guarantees: Sequence[Guarantee], points: Sequence[float]) -> None:
+    from dpbench.terminal_accounting import console, curve_tables
+
+    out = console()
+    curves = [(one.accountant, one.kind or "", _deltas(one, points)) for one in guarantees if one.curve is not None]
+    for table in curve_tables(points, curves, out.width):
+        out.print()
+        out.print(table)
+
+
+def _plot(path: Path, found: Releases, guarantees: Sequence[Guarantee], points: Sequence[float]) -> None:
+    from dpbench.rendering.curves import Curve, save
+    from dpbench.statement import summary
+
+    curves = [
+        Curve(one.accountant, one.kind or "", [None if math.isnan(d.value) else d.value for d in _deltas(one, points)])
+        for one in guarantees
+        if one.curve is not None
+    ]
+    save(path, summary(found), points, curves)
+
+
+@click.command()
+@file_argument
+@release_options
+@delta_option
+@click.option("--epsilon", type=float, help="Enclose δ at this ε, in place of --delta.")
+@click.option("--digits", type=click.IntRange(2, 60), default=10, show_default=True, help="Digits asked for.")
+@json_option
+def certify(file: Path | None, digits: int, **options: Any) -> int:
+    """Prove how private a training is: an interval that contains ε (or δ), every rounding included.
+
+    The enclosure is computed in ball arithmetic from the definition; nothing in it is an estimate.
+
+    
+    Examples:
+      dpbench certify --n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5
+      dpbench certify --sampling-rate 0.01 --steps 99 --sigma 1 --epsilon 2 --json
+      dpbench certify events.yaml --delta 1e-5
+    """
+    from dpbench.accounting import Estimate, Guarantee
+    from dpbench.statement import statement
+    from dpbench.terminal_accounting import certificate_lines, console, say
+
+    delta, epsilon = options["delta"], options["epsilon"]
+    if (delta is None) == (epsilon is None):
+        raise click.UsageError("give either --delta, to enclose ε, or --epsilon, to enclose δ")
+    _check_questions([{"delta": delta} if delta is not None else {"epsilon": epsilon}])
+    found, _ = described(options, file, None)
+    certificate = _proven(found.composition, delta=delta, epsilon=epsilon, digits=digits)
+    estimate = certificate.estimate()
+    if certificate.quantity == "epsilon":
+        asked: dict[str, Any] = {"delta": delta, "epsilon": estimate}
+    else:
+        asked = {"delta": estimate.value, "epsilon": Estimate(epsilon, epsilon, epsilon), "delta_at": estimate}
+    guarantee = Guarantee(
+        accountant="certified",
+        kind="certified",
+        adjacency=certificate.adjacency,
+        mu=None,
+        refused=None,
+        seconds=certificate.seconds,
+        **asked,
+    )
+    if options["as_json"]:
+        data = {"guarantees": [guarantee.to_json()], "certificate": certificate.to_json()}
+        emit(facts(found, 1) | data | {"statement": statement(found, [guarantee])})
+    else:
+        out = console()
+        for line in certificate_lines(certificate):
+            say(out, line, indent=18)
+        out.print()
+        say(out, statement(found, [guarantee]))
+    return 0
+
+
+def _proven(composition: Composition, **question: Any) -> Certificate:
+    """The certificate; while it is being made, a terminal shows at what part of it."""
+    from dpbench import certify as prove
+
+    with _at_work() as progress:
+        return prove(composition, progress=progress, **question)
+
+
+@contextlib.contextmanager
+def _at_work() -> Iterator[Callable[[str], None] | None]:
+    """Where standard error is a terminal, a function that shows there what is being done; else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update

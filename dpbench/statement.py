@@ -1,0 +1,142 @@
+"""The paragraph that a reviewer wants under an ε: what was released, to whom it applies, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpbench.accounting import Guarantee
+from dpbench.compose import common_adjacency
+from dpbench.events import Composition, ConfidentGNMax, Event
+from dpbench.group_privacy import PROMISES
+from dpbench.releases import Releases
+from dpbench.rendering.formatting import bound, number
+
+_SAMPLERS = {
+    "poisson": "Poisson sampling, each record in a batch with probability q independently of all others",
+    "without_replacement": "batches of fixed size, drawn anew without replacement",
+    "shuffled": "fixed batches of shuffled epochs",
+}
+_NEIGHBOURS = {
+    "add_or_remove": "datasets that differ in one record added or removed",
+    "replace_one": "datasets of equal size that differ in one record replaced by another",
+    "zero_out": "datasets that differ in one record replaced by one without any effect",
+}
+LISTED = 4  # releases that a description names before it only counts
+
+
+def describe(event: Event, rate_words: str = "") -> str:
+    """An event in a line, with the letters of the papers.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> describe(SampledGaussian(0.01, 1.0))
+    'SampledGaussian (q = 0.01, σ = 1)'
+    """
+    values: dict[str, Any] = vars(event)
+    letters = {"sampling_rate": "q", "noise_multiplier": "σ", "projections": "r", "group_size": "g"}
+    said = []
+    for name, value in values.items():
+        if name in ("adjacency", "sampler") or value is None:
+            continue
+        shown = number(value) if isinstance(value, float) else str(value)
+        if name == "sampling_rate" and rate_words:
+            shown = f"{rate_words} = {shown}"
+        said.append(f"{letters.get(name, name.replace('_', ' '))} = {shown}")
+    return f"{type(event).__name__} ({', '.join(said)})"
+
+
+def summary(found: Releases) -> str:
+    """What is released, in one sentence: every event with its count, q, σ and T.
+
+    >>> from dpbench.releases import Said, releases
+    >>> summary(releases(Said(sampling_rate=0.01, steps=1000, noise_multiplier=1.0)))
+    '1,000 releases of SampledGaussian (q = 0.01, σ = 1)'
+    """
+    parts = [
+        f"{count:,} release{'s' if count != 1 else ''} of {describe(event, found.rate_words)}"
+        for event, count in found.composition.parts
+    ]
+    if not parts:
+        return "nothing is released"
+    if len(parts) > LISTED:
+        total = sum(count for _, count in found.composition.parts)
+        parts = [*parts[: LISTED - 1], f"{len(parts) - LISTED + 1} more kinds of release ({total:,} releases in all)"]
+    text = ", then ".join(parts)
+    return f"{text}; T = {found.steps_words} = {_steps(found.composition)}" if found.steps_words else text
+
+
+def _steps(composition: Composition) -> int:
+    return sum(count for _, count in composition.parts)
+
+
+def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int = 1) -> str:
+    """The paragraph: the best promise, the releases, unit, neighbours, sampler, and what is not covered.
+
+    >>> from dpbench.accounting import account
+    >>> from dpbench.releases import Said, releases
+    >>> found = releases(Said(sampling_rate=0.01, steps=100, noise_multiplier=1.0))
+    >>> text = statement(found, account(found.composition, delta=1e-5, accountants=["gdp_clt"]))
+    >>> text.startswith("No accountant asked here promises anything: approximations may lie below the truth.")
+    True
+    """
+    events = [event for event, _ in found.composition.parts]
+    words = [_promise(guarantees, group_size), f"Released: {summary(found)}."]
+    adjacency = common_adjacency(found.composition)
+    unit = "one record" if group_size == 1 else f"a group of {group_size} records"
+    if adjacency is None:
+        words.append("The releases name different neighbouring relations, so no one guarantee holds for all.")
+    else:
+        words.append(f"Unit of privacy: {unit}. Neighbours: {_NEIGHBOURS[adjacency]}.")
+    samplers = dict.fromkeys(getattr(event, "sampler", None) for event in events)
+    known = [_SAMPLERS[sampler] for sampler in samplers if sampler is not None]
+    words.append(
+        f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each release."
+    )
+    if found.composition.adaptive:
+        words.append("Later parameters depend on earlier outputs.")
+    return " ".join(word for word in [*words, *_special(events), _not_covered(known, group_size)] if word)
+
+
+def _promise(guarantees: Sequence[Guarantee], group_size: int) -> str:
+    promised = [one for one in guarantees if one.kind in PROMISES and one.answer is not None]
+    if not promised:
+        if any(one.answer is not None for one in guarantees):
+            return "No accountant asked here promises anything: approximations may lie below the truth."
+        return "No accountant asked here has an answer."
+    best = min(promised, key=lambda one: one.answer.safe if one.answer else 0.0)
+    epsilon, delta = best.epsilon, best.delta
+    assert epsilon is not None
+    assert delta is not None
+    whom = "" if group_size == 1 else f" for every group of {group_size} records"
+    pair = f"ε = {bound(epsilon.safe, 'upper_bound', 6)}, δ = {number(delta)}"
+    if best.delta_at is not None:
+        pair = f"ε = {number(epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
+    assert best.kind is not None
+    by = f"by the accountant {best.accountant} ({best.kind.replace('_', ' ')})"
+    return f"({pair})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."
+
+
+def _special(events: Sequence[Event]) -> list[str]:
+    words = []
+    if not all(event.attained for event in events):
+        words.append(
+            "The pairs of distributions dominate the mechanism, which need not attain them: the number bounds its ε"
+            " from above."
+        )
+    if any(isinstance(event, ConfidentGNMax) and event.votes is not None for event in events):
+        words.append(
+            "Votes were given: a data-dependent ε depends on private data itself and is no promise unless it is"
+            " released privately."
+        )
+    return words
+
+
+def _not_covered(samplers: Sequence[str], group_size: int) -> str:
+    left_out = ["the choice of hyperparameters, architecture and stopping time on the same data"]
+    if _SAMPLERS["poisson"] in samplers:
+        left_out.append("code that shuffles or takes batches of fixed size in place of Poisson sampling")
+    left_out.append("whatever else is released about the same data")
+    if group_size == 1:
+        left_out.append("several records of one person (--group-size)")
+    left_out.append("noise in floating-point numbers or from a generator that can be predicted")
+    return f"Not covered: {'; '.join(left_out)}."
