@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import imported, names
-from .accountants import accountant
+from . import imported
+from .accountants import TRAINERS, accountant
 
 TABLE = Path(__file__).parent.parent / "references" / "certified.json"
 EVERY = 4  # one point in so many: the whole table is the tests' business
@@ -22,7 +22,7 @@ def points() -> list[dict[str, Any]]:
 class Accuracy:
     """How far δ(ε) is off at worst, relative to the certified value, over the points that the accountant covers."""
 
-    params = (names("accountants"),)
+    params = (TRAINERS,)
     param_names = ("accountant",)
     timeout = 600
 
@@ -47,7 +47,7 @@ class Accuracy:
 class Memory:
     """ε at δ = 1e-5 of a million steps."""
 
-    params = (names("accountants"),)
+    params = (TRAINERS,)
     param_names = ("accountant",)
 
     def setup(self, name: str) -> None:
