@@ -31,13 +31,18 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def _check_noise(event: Any) -> None:
+    """The noise and the neighbouring relation, which every event with noise has."""
+    value = _number("noise_multiplier", event.noise_multiplier)
+    _check("noise_multiplier", event.noise_multiplier, value > 0, "a number above 0")
+    _check("adjacency", event.adjacency, event.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
+
+
 def _check_sampled(event: Any) -> None:
     """The four parameters that every event of a sampled Gaussian has."""
     rate = _number("sampling_rate", event.sampling_rate)
-    sigma = _number("noise_multiplier", event.noise_multiplier)
     _check("sampling_rate", event.sampling_rate, 0 <= rate <= 1, "a number from 0 to 1")
-    _check("noise_multiplier", event.noise_multiplier, sigma > 0, "a number above 0")
-    _check("adjacency", event.adjacency, event.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
+    _check_noise(event)
     _check("sampler", event.sampler, event.sampler in SAMPLERS, "one of " + ", ".join(SAMPLERS))
 
 
@@ -60,9 +65,7 @@ class Gaussian:
         return True
 
     def __post_init__(self) -> None:
-        value = _number("noise_multiplier", self.noise_multiplier)
-        _check("noise_multiplier", self.noise_multiplier, value > 0, "a number above 0")
-        _check("adjacency", self.adjacency, self.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
+        _check_noise(self)
 
 
 @dataclass(frozen=True)
@@ -174,9 +177,7 @@ class Laplace:
         return True
 
     def __post_init__(self) -> None:
-        value = _number("noise_multiplier", self.noise_multiplier)
-        _check("noise_multiplier", self.noise_multiplier, value > 0, "a number above 0")
-        _check("adjacency", self.adjacency, self.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
+        _check_noise(self)
 
 
 @dataclass(frozen=True)

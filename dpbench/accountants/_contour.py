@@ -1,4 +1,4 @@
-"""δ(ε) of one direction of a composition, as a contour integral of M(z) = E_P[e^(zL)], with the size of its error.
+"""The lines on which δ(ε) of one direction is integrated: M(z) = E_P[e^(zL)] at their nodes, with its error.
 
 With M the product of the releases' transforms, each to the power of its count,
 
@@ -15,11 +15,6 @@ B(a) = M(a) e^(−aε) a^a (1+a)^(−1−a) the Chernoff bound of δ(ε). (For �
 
 **Truncation.** Nodes are added until the rest, max |M| e^(−cε) / (πU) over the last nodes, is negligible.
 That the last nodes tell of all later ones is not proven here; `dpbench.certified` proves it for its own sum.
-
-**Few hits.** Where almost all releases have a loss next to one point, |M(c+iu)| stays near e^(−hits) for long. Then
-M = A + (M − A), A the product of the parts near their atoms (`LossLeaf.near`). M − A falls where A's complement has
-turned. A's own integral either vanishes (its sums do not reach ε) or converges on a line of its own, far to the right,
-or, by parity, E[(1−e^(ε−L))₊] = A(0) − e^ε A(−1) + E[(e^(ε−L)−1)₊], far to the left.
 
 **Rounding.** Σ |terms| times what the leaves say of log M, times the counts, and some units in the last place.
 """
@@ -40,24 +35,7 @@ _PER_OCTAVE = 4
 _CHUNK = 16
 _LONGEST = 360  # points of the ladder: 90 octaves
 _REFINED = 24
-_MOST_NODES = 1 << 17
-_FEASIBLE = 1 << 14
-_UNTOLD = 1e-15
-_TINY = math.log(1e-31)
-_NOISY = math.log(1e-10)  # rounding relative to δ on a line: a split is worth while
-_DEPTH = 14
-_HEIGHTS = 24
-_MANY_NODES = 1500
-_PARITY = -12.0  # parity takes one mass off another: only where δ is not small
-_FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number and a bound of its absolute error."""
-
-    value: float
-    error: float
+MOST_NODES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -138,7 +116,7 @@ class Transform:
     parts: tuple[tuple[LossLeaf, int], ...]
     near: tuple[LossLeaf, ...] | None = None
     _ladder: list[Ladder] = field(default_factory=list, repr=False)
-    _fine: dict[int, Ladder] = field(default_factory=dict, repr=False)
+    _fine: dict[tuple[float, float], Ladder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.spare = math.log(max(1, sum(count for _, count in self.parts)))
@@ -155,7 +133,8 @@ class Transform:
 
     # ---- real points ----
 
-    def _at(self, points: Floats) -> Ladder:
+    def at(self, points: Floats) -> Ladder:
+        """log M and what goes with it at real points."""
         if self.near is not None:
             return self._differences_at(points, self.near)
         totals = [np.zeros(len(points)) for _ in range(4)]
@@ -167,7 +146,7 @@ class Transform:
     def _differences_at(self, points: Floats, near: tuple[LossLeaf, ...]) -> Ladder:
         bulk = Transform(tuple((leaf, count) for leaf, (_, count) in zip(near, self.parts, strict=True)))
         gained = np.zeros(len(points))
-        base = bulk._at(points)
+        base = bulk.at(points)
         for (leaf, count), kept in zip(self.parts, near, strict=True):
             band = leaf.band(kept)
             if band is not None:
@@ -180,14 +159,14 @@ class Transform:
 
     def _scale(self) -> float:
         """1 over the standard deviation of the loss under the pair's middle."""
-        start = self._at(np.array([1e-3]))
+        start = self.at(np.array([1e-3]))
         return 1 / math.sqrt(max(float(start.variance[0]), 1e-290))
 
     def ladder(self, epsilon: float) -> Ladder:
         """Points up to well beyond the minimum of the Chernoff bound at ε."""
         if not self._ladder:
             self._unit = 2.0 ** round(math.log2(self._scale()))
-            while self._at(np.array([self._unit / 256])).log_moment[0] > 1:  # heavy tails: far too steep there
+            while self.at(np.array([self._unit / 256])).log_moment[0] > 1:  # heavy tails: far too steep there
                 self._unit /= 16
             self._ladder.append(self._rungs(0))
         while True:
@@ -202,21 +181,20 @@ class Transform:
             self._ladder.append(known.merged(self._rungs(len(known.points))))
 
     def _rungs(self, first: int) -> Ladder:
-        return self._at(self._unit * 2.0 ** (np.arange(first, first + _CHUNK) / _PER_OCTAVE - 8))
+        return self.at(self._unit * 2.0 ** (np.arange(first, first + _CHUNK) / _PER_OCTAVE - 8))
 
     def refined(self, coarse: Ladder, index: int) -> Ladder:
         """The ladder with more points around one of its own."""
-        if index not in self._fine:
-            low, high = coarse.points[max(index - 1, 0)], coarse.points[min(index + 1, len(coarse.points) - 1)]
-            inner = low * (high / low) ** (np.arange(1, _REFINED) / _REFINED)
-            self._fine[index] = self._at(inner)
-        return coarse.merged(self._fine[index])
+        ends = (float(coarse.points[max(index - 1, 0)]), float(coarse.points[min(index + 1, len(coarse.points) - 1)]))
+        if ends not in self._fine:
+            self._fine[ends] = self.at(ends[0] * (ends[1] / ends[0]) ** (np.arange(1, _REFINED) / _REFINED))
+        return coarse.merged(self._fine[ends])
 
     def guess_epsilon(self, log_delta: float) -> float:
         """ε with δ(ε) about e^log_delta, by the saddle point; −∞ where δ is smaller already far below 0."""
         coarse = self.ladder(0.0)
         while True:
-            level = _saddle(coarse)
+            level = saddle_point(coarse)
             reached = np.flatnonzero(level[1] <= log_delta)
             if len(reached) or len(coarse.points) >= _LONGEST or coarse.log_moment[-1] > 1e6:
                 break
@@ -226,7 +204,7 @@ class Transform:
         if not len(reached):
             return float(level[0][-1])
         fine = self.refined(coarse, int(reached[0]))
-        epsilon, logs = _saddle(fine)
+        epsilon, logs = saddle_point(fine)
         index = int(np.flatnonzero(logs <= log_delta)[0])
         if index == 0:
             return float(epsilon[0])
@@ -334,7 +312,7 @@ class Transform:
             pieces.append((plan.real + 1j * u, log_moment, error))
             start += size
             rest = float(log_moment.real[-max(4, size // 4) :].max()) - math.log(math.pi * u[-1])
-            if rest - plan.real * epsilon < log_allowed or start >= _MOST_NODES:
+            if rest - plan.real * epsilon < log_allowed or start >= MOST_NODES:
                 break
             size = start // 2 + (-(start // 2)) % 8
         joined = [np.concatenate([piece[k] for piece in pieces]) for k in range(3)]
@@ -361,245 +339,8 @@ def _log1p(values: Complex) -> Complex:
     return result
 
 
-def _saddle(ladder: Ladder) -> tuple[Floats, Floats]:
+def saddle_point(ladder: Ladder) -> tuple[Floats, Floats]:
     """For each point a the ε whose integrand has its saddle there, and the saddle point's log δ(ε)."""
     a = ladder.points
     epsilon = ladder.mean - 1 / a - 1 / (1 + a)
     return epsilon, ladder.log_moment - a * epsilon - np.log(a) - np.log1p(a) - 0.5 * np.log(2 * np.pi * ladder.width())
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One line's sum, as a function of ε: e^(scale·ε) times the integral at sign·ε."""
-
-    sums: Sums
-    mirrored: bool = False
-
-    def __call__(self, epsilon: float) -> tuple[float, float, float]:
-        """The value, its derivative in ε and the bound of its rounding error."""
-        sums = self.sums
-        at = -epsilon if self.mirrored else epsilon
-        outer = epsilon if self.mirrored else 0.0
-        z, turn = sums.z, np.log(sums.z) + np.log1p(sums.z)
-        exponent = sums.log_moment - z * at - turn + outer
-        terms = sums.weight * np.exp(exponent)
-        slopes = -z
-        wrong = np.abs(terms) * (sums.error + UNIT * (4 + 2 * np.abs(z * at) + np.abs(exponent.real)))
-        total, slope = float(terms.real.sum()), float((slopes * terms).real.sum())
-        if self.mirrored:
-            slope = total - slope
-        rest = math.exp(min(sums.rest - float(z[0].real) * at + outer, 700.0))
-        return total, slope, float(wrong.sum()) + rest
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """δ(ε) in the neighbourhood of one ε: lines, the mass terms of parity and the error of aliases."""
-
-    pieces: tuple[Piece, ...]
-    masses: tuple[float, float]
-    alias: float
-    log_target: float
-    nodes: int
-    split: bool
-
-    def __call__(self, epsilon: float) -> tuple[float, float, float]:
-        """δ(ε), its derivative and a bound of its error."""
-        start = self.masses[0] - math.exp(epsilon) * self.masses[1] if any(self.masses) else 0.0
-        slope = -math.exp(epsilon) * self.masses[1] if any(self.masses) else 0.0
-        total, error = start, self.alias + UNIT * 8 * (abs(self.masses[0]) + abs(start))
-        for piece in self.pieces:
-            value, rise, wrong = piece(epsilon)
-            total, slope, error = total + value, slope + rise, error + wrong
-        return total, slope, error + UNIT * abs(total)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One line to sum: the transform, where, and how small its rest has to be."""
-
-    transform: Transform
-    plan: Plan
-    at: float
-    log_allowed: float
-    mirrored: bool
-
-
-@dataclass(frozen=True)
-class Route:
-    """Lines for one integral, their number of nodes, and the masses that parity adds."""
-
-    nodes: float
-    tasks: tuple[Task, ...] = ()
-    masses: tuple[float, float] = (0.0, 0.0)
-
-
-IMPOSSIBLE = Route(math.inf)
-
-
-def invert(transform: Transform, epsilon: float, log_target: float | None = None) -> Inversion | None:
-    """The lines for δ near ε, to PRECISION relative to e^log_target; None where δ is below every double."""
-    plan = transform.plan(epsilon, log_target)
-    if plan is None:
-        return None
-    route = _route(transform, plan, epsilon, plan.log_delta, False, _DEPTH)
-    if route.nodes > _FEASIBLE and plan.log_delta < _TINY:
-        raise ArithmeticError("a tiny delta far beyond the bulk of the loss takes too many nodes")
-    if not math.isfinite(
-        route.nodes
-    ):  # slow decay that no split mends: as many nodes as it takes, and the rest in the error
-        route = Route(plan.nodes, (Task(transform, plan, epsilon, plan.log_delta + PRECISION, False),))
-    pieces = []
-    for task in route.tasks:
-        sums = task.transform.sums(task.plan, task.log_allowed, task.at)
-        pieces.append(Piece(sums, task.mirrored))
-    alias = 4 * len(pieces) * math.exp(max(plan.log_delta + PRECISION, NOTHING))
-    nodes = sum(len(piece.sums.z) for piece in pieces)
-    return Inversion(tuple(pieces), route.masses, alias, plan.log_delta, nodes, len(pieces) > 1 or any(route.masses))
-
-
-def _route(transform: Transform, plan: Plan, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
-    """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route."""
-    allowed = log_delta + PRECISION
-    top = 2 * math.pi * plan.nodes / plan.period * 1.15
-    direct = IMPOSSIBLE
-    for factor in (1.0, 1.5, 2.2):
-        if _rest(transform, plan.real, factor * top) - plan.real * at < allowed:
-            noisy = 40.0 if plan.log_lost > _NOISY else 1.0
-            direct = Route(noisy * factor * plan.nodes, (Task(transform, plan, at, allowed, mirrored),))
-            break
-    if direct.nodes < _MANY_NODES / 2:
-        return direct
-    chosen: tuple[Plan, Transform, Transform] | None = None
-    height = 2 * math.pi * 24 / plan.period
-    for _ in range(_HEIGHTS if depth else 0):
-        height *= 2
-        near = transform.nearby(height, plan.real)
-        if near is None:
-            if height > 1e3 * top:
-                break
-            continue
-        apart = Transform(transform.parts, near)
-        own = apart.plan(at, log_delta, height)
-        if own is None or own.nodes > min(direct.nodes, _MANY_NODES if chosen else _MOST_NODES):
-            break
-        counts = (count for _, count in transform.parts)
-        chosen = (own, apart, Transform(tuple(zip(near, counts, strict=True))))
-        if float(chosen[2].ladder(at).chernoff(at).min()) < allowed:
-            break
-    if chosen is None:
-        return direct
-    rest = _near_route(chosen[2], at, log_delta, mirrored, depth - 1)
-    first = Task(chosen[1], chosen[0], at, allowed, mirrored)
-    split = Route(chosen[0].nodes + rest.nodes, (first, *rest.tasks), rest.masses)
-    return split if split.nodes < direct.nodes else direct
-
-
-def _near_route(near: Transform, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
-    """The route of a part near its atom: nothing where its sums do not reach ε, a line of its own, or parity."""
-    bound = near.ladder(at).chernoff(at)
-    lowest = int(np.argmin(bound))
-    if bound[lowest] < log_delta + PRECISION:
-        return Route(0.0)
-    if lowest == 0 and not mirrored and log_delta > _PARITY:
-        other = near.swapped
-        target = log_delta - at
-        found = other.ladder(-at).chernoff(-at)
-        masses = [float(np.exp(near._at(np.array([point])).log_moment[0])) for point in (0.0, -1.0)]
-        if float(found.min()) < target + PRECISION:
-            return Route(0.0, (), (masses[0], masses[1]))
-        plan = other.plan(-at, target)
-        if plan is None:
-            return Route(0.0, (), (masses[0], masses[1]))
-        rest = _route(other, plan, -at, target, True, depth)
-        return Route(rest.nodes, rest.tasks, (masses[0], masses[1]))
-    plan = near.plan(at, log_delta)
-    if plan is None:
-        return Route(0.0)
-    return _route(near, plan, at, log_delta, mirrored, depth)
-
-
-def _rest(transform: Transform, real: float, top: float) -> float:
-    """log of what is left out beyond u = top, if |M| does not rise any more; without e^(−cε)."""
-    try:
-        found = transform.evaluate(real, np.array([0.97 * top, top]))[0].real.max()
-    except ArithmeticError:  # it oscillates too fast there to be resolved
-        return math.inf
-    return float(found) - math.log(math.pi * top)
-
-
-@dataclass
-class Direction:
-    """δ(ε) and ε(δ) of one direction."""
-
-    transform: Transform
-
-    def bound(self, epsilon: float) -> float:
-        """The logarithm of the Chernoff bound of δ(ε); −∞ beyond the largest loss."""
-        if epsilon >= self.transform.largest_loss:
-            return -math.inf
-        return float(self.transform.ladder(epsilon).chernoff(epsilon).min())
-
-    def delta(self, epsilon: float) -> Value:
-        """δ(ε) with its error."""
-        if epsilon >= self.transform.largest_loss:
-            return Value(0.0, 0.0)
-        bound = self.bound(epsilon)
-        try:
-            return self._delta(epsilon)
-        except ArithmeticError:
-            if bound > _TINY:
-                raise
-            return Value(0.0, math.exp(bound))
-
-    def _delta(self, epsilon: float) -> Value:
-        target: float | None = None
-        value = error = math.nan
-        for _ in range(6):
-            found = invert(self.transform, epsilon, target)
-            if found is None:
-                return Value(0.0, math.ulp(0.0))
-            value, _, error = found(epsilon)
-            if value > 0 and math.log(value) > found.log_target - 3:
-                break
-            if found.log_target < _FLOOR and value <= error:
-                break
-            target = math.log(value) if value > error else found.log_target - 8
-        if error >= value / 2 and value + error < _UNTOLD:
-            return Value(0.0, value + error)  # noise: far below what a line can tell here
-        return Value(max(value, 0.0), error)
-
-    def epsilon(self, log_delta: float) -> Value:
-        """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
-        ceiling = self.transform.largest_loss
-        if ceiling <= 0:
-            return Value(0.0, 0.0)
-        target, epsilon = math.exp(log_delta), max(self.transform.guess_epsilon(log_delta), 0.0)
-        found: Inversion | None = None
-        for _ in range(12):
-            if epsilon >= ceiling:
-                epsilon = ceiling * (1 - 1e-6)
-            start = epsilon
-            found = invert(self.transform, start, log_delta)
-            if found is None:  # δ there is below every double
-                epsilon = start / 2
-                continue
-            for _ in range(40):
-                value, slope, error = found(epsilon)
-                if not slope < 0 or abs(value) <= error:
-                    epsilon = start / 2
-                    break
-                change = (math.log(value) - log_delta) * value / slope if value > 0 else epsilon / 2
-                epsilon = max(epsilon - change, 0.0)
-                if abs(change) <= 4e-15 * epsilon or (epsilon == 0 and value <= target):
-                    break
-            moved = abs((epsilon - start) * slope / value) if value else math.inf
-            if epsilon == start or moved < (1e-7 if found.split else 0.3):
-                break
-        if found is None:
-            raise ArithmeticError(f"no line for log delta = {log_delta:.6g}")
-        value, slope, error = found(epsilon)
-        if epsilon == 0 and value <= target:
-            return Value(0.0, max(0.0, (value + error - target) / abs(slope)))
-        wrong = error + abs(value - target)
-        return Value(epsilon, wrong / abs(slope) + 4 * UNIT * epsilon)

@@ -5,7 +5,8 @@
 | L, M(z) | the privacy loss of the whole composition under P, and E_P[e^(zL)] |
 | direction | remove: P with the record, Q without; add: the reverse |
 
-`_loss_leaf` has M of one release, `_contour` the integral (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz with its error. What is
+`_loss_leaf` has M of one release, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken, and
+`_inversion` chooses among them. What is
 here: both directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian
 releases alone, which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`).
 
@@ -21,7 +22,8 @@ from dataclasses import dataclass, field
 
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve
-from dpbench.accountants._contour import Direction, Transform, Value
+from dpbench.accountants._contour import Transform
+from dpbench.accountants._inversion import Direction, Value
 from dpbench.accountants._leaves import leaves, support
 from dpbench.accountants._one_release import single_curve
 from dpbench.accountants._poisson import refuse
