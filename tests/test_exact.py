@@ -241,3 +241,10 @@ def test_randomized_response_is_a_binomial_sum() -> None:
 def test_what_it_refuses_it_refuses_with_a_reason(composition: Composition, word: str) -> None:
     with pytest.raises(DpbenchError, match=word):
         accountant.curve(composition)
+
+
+def test_a_root_that_newton_misses_is_bracketed() -> None:
+    """δ at rate 0.001 falls so steeply past its bulk that the saddle point's first guess is far off."""
+    answer = accountant.curve(times(SampledGaussian(0.001, 4.0), 50)).epsilon(1e-6)
+    assert answer.reason is None
+    assert answer.value == pytest.approx(0.005508911600, rel=1e-9)

@@ -18,6 +18,7 @@ from dpbench.accountants._loss_leaf import UNIT
 
 _FEASIBLE = 1 << 14
 _UNTOLD = 1e-15
+_ASTRAY = 1e-7  # relative: a root less certain than that is looked for again
 _TINY = math.log(1e-31)
 _NOISY = math.log(1e-10)  # rounding relative to δ on a line: a split is worth while
 _DEPTH = 14
@@ -268,5 +269,27 @@ class Direction:
         value, slope, error = found(epsilon)
         if epsilon == 0 and value <= target:
             return Value(0.0, max(0.0, (value + error - target) / abs(slope)))
-        wrong = error + abs(value - target)
-        return Value(epsilon, wrong / abs(slope) + 4 * UNIT * epsilon)
+        wrong = (error + abs(value - target)) / abs(slope) + 4 * UNIT * epsilon
+        if wrong <= _ASTRAY * epsilon + 1e-14:
+            return Value(epsilon, wrong)
+        return self._bracketed(log_delta)
+
+    def _bracketed(self, log_delta: float) -> Value:
+        """The root by bracketing, where Newton's steps went astray: slower, and every δ has a line of its own."""
+        from scipy.optimize import brentq
+
+        def excess(epsilon: float) -> float:
+            value = self.delta(epsilon).value
+            return (math.log(value) if value > 0 else NOTHING) - log_delta
+
+        if excess(0.0) <= 0:
+            return Value(0.0, 0.0)
+        high = 2.0**-40
+        while self.bound(high) > log_delta:
+            high *= 4
+        epsilon = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=200))
+        found = invert(self.transform, epsilon, log_delta)
+        if found is None:
+            raise ArithmeticError(f"no line for log delta = {log_delta:.6g}")
+        value, slope, error = found(epsilon)
+        return Value(epsilon, (error + abs(value - math.exp(log_delta))) / abs(slope) + 4 * UNIT * epsilon)
