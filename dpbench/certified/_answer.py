@@ -50,11 +50,18 @@ class Question:
         return tuple(found)
 
     def deltas(self, epsilon: float) -> list[Result]:
-        """δ(ε) of each direction: the first to its own digits, the others to what the greatest so far needs."""
+        """δ(ε) of each direction: the first to its own digits, the others to what the greatest so far needs.
+
+        One that its largest loss keeps below what another one has for sure is not computed.
+        """
         at = Fraction(epsilon)
         results: list[Result] = []
         target: float | None = None
         for curve in self.curves:
+            ceiling = curve.ceiling(at) if results else Fraction(1)
+            if ceiling < max((lower for (lower, _), _, _ in results), default=Fraction(0)):
+                results.append(((Fraction(0), ceiling), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
+                continue
             ball = curve.delta(at, target, self.digits + 0.3)
             results.append((_inside(ends(ball.value)), ball, curve))
             if results[0][0][0] > 0:
@@ -68,10 +75,18 @@ class Question:
         return results
 
     def epsilons(self, delta: float) -> list[Result]:
-        """ε(δ) of each direction: coarse ones decide which need all digits."""
+        """ε(δ) of each direction: coarse ones decide which need all digits.
+
+        A direction whose largest loss is below what another one has for sure is not computed: its ε lies below that.
+        """
         wanted = Fraction(delta)
-        coarse = []
+        coarse: list[Result] = []
         for curve in self.curves:
+            known = max((lower for (lower, _), _, _ in coarse), default=Fraction(0))
+            largest = curve.largest_loss() * (1 + 1e-9)
+            if largest < known:
+                coarse.append(((Fraction(0), Fraction(largest)), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
+                continue
             lower, upper, ball = curve.epsilon(wanted, 3)
             coarse.append(((lower, upper), ball, curve))
         best = max(lower for (lower, _), _, _ in coarse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,16 +11,18 @@ from typing import Any
 
 from flint import arb
 
+from dpbench.certified._bent import BentTransform, bent_transform, serves
 from dpbench.certified._contour import (
     SMALLEST,
     Ball,
     Exponents,
+    Plan,
     Transform,
     plan_right,
     plan_strip,
     transform,
 )
-from dpbench.certified._exact_sums import atoms_delta, gaussian_delta, laplace_delta, single_delta
+from dpbench.certified._exact_sums import atoms_and_laplace_delta, atoms_delta, gaussian_delta, single_delta
 from dpbench.certified._factors import AtomsFactor, GaussianFactor, LaplaceFactor
 from dpbench.certified._jl import JlFactor
 from dpbench.certified._mixture import Mixture, positive
@@ -28,6 +31,8 @@ from dpbench.certified._sides import Side
 from dpbench.errors import DpbenchError
 
 ROUNDS = 7
+FEW = 4  # sampled releases for which a bent contour is tried first
+MANY_NODES = 5000  # of a straight line; beyond, a bent one is tried
 
 
 @dataclass
@@ -36,7 +41,7 @@ class Curve:
 
     side: Side
     progress: Callable[[str], None] | None = None
-    transforms: list[Transform] = field(default_factory=list)
+    transforms: list[Transform | BentTransform] = field(default_factory=list)
     exponents: Exponents = field(init=False)
     found: dict[Fraction, tuple[Fraction, Fraction]] = field(default_factory=dict)
 
@@ -97,15 +102,33 @@ class Curve:
                 ball = self._all_of(known.delta(ball_of(epsilon)))
             if _log(ball.value.rad()) <= log_target + 1:
                 return ball
-        at = float(epsilon)
-        hint = self.transforms[-1].plan if self.transforms else None
-        planner = plan_strip if self.strip else plan_right
-        plan = planner(self.side.parts, self.exponents, at, log_target, hint)
-        releases = sum(count for _, count in self.side.parts)
-        fresh = transform(self.side.parts, plan, plan.bits + releases.bit_length() + 16, self.progress)
+        fresh = self._fresh(float(epsilon), log_target)
         self.transforms.append(fresh)
         with working_bits(fresh.bits):
             return self._all_of(fresh.delta(ball_of(epsilon)))
+
+    def _fresh(self, at: float, log_target: float) -> Transform | BentTransform:
+        """On a straight line, or where that takes many nodes, on a bent one if there is one."""
+        plans = [known.plan for known in self.transforms if isinstance(known, Transform)]
+        planner = plan_strip if self.strip else plan_right
+        parts = self.side.parts
+        plan: Plan | None = None
+        refused: DpbenchError | None = None
+        releases = sum(count for _, count in parts)
+        bendable = serves(parts)
+        if not bendable or releases > FEW:
+            try:
+                plan = planner(parts, self.exponents, at, log_target, plans[-1] if plans else None)
+            except DpbenchError as error:
+                refused = error
+        if bendable and (plan is None or plan.count > MANY_NODES):
+            with contextlib.suppress(DpbenchError):
+                return bent_transform(parts, at, log_target, self.progress)
+        if refused is not None:
+            raise refused
+        if plan is None:
+            plan = planner(parts, self.exponents, at, log_target, plans[-1] if plans else None)
+        return transform(parts, plan, plan.bits + releases.bit_length() + 16, self.progress)
 
     def _all_of(self, ball: Ball) -> Ball:
         """δ lies in [0, 1]; infinite losses add their probability (in the strip the integral holds them already)."""
@@ -131,6 +154,15 @@ class Curve:
         if any(loss is None for loss, _ in found) or self.side.finite:
             return math.inf
         return sum(count * float(loss) for loss, count in found)
+
+    def ceiling(self, epsilon: Fraction) -> Fraction:
+        """A proven bound that costs nothing: δ(ε) <= 1 − e^(ε − L) with L the largest loss; 1 where there is none."""
+        losses = [(factor.largest_loss(), count) for factor, count in self.side.parts]
+        if self.side.finite or any(loss is None for loss, _ in losses):
+            return Fraction(1)
+        with working_bits(128):
+            most = sum((count * factor.largest_loss() for factor, count in self.side.parts), arb(0))
+            return max(ends(1 - (ball_of(epsilon) - most).exp())[1], Fraction(0))
 
     def _chernoff(self, epsilon: Fraction, enough: float) -> Ball:
         """[0, B] with Chernoff's bound B = M(a) e^(−aε) a^a (1+a)^(−1−a) in balls, plus the infinite losses."""
@@ -275,14 +307,10 @@ def _closed(side: Side) -> tuple[Callable[[Any], Any] | None, str]:
     if kinds == {AtomsFactor}:
         factors = [(factor.pairs, times) for factor, times in parts if isinstance(factor, AtomsFactor)]
         return (lambda epsilon: atoms_delta(factors, epsilon)), "exact sum over the atoms"
-    if isinstance(first, LaplaceFactor) and len(parts) == 1:
-        laplace = first
-        return (lambda epsilon: laplace_delta(arb(laplace.scale), count, epsilon)), "residues"
     if kinds <= {AtomsFactor, LaplaceFactor}:
-        raise DpbenchError(
-            "cannot certify: a composition of Laplace releases with other scales or other losses with atoms, and no"
-            " Gaussian release; certify them apart, or add the Gaussian releases that belong to it"
-        )
+        scales = [(factor.scale, times) for factor, times in parts if isinstance(factor, LaplaceFactor)]
+        pairs = [(factor.pairs, times) for factor, times in parts if isinstance(factor, AtomsFactor)]
+        return (lambda epsilon: atoms_and_laplace_delta(pairs, scales, epsilon) + side.infinite()), "residues"
     if len(parts) == 1 and count == 1 and isinstance(first, JlFactor):
         return first.single_delta, "direct integral of one release"
     if len(parts) == 1 and count == 1 and isinstance(first, Mixture):

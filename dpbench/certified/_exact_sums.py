@@ -99,37 +99,79 @@ def _multinomial(pairs: Pairs, count: int) -> Iterator[tuple[Any, Any]]:
     return walk(0, count, 1, arb(1), arb(1))
 
 
-def laplace_delta(scale: Any, count: int, epsilon: Any) -> Any:
-    """`count` Laplace releases of one scale, by the residues of M(z)^T e^(−zε)/(z(z+1)) (section 8)."""
-    if count > MOST_LAPLACE:
+def atoms_and_laplace_delta(
+    factors: Sequence[tuple[Pairs, int]], scales: Sequence[tuple[float, int]], epsilon: Any
+) -> Any:
+    """Laplace releases of any `scales`, each with its count, and finite pairs, by residues (section 8).
+
+    Outcomes that Q never gives are left out: the probability of an infinite loss is added apart.
+    """
+    finite = [([(p, q) for p, q in pairs if p and q], count) for pairs, count in factors]
+    laplace = sum(count for _, count in scales)
+    terms = count_terms(finite) * math.prod(count + 1 for _, count in scales)
+    if laplace > MOST_LAPLACE or terms > MOST_TERMS:
         raise DpbenchError(
-            f"Laplace, count = {count}: expected at most {MOST_LAPLACE} releases; certify fewer, or compose with a"
-            " Gaussian release"
+            f"Laplace: expected at most {MOST_LAPLACE} releases and {MOST_TERMS} distinct sums of the loss's atoms, not"
+            f" {laplace} and {terms}; certify fewer, or compose with a Gaussian release"
         )
-    v = 1 / scale
-    half = fmpq(1, 2)
+    series = [_residue_series(laplace, k) for k in range(laplace + 1)]
+    moves = list(_laplace_moves(scales))
     total = arb(0)
-    for k in range(count):
-        t = v * (count - 2 * k) - epsilon
-        if t <= 0:
-            continue
-        # the coefficient of w^(T−1) in e^(wt) (1/2 + w)^(T−k−1) (w − 1/2)^(k−1), w = z + 1/2
-        base = fmpq_poly([half, 1]) ** (count - k - 1)
-        if k:
-            series = list((base * fmpq_poly([-half, 1]) ** (k - 1)).coeffs())
-        else:
-            series, carried = [], fmpq(0)
-            coefficients = base.coeffs()
-            for j in range(count):  # division by (w − 1/2), as a power series: −2 / (1 − 2w)
-                carried = 2 * carried + (-2 * coefficients[j] if j < len(coefficients) else 0)
-                series.append(carried)
-        residue = arb(0)
-        power = arb(1)
-        for j in range(count - 1, -1, -1):
-            if j < len(series):
-                residue += arb(series[j]) * power
-            power = power * t / (count - j)
-        residue *= (-t / 2).exp() / arb(2) ** count
-        term = math.comb(count, k) * (-v * k).exp() * (residue + (1 if k == 0 else 0))
-        total += term if t > 0 else term.union(arb(0))
+    for combination in itertools.product(*(list(_multinomial(pairs, count)) for pairs, count in finite)):
+        weight, loss = arb(1), arb(0)
+        for first, second in combination:
+            weight, loss = weight * first, loss + (first / second).log()
+        for ways, fallen, up, k in moves:
+            t = up + loss - epsilon
+            if t <= 0:
+                continue
+            term = weight * ways * fallen * _closed_to_the_left(series[k], t, k, laplace)
+            total += term if t > 0 else term.union(arb(0))
     return total
+
+
+def _laplace_moves(scales: Sequence[tuple[float, int]]) -> Iterator[tuple[int, Any, Any, int]]:
+    """For every choice of k_i of T_i: the ways, e^(−Σ v_i k_i), Σ v_i (T_i − 2 k_i), and Σ k_i."""
+    for chosen in itertools.product(*(range(count + 1) for _, count in scales)):
+        ways, down, up = 1, arb(0), arb(0)
+        for (scale, count), k in zip(scales, chosen, strict=True):
+            ways *= math.comb(count, k)
+            down += k / arb(scale)
+            up += (count - 2 * k) / arb(scale)
+        yield ways, (-down).exp(), up, sum(chosen)
+
+
+def _residue_series(count: int, k: int) -> list[Any]:
+    """The coefficients up to w^(T−1) of (1/2 + w)^(T−k−1) (w − 1/2)^(k−1), w = z + 1/2."""
+    half = fmpq(1, 2)
+    ends = [fmpq_poly([half, 1]) ** max(count - k - 1, 0) * fmpq_poly([-half, 1]) ** max(k - 1, 0)]
+    series = list(ends[0].coeffs())[:count]
+    series += [fmpq(0)] * (count - len(series))
+    if k == 0:  # division by w − 1/2, as a power series: −2 / (1 − 2w)
+        series = _divided(series, -2, 2)
+    if k == count:  # and by w + 1/2: 2 / (1 + 2w)
+        series = _divided(series, 2, -2)
+    return series
+
+
+def _divided(series: Sequence[Any], factor: int, ratio: int) -> list[Any]:
+    """The coefficients of factor · series / (1 − ratio · w)."""
+    found, carried = [], fmpq(0)
+    for coefficient in series:
+        carried = ratio * carried + factor * coefficient
+        found.append(carried)
+    return found
+
+
+def _closed_to_the_left(series: Sequence[Any], t: Any, k: int, count: int) -> Any:
+    """(1/2πi) ∫ e^(zt) (1+z)^(T−k−1) z^(k−1) / (1+2z)^T dz for t > 0: the residues at −1/2, and 0 and −1 if poles."""
+    residue, power = arb(0), arb(1)
+    for j in range(count - 1, -1, -1):
+        residue += arb(series[j]) * power
+        power = power * t / (count - j)
+    residue *= (-t / 2).exp() / arb(2) ** count
+    if k == 0:
+        residue += 1
+    if k == count:
+        residue -= (-t).exp()
+    return residue

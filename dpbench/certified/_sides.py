@@ -84,7 +84,9 @@ def refusal(event: Event) -> str | None:
             )
         if event.sampler != "poisson":
             return f"sampler = {event.sampler!r}: no pair of datasets is the worst for every ε; use Poisson sampling"
-        covered = ("add_or_remove", "replace_one") if isinstance(event, SampledGaussian) else ("add_or_remove",)
+        covered: tuple[str, ...] = ("add_or_remove", "zero_out")
+        if isinstance(event, SampledGaussian):
+            covered += ("replace_one",)
         if event.adjacency not in covered:
             return f"adjacency = {event.adjacency!r}: expected one of {', '.join(covered)}"
     if isinstance(event, RandomSensitivityGaussian) and event.projections > MOST_PROJECTIONS:

@@ -326,9 +326,10 @@ REFUSED = [
     (Gaussian(1.0), {"epsilon": -1.0}, "epsilon"),
     (Gaussian(1.0), {"delta": 1.0}, "delta"),
     (Gaussian(1.0), {"epsilon": 1.0, "digits": 0}, "digits"),
-    (times(SampledGaussian(0.01, 0.3), 2), {"epsilon": 1.0}, "single point"),
+    (times(SampledGaussian(0.01, 0.3, "replace_one"), 2), {"epsilon": 1.0}, "single point"),
+    (times(SampledGaussian(0.1, 1.0, "zero_out", "without_replacement"), 3), {"epsilon": 1.0}, "without_repl"),
     (RandomSensitivityGaussian(0.1, 1.0, 5000), {"epsilon": 1.0}, "projections"),
-    (Composition(((Laplace(1.0), 1), (Laplace(2.0), 1))), {"epsilon": 1.0}, "Laplace"),
+    (Composition(((Laplace(1.0), 400), (Laplace(2.0), 400))), {"epsilon": 1.0}, "Laplace"),
     (DiscretePair((0.5, 0.5), (1.0, 0.0)), {"delta": 0.1}, "infinite loss"),
 ]
 
