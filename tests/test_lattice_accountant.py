@@ -16,7 +16,7 @@ from dpbench.accountants._hinges import log_hinge
 from dpbench.accountants._lattice_grid import Grid, Stretch, compose, points, round_up
 from dpbench.accountants._lattice_losses import loss_law
 from dpbench.accountants.lattice import accountant
-from dpbench.accounting import No
+from dpbench.accounting import No, account
 from dpbench.events import (
     Composition,
     ConfidentGNMax,
@@ -228,6 +228,69 @@ class TestTwoReleases:
         assert -1e-6 <= value / truth - 1 <= 3e-6  # the midpoint rule meets two kinks: about 1e-7
 
 
+class TestFixedSizeLowerEnd:
+    """What explicit datasets give, against the definition, a reference on its own lattice, and a planted fault."""
+
+    @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+    def test_one_release_of_either_pair(self, epsilon: float) -> None:
+        """Zeros beside ±1, and −1 beside +1 in both orders: by integrals over half lines."""
+        rate, noise = 0.1, 2.0
+        one = [(mpmath.mpf(1), 0)]
+        with mpmath.workdps(60):
+            q = mpmath.mpf(rate)
+            moved, mirrored, far = [(1 - q, 0), (q, 1)], [(1 - q, 0), (q, -1)], [(1 - q, 0), (q, 2)]
+        truths = [
+            true_hinge(moved, mirrored, noise, epsilon, rising=True),
+            true_hinge(far, one, noise, epsilon, rising=True),
+            true_hinge(one, far, noise, epsilon, rising=False),
+        ]
+        found = accountant.curve(times(FIXED_SIZE, 1)).delta(epsilon)
+        assert found.lower is not None
+        assert max(truths) * (1 - 1e-9) <= found.lower <= max(truths) * (1 + 1e-15)
+
+    @pytest.mark.parametrize("count", [2, 20])
+    def test_the_reference_meets_it(self, count: int) -> None:
+        """The reference rounds losses in balls on 1024 cells: its lower end is lower by up to a hundredth."""
+        from dpbench.references.fixed_size_gaussian import reference
+
+        for epsilon in (0.05, 0.5):
+            known = reference.delta((FIXED_SIZE, count), epsilon, cells=1024)
+            found = accountant.curve(times(FIXED_SIZE, count)).delta(epsilon)
+            assert found.lower is not None
+            assert float(known.lower) * (1 - 1e-12) <= found.lower <= float(known.lower) * 1.01
+            assert found.lower <= found.value
+            assert found.value == found.upper
+
+    def test_epsilon_inverts_delta_and_the_guarantee_has_two_ends(self) -> None:
+        training = times(SampledGaussian(0.01, 2.0, "replace_one", "without_replacement"), 1000)
+        (found,) = account(training, delta=1e-5, accountants=["lattice"])
+        assert found.kind == "upper_bound"
+        assert found.epsilon is not None
+        assert found.epsilon.lower is not None
+        assert 1.8 < found.epsilon.lower < 1.9 < 2.1 < found.epsilon.value < 2.3
+        assert accountant.curve(training).delta(found.epsilon.lower).lower == pytest.approx(1e-5, rel=1e-6)
+
+    def test_everything_sampled_is_a_gaussian_of_two(self) -> None:
+        found = accountant.curve(times(SampledGaussian(1.0, 5.0, "replace_one", "without_replacement"), 7)).delta(0.4)
+        assert found.lower == pytest.approx(found.value, rel=1e-9)
+
+    def test_unlike_releases(self) -> None:
+        """Another release shows its own pair where it is attained, and is left out where it is not."""
+        batch = (FIXED_SIZE, 5)
+        plain = accountant.curve(Composition((batch,))).delta(0.3).lower
+        gaussian = accountant.curve(Composition((batch, (Gaussian(1.0, "replace_one"), 1)))).delta(0.3).lower
+        votes = ConfidentGNMax(300, 200, 40, adjacency="replace_one")
+        beside = accountant.curve(Composition((batch, (votes, 1)))).delta(0.3).lower
+        assert plain is not None
+        assert gaussian is not None
+        assert gaussian > 2 * plain
+        assert beside == plain
+
+    def test_none_elsewhere(self) -> None:
+        for event in (REPLACED, SampledGaussian(0.1, 1.0), Laplace(2.0)):
+            assert accountant.curve(times(event, 3)).delta(0.1).lower is None
+
+
 ATOMIC = [
     Composition(((DiscretePair((0.75, 0.25), (0.25, 0.75)), 100),)),
     Composition(((DiscretePair((0.6, 0.3, 0.1), (0.2, 0.3, 0.5)), 40),)),
@@ -264,15 +327,26 @@ class TestSparse:
             assert single <= curve.delta(epsilon).value <= 1.2 * single
 
 
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+def test_zeroing_a_record_out_is_removing_it(rate: float, count: int) -> None:
+    """Under Poisson sampling, and not replacing it: at rate 1 replacing moves the sum by two."""
+    values = {
+        adjacency: accountant.curve(times(SampledGaussian(rate, 9.0, adjacency), count)).epsilon(1e-5).value
+        for adjacency in ("add_or_remove", "zero_out", "replace_one")
+    }
+    assert values["zero_out"] == values["add_or_remove"] < values["replace_one"]
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("event", "word"),
         [
             (SampledGaussian(0.1, 1.0, sampler="shuffled"), "shuffled"),
-            (SampledGaussian(0.1, 1.0, adjacency="zero_out"), "zero_out"),
+            (SampledGaussian(0.1, 1.0, "zero_out", "without_replacement"), "zero_out"),
             (SampledGaussian(0.1, 1.0, sampler="without_replacement"), "without_replacement"),
             (GroupSampledGaussian(0.1, 1.0, 2, adjacency="replace_one"), "replace_one"),
-            (RandomSensitivityGaussian(0.1, 1.0, 5), "RandomSensitivityGaussian"),
+            (RandomSensitivityGaussian(0.1, 1.0, 5, "replace_one"), "replace_one"),
             (Gaussian(0.001), "noise_multiplier"),
         ],
     )

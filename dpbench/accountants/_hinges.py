@@ -80,7 +80,7 @@ def log_hinge(event: Event, epsilon: Floats, direction: int = 0) -> Floats:
     if isinstance(event, SampledGaussian) and sampled == ("without_replacement", "replace_one"):
         rate, half = event.sampling_rate, event.noise_multiplier / 2
         return np.where(epsilon >= 0, log_remove(epsilon, rate, half), log_add(epsilon, rate, half))
-    if sampled == ("poisson", "add_or_remove"):
+    if sampled in (("poisson", "add_or_remove"), ("poisson", "zero_out")):
         leaf = log_add if direction else log_remove
         if isinstance(event, SampledGaussian):
             return leaf(epsilon, event.sampling_rate, event.noise_multiplier)

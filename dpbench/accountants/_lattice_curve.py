@@ -1,11 +1,4 @@
-"""One direction of a composition on lattices: δ(ε) from above, and back, each from the tilt that suits the question.
-
-With M the moment at tilt λ and p̃ the tilted masses of the composed losses s_i,
-δ(ε) = Σ_(s_i > ε) p̃_i M e^(−λ s_i) (1 − e^(ε − s_i)) plus the mass of infinite loss. A tilted mass w that is missing
-or misplaced, wherever it belongs, adds at most w M e^(−λε) κ, κ = λ^λ / (1+λ)^(1+λ), the maximum of
-e^(−λs) (1 − e^−s). Independent errors of size η in the cells have a sum of the order η M e^(−λε) κ √n with
-n = 1/(2λΔ) + 1 cells that count; eight times that is taken. Both are added.
-"""
+"""One direction of a composition on lattices: δ(ε) from above, and back, each from the tilt that suits the question."""
 
 from __future__ import annotations
 
@@ -32,6 +25,7 @@ from dpbench.accountants._lattice_grid import (
     without_rounding,
 )
 from dpbench.accountants._lattice_losses import LossLaw
+from dpbench.accountants._lattice_table import Table, falls_to, log_kappa, tabulate
 
 MOST_CELLS = 2**18  # of the final lattice; the bulk of one release takes half of it at most
 _FINENESS = 8192  # cells per standard deviation of the tilted sum: 64 splits then widen its variance by 1.6e-7
@@ -52,66 +46,6 @@ class Part:
     law: LossLaw
     count: int
     plan: Points
-
-
-@dataclass(frozen=True)
-class Table:
-    """δ at every lattice loss for one tilt, in units of e^log_unit.
-
-    `above[i]` is the mass at s_i and beyond, `deltas[i]` the sum at ε = s_i; below `least` doubles
-    do not reach, and δ <= 1 is all that is said. `wrong` e^(−λ (ε − centre)) is the sum of
-    all error bounds.
-    """
-
-    low: float
-    step: float
-    tilt: float
-    centre: float
-    log_unit: float
-    above: Floats
-    deltas: Floats
-    wrong: float
-    least: float
-
-    def log_delta(self, epsilon: float) -> float:
-        """log δ(ε), without the mass of infinite loss."""
-        if epsilon < self.least:
-            return 0.0
-        index = max(math.ceil((epsilon - self.low) / self.step), 0)
-        rest = 0.0
-        if index < len(self.above):
-            before = max(self.low + index * self.step - epsilon, 0.0)
-            rest = -math.expm1(-before) * float(self.above[index]) + math.exp(-before) * float(self.deltas[index])
-        value = rest + self.errors(epsilon)
-        return self.log_unit + math.log(value) if value > 0 else -math.inf
-
-    def errors(self, epsilon: float) -> float:
-        """The bound of all errors in δ(ε), in units of e^log_unit."""
-        return self.wrong * math.exp(min(-self.tilt * (epsilon - self.centre), 700.0))
-
-    def epsilon(self, log_delta: float) -> float:
-        """The smallest ε >= 0 with log δ(ε) <= `log_delta`, to the last digits, on the upper side."""
-        if self.log_delta(0.0) <= log_delta:
-            return 0.0
-        return falls_to(self.log_delta, log_delta, max(self.low + self.step * len(self.above), self.step))
-
-
-def falls_to(log_delta: Callable[[float], float], target: float, guess: float) -> float:
-    """Where a falling function reaches `target`, by bisection from 0 to about `guess`; the upper end."""
-    low, high = 0.0, guess
-    while log_delta(high) > target:
-        low, high = high, 2 * high
-        if high > 1e300:
-            return math.inf
-    while high - low > 2e-14 * high:
-        middle = low + (high - low) / 2
-        if not low < middle < high:
-            break
-        if log_delta(middle) > target:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 @dataclass
@@ -165,14 +99,28 @@ class Side:
         log_delta = math.log(left)
         best = self._best(lambda: (self._log_bounds(0.0) - log_delta) / self.tilts)
         chernoff = max(float((self._log_bounds(0.0)[best] - log_delta) / self.tilts[best]), 0.0)
+        guess = max(float((self._log_bounds(0.0)[best] - log_delta + self._excess(best)) / self.tilts[best]), 0.0)
         found = 0.0
-        rung = self._chosen(self._log_bounds(chernoff), best)
+        rung = self._chosen(self._log_bounds(guess), self._best(lambda: self._log_bounds(guess)))
         for _ in range(4):  # until the rung is the one that answers for this ε, so that ε and δ invert each other
             found = min(self.table(rung).epsilon(log_delta), self.highest)
             before, rung = rung, self._rung(found)
             if rung == before:
                 return found
         return falls_to(self.log_delta, math.log(delta), max(min(chernoff, self.highest), 1e-300))
+
+    def _excess(self, rung: int) -> float:
+        """log of about what part of Chernoff's bound δ is, by the saddle point's variance: one table may do then."""
+        if not 0 < rung < len(self.tilts) - 1:
+            return 0.0
+        tilts, moments = self.tilts[rung - 1 : rung + 2], self.moments[rung - 1 : rung + 2]
+        slopes = np.diff(moments) / np.diff(tilts)
+        variance = 2 * float(slopes[1] - slopes[0]) / float(tilts[2] - tilts[0])
+        tilt = tilts[1:2]
+        if not variance > 0:
+            return 0.0
+        size = np.log(tilt * (tilt + 1)) + log_kappa(tilt) + math.log(2 * math.pi * variance) / 2
+        return min(-float(size[0]), 0.0)
 
     def _rung(self, epsilon: float) -> int:
         """The rung that answers for this ε: a lower one where the tilt overshoots ε beyond what doubles can undo."""
@@ -237,11 +185,6 @@ def make_side(laws: Sequence[tuple[LossLaw, int]], least_limit: float = math.inf
     parts = tuple(Part(law, count, points(law)) for law, count in laws)
     limit = min((law.highest_tilt for law, _ in laws), default=math.inf)
     return Side(parts, limit, min(infinite, 1.0), least_limit / 256)
-
-
-def log_kappa(tilt: Floats) -> Floats:
-    result: Floats = tilt * np.log(tilt) - (1 + tilt) * np.log1p(tilt)
-    return result
 
 
 @dataclass(frozen=True)
@@ -451,50 +394,3 @@ def _size(least: int) -> int:
     """The next 2^k or 3 · 2^k: transforms of these lengths are fast."""
     size = int(2 ** math.ceil(math.log2(least)))
     return size * 3 // 4 if size >= 8 and size * 3 // 4 >= least else size
-
-
-def tabulate(composed: Composed, offset: float, step: float, tilt: float, wrong: float) -> Table:
-    """The table of a composition; where doubles did not suffice, one that says no more than δ <= 1."""
-    finite = bool(np.isfinite(composed.grid.masses).all()) and math.isfinite(composed.grid.log_mass + wrong)
-    if not finite:
-        nothing = np.zeros(1)
-        return Table(0.0, step, tilt, 0.0, 0.0, nothing, nothing, 0.0, math.inf)
-    masses = np.maximum(composed.grid.masses, 0.0)
-    low = offset + composed.grid.start * step
-    centre = low + step * float(np.dot(masses, np.arange(len(masses))))
-    away = low - centre + step * np.arange(len(masses))
-    with np.errstate(under="ignore"):
-        weights = masses * np.exp(np.clip(-tilt * away, -745.0, 350.0))
-        above = np.cumsum(weights[::-1])[::-1]
-        deltas = _deltas(above, step)
-    kappa = math.exp(tilt * math.log(tilt) - (1 + tilt) * math.log1p(tilt))
-    cells = 8 * kappa * math.sqrt(min(len(masses), 1 / (2 * tilt * step) + 1))
-    return Table(
-        low,
-        step,
-        tilt,
-        centre,
-        composed.grid.log_mass - tilt * centre,
-        above,
-        deltas,
-        wrong * kappa + composed.noise * cells,
-        centre - 350 / tilt,
-    )
-
-
-def _deltas(above: Floats, step: float) -> Floats:
-    """δ at every lattice loss, δ_i = e^−Δ δ_(i+1) + (1 − e^−Δ) A_(i+1): positive terms only.
-
-    In blocks of 200 in ε, from the right, so that no factor overflows: before index `stop`,
-    δ_i = e^−(stop−i)Δ δ_stop + (1 − e^−Δ) e^−(stop−i−1)Δ Σ_(l = i+1 ... stop) e^((stop−l)Δ) A_l.
-    """
-    size = len(above)
-    padded = np.append(above, 0.0)
-    result = np.zeros(size + 1)
-    block = max(int(200 / step), 1)
-    for stop in range(size, 0, -block):
-        start = max(stop - block, 0)
-        ahead = step * (stop - np.arange(start + 1, stop + 1))
-        sums = np.cumsum((padded[start + 1 : stop + 1] * np.exp(ahead))[::-1])[::-1]
-        result[start:stop] = np.exp(-step - ahead) * result[stop] - math.expm1(-step) * np.exp(-ahead) * sums
-    return result[:-1]

@@ -100,8 +100,8 @@ def up_to(law: LossLaw, cut: float) -> LossLaw:
     )
 
 
-def loss_law(event: Event, direction: int) -> LossLaw:
-    """The law of one release in direction 0 (remove) or 1 (add)."""
+def loss_law(event: Event, direction: int, reach: float = 64.0) -> LossLaw:
+    """The law of one release in direction 0 (remove) or 1 (add). Heavy tails count as infinite from `reach` on."""
     if isinstance(event, Gaussian | ConfidentGNMax):
         noise = event.noise_multiplier if isinstance(event, Gaussian) else 1 / confident_mu(event)
         return _sampled_law(1.0, noise, direction)
@@ -111,7 +111,10 @@ def loss_law(event: Event, direction: int) -> LossLaw:
         return _discrete_law(*discrete_masses(event, direction))
     if isinstance(event, GroupSampledGaussian):
         return _group_law(event, direction)
-    assert not isinstance(event, RandomSensitivityGaussian)  # the accountant refuses it
+    if isinstance(event, RandomSensitivityGaussian):
+        from dpbench.accountants._lattice_projections import random_sensitivity_law  # which stands on this module
+
+        return random_sensitivity_law(event, direction, reach)
     rate, noise = event.sampling_rate, event.noise_multiplier
     if event.sampler == "without_replacement":
         return _fixed_size_law(rate, noise / 2)

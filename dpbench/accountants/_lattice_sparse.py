@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpbench.accountants._hinges import Floats
-from dpbench.accountants._lattice_curve import Part, Side, Table, falls_to, make_side, tabulate, window_of
+from dpbench.accountants._lattice_curve import Part, Side, make_side, window_of
 from dpbench.accountants._lattice_grid import (
     Composed,
     Grid,
@@ -31,6 +31,7 @@ from dpbench.accountants._lattice_grid import (
     rounding,
 )
 from dpbench.accountants._lattice_losses import LossLaw, up_to
+from dpbench.accountants._lattice_table import Table, falls_to, tabulate
 
 _SHARE = 1e-4  # of δ: more of error bounds than this, and the parts are taken apart
 _FEW = 0.05  # expected losses above the cut, at most

@@ -18,50 +18,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpbench.accountants._poisson import adjacency_of, refuse, support
-from dpbench.accountants._single import least_epsilon, refusal, smallest_delta
-from dpbench.accountants.basic import revealing, rounded_up
-from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
-from dpbench.events import Adjacency, Composition, Event
+from dpbench.accountants._poisson import refuse, support
+from dpbench.accountants._single import least_epsilon, refusal
+from dpbench.accountants._split_delta import Parts, SplitCurve, releases, rounded_up, split_curve
+from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.events import Composition
 
 
-@dataclass(frozen=True)
-class AdvancedCurve:
-    """ε' of Theorem 3.20 and its inverse; `parts` are the releases that reveal anything, with their counts."""
-
-    parts: tuple[tuple[Event, int], ...]
-    adjacency: Adjacency
-    kind: GuaranteeKind = "upper_bound"
-    mu: None = None
-
-    def epsilon(self, delta: float) -> Estimate:
-        """An upper bound on ε at `delta`, in [0, inf]."""
-        value = self._epsilon(math.log(check_delta(delta)))
-        reason = "the theorem's ε, which has e^ε of a single release, exceeds the largest double"
-        return Estimate(value, None, value, reason if value == math.inf else None)
-
-    def delta(self, epsilon: float) -> Estimate:
-        """An upper bound on δ at `epsilon`, in [0, 1]."""
-        value = smallest_delta(self._epsilon, check_epsilon(epsilon))
-        return Estimate(value, None, value)
-
-    def _epsilon(self, log_delta: float) -> float:
-        if not self.parts:
-            return 0.0
-        slack = (log_delta - math.log(2)) * (1 + 2.0**-50)
-        share = (slack - math.log(sum(count for _, count in self.parts))) * (1 + 2.0**-50)
-        squares, means = [], []
-        for event, count in self.parts:
-            single = least_epsilon(event, share)
-            if single == 0:
-                continue
-            if single > 709:  # e^single is no double
-                return math.inf
-            squares.append(count * single * single)
-            means.append(count * single * math.expm1(single))
-        if not squares:
-            return 0.0
-        return (math.sqrt(-2 * slack * sum(squares)) + sum(means)) * rounded_up(len(means))
+def _epsilon(parts: Parts, log_delta: float) -> float:
+    """ε' of Theorem 3.20 with δ' = δ/2 and ε_i = ε_i(δ/2T)."""
+    slack = (log_delta - math.log(2)) * (1 + 2.0**-50)
+    share = (slack - math.log(releases(parts))) * (1 + 2.0**-50)
+    squares, means = [], []
+    for event, count in parts:
+        single = least_epsilon(event, share)
+        if single == 0:
+            continue
+        if single > 709:  # e^single is no double
+            return math.inf
+        squares.append(count * single * single)
+        means.append(count * single * math.expm1(single))
+    if not squares:
+        return 0.0
+    return (math.sqrt(-2 * slack * sum(squares)) + sum(means)) * rounded_up(len(means))
 
 
 @dataclass(frozen=True)
@@ -80,10 +59,12 @@ class AdvancedAccountant:
         """No, with the reason, where the curve of a single release is not known and for adaptive parameters."""
         return support(composition, refusal, "advanced composition")
 
-    def curve(self, composition: Composition) -> AdvancedCurve:
+    def curve(self, composition: Composition) -> SplitCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        return AdvancedCurve(revealing(composition), adjacency_of(composition))
+        return split_curve(
+            composition, _epsilon, "the theorem's ε, which has e^ε of a single release, exceeds the largest double"
+        )
 
 
 accountant = AdvancedAccountant()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dpbench.accountants import gdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._poisson import refuse, support
-from dpbench.accountants.basic import revealing
+from dpbench.accountants._split_delta import revealing
 from dpbench.accounting import GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition

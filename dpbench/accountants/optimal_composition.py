@@ -1,0 +1,170 @@
+"""Optimal composition: the least ε that follows from the ε and δ of the single releases, nothing else being known.
+
+| here | in the source |
+| --- | --- |
+| releases, `share` | k, δ (of one release) |
+| `chosen`, l | i (half of k less ε'/ε), l |
+
+Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), Theorem 3.3: whatever is (ε, δ)-private is dominated by a randomized
+response that reveals the record with probability δ and else tells it truly with probability e^ε/(1 + e^ε). k of these
+are composed exactly. W_l = C(k, l) e^((k−l)ε)/(1+e^ε)^k is the probability that l of k answers are false, and V_l =
+C(k, l) e^(lε)/(1+e^ε)^k the same for the other record; k releases are (ε', 1 − (1−δ)^k (1−δ'))-private with
+δ' = max_m Σ_(l <= m) (W_l − e^ε' V_l), and no better statement holds for all of them. Solved for ε' at a given δ':
+ε' = max_m log((Σ W_l − δ') / Σ V_l).
+
+**Unlike releases** have the same answer with products of such responses (Murtagh and Vadhan 2016, arXiv:1507.03113,
+Theorem 1.5), and computing it is #P-complete in general. Equal releases are counted together here, so that few kinds
+are enumerated exactly. Where more than MOST_OUTCOMES would be needed losses are split between neighbours of a lattice
+of LATTICE points, which keeps both probabilities and raises the curve (`_lattice_grid` has the source): a bound, but
+no longer the optimum.
+
+Half of δ is split equally over the releases, ε_i = ε_i(δ/2T) by each one's exact curve alone; what the T shares leave
+of δ is δ'. The theorem leaves that split free, and what a release is beyond its ε_i and δ_i is not used: the exact
+composition of the releases themselves gives less.
+
+Doubles: a logarithm of W or V has a relative error of at most 2^−50 of its largest term, k log k + kε; sums of W are
+enlarged and sums of V reduced by that and by their rounding. Left out are numbers of false answers farther than t √k
+from their mean, of probability at most 2 e^(−2t²) (Hoeffding), 2e-20 δ', and W below the smallest double; both are
+added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpbench.accountants._poisson import refuse, support
+from dpbench.accountants._single import least_epsilon, refusal
+from dpbench.accountants._split_delta import Parts, SplitCurve, releases, split_curve
+from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.events import Composition
+
+if TYPE_CHECKING:
+    from dpbench.accountants._hinges import Floats
+
+MOST_OUTCOMES = 80_000
+LATTICE = 280
+MOST_RELEASES = 10**8
+_UNIT = 2.0**-50
+
+
+def least_total(kinds: Sequence[tuple[float, int]], delta: float) -> float:
+    """The least ε' >= 0 at `delta` of pure releases (`kinds`: ε_i and how many), rounded up; inf only for ε_i = inf.
+
+    >>> round(least_total([(0.1, 100)], 1e-6), 3) < 100 * 0.1
+    True
+    >>> abs(least_total([(1.0, 1)], 1e-300) - 1) < 1e-12
+    True
+    """
+    import numpy as np
+
+    together = _together(kinds)
+    if any(epsilon == math.inf for epsilon, _ in together):
+        return math.inf
+    losses, log_w = np.zeros(1), np.zeros(1)
+    error = 0.0
+    reach = math.sqrt((46 - math.log(max(delta, 1e-300))) / 2)
+    answers = [_answers(epsilon, count, reach) for epsilon, count in together]
+    whole = math.prod(len(loss) for loss, _, _ in answers) <= MOST_OUTCOMES
+    for loss, log_mass, wrong in answers:
+        if not whole:
+            losses, log_w = _on_a_lattice(losses, log_w)
+            loss, log_mass = _on_a_lattice(loss, log_mass)
+        losses = np.add.outer(losses, loss).ravel()
+        log_w = np.add.outer(log_w, log_mass).ravel()
+        error += wrong + 2.0**-42
+    order = np.argsort(-losses, kind="stable")
+    losses, log_w = losses[order], log_w[order]
+    error += len(losses) * 2.0**-52 + 2 * _UNIT * (1 + abs(float(losses[0])))
+    total = np.cumsum(np.exp(log_w)) * math.exp(error) + len(together) * (2 * math.exp(-2 * reach * reach) + 1e-300)
+    most = math.fsum(count * epsilon for epsilon, count in together) * (1 + 2.0**-50)
+    first = int(np.argmax(total > delta))
+    if not total[first] > delta:
+        return 0.0
+    log_v = log_w - losses
+    scale = float(log_v[: first + 1].max())  # sums from there on matter, and those before are in doubles' reach of it
+    sums = np.cumsum(np.exp(np.minimum(log_v - scale, 600.0)))[first:]
+    best = float((np.log(total[first:] - delta) - np.log(sums)).max()) - scale + error
+    return max(min(best, most), 0.0)
+
+
+def _answers(epsilon: float, count: int, reach: float) -> tuple[Floats, Floats, float]:
+    """Losses (k − 2l) ε and log W_l for every l within `reach` √k of the mean, and the error of log W_l."""
+    import numpy as np
+    from scipy.special import gammaln
+
+    mean = count / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
+    reach *= math.sqrt(count)
+    wrong = np.arange(max(math.floor(mean - reach), 0), min(math.ceil(mean + reach), count) + 1, dtype=np.float64)
+    log_choose = gammaln(count + 1) - gammaln(wrong + 1) - gammaln(count - wrong + 1)
+    log_mass = log_choose - wrong * epsilon - count * math.log1p(math.exp(-epsilon))
+    size = 4 * count * math.log(count + 2) + count * min(epsilon, 1.0) + float(wrong[-1]) * epsilon + 16
+    return (count - 2 * wrong) * epsilon, log_mass, _UNIT * size
+
+
+def _on_a_lattice(losses: Floats, log_w: Floats) -> tuple[Floats, Floats]:
+    """The same law on LATTICE evenly spaced losses, where it has more: each W goes to both neighbours, so that V stays.
+
+    With t above the lower neighbour and step Δ the upper one gets (1 − e^−t)/(1 − e^−Δ) of it.
+    """
+    import numpy as np
+
+    if len(losses) <= LATTICE:
+        return losses, log_w
+    low, step = float(losses.min()), float(np.ptp(losses)) / (LATTICE - 2)
+    cell = np.clip(np.floor((losses - low) / step).astype(np.int64), 0, LATTICE - 2)
+    share = np.clip(np.expm1(-np.clip(losses - low - cell * step, 0.0, step)) / math.expm1(-step), 0.0, 1.0)
+    mass = np.exp(log_w)
+    totals = np.bincount(cell, mass * (1 - share), LATTICE) + np.bincount(cell + 1, mass * share, LATTICE)
+    kept = totals > 0
+    points: Floats = low + step * np.arange(LATTICE, dtype=np.float64)
+    return points[kept], np.log(totals[kept])
+
+
+def _together(kinds: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Equal ε once, with their counts; none that is 0."""
+    counts: dict[float, int] = {}
+    for epsilon, count in kinds:
+        if epsilon > 0 and count:
+            counts[epsilon] = counts.get(epsilon, 0) + count
+    return sorted(counts.items())
+
+
+def _epsilon(parts: Parts, log_delta: float) -> float:
+    """ε' at 1 − (1−δ)/(1−δ_i)^T, what the shares δ_i = δ/2T leave, rounded down."""
+    total = releases(parts)
+    share = (log_delta - math.log(2) - math.log(total)) * (1 + _UNIT)
+    delta, single = math.exp(log_delta), math.exp(share)
+    left = -math.expm1(math.log1p(-min(delta, 1 - 2.0**-53)) - total * math.log1p(-single)) * (1 - 2.0**-40)
+    kinds = [(least_epsilon(event, share), count) for event, count in parts]
+    return least_total(kinds, max(left, 0.0))
+
+
+@dataclass(frozen=True)
+class OptimalCompositionAccountant:
+    """Optimal composition of (ε, δ), an upper bound; never above `basic` or `advanced` by more than rounding.
+
+    >>> from dpbench.events import Laplace
+    >>> round(accountant.curve(Composition(((Laplace(100.0), 1000),))).epsilon(1e-6).value, 3) < 1.8039
+    True
+    """
+
+    name: str = "optimal_composition"
+    kind: GuaranteeKind = "upper_bound"
+
+    def supports(self, composition: Composition) -> Yes | No:
+        """No, with the reason, where a single release's curve is not known, for adaptive parameters, and too many."""
+        total = sum(count for _, count in composition.parts)
+        if total > MOST_RELEASES:
+            return No(f"count = {total}: sums over the false answers serve up to {MOST_RELEASES}; use 'advanced'")
+        return support(composition, refusal, "optimal composition")
+
+    def curve(self, composition: Composition) -> SplitCurve:
+        """The bound as a curve. Raises DpbenchError where `supports` says no."""
+        refuse(self.supports(composition), self.name)
+        return split_curve(composition, _epsilon, "the ε of a single release exceeds the largest double")
+
+
+accountant = OptimalCompositionAccountant()
