@@ -101,7 +101,8 @@ class Side:
         chernoff = max(float((self._log_bounds(0.0)[best] - log_delta) / self.tilts[best]), 0.0)
         guess = max(float((self._log_bounds(0.0)[best] - log_delta + self._excess(best)) / self.tilts[best]), 0.0)
         found = 0.0
-        rung = self._chosen(self._log_bounds(guess), self._best(lambda: self._log_bounds(guess)))
+        best = self._best(lambda: self._log_bounds(guess))  # the ladder may grow
+        rung = self._chosen(self._log_bounds(guess), best)
         for _ in range(4):  # until the rung is the one that answers for this ε, so that ε and δ invert each other
             found = min(self.table(rung).epsilon(log_delta), self.highest)
             before, rung = rung, self._rung(found)
