@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import _contour, _inversion, _loss_leaf
+from dpbench.accountants import _contour, _inversion, _leaf_family
 from dpbench.accountants._contour import Transform
+from dpbench.accountants._direction import Direction
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._hinges import log_hinge
-from dpbench.accountants._inversion import Direction
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants.exact import accountant
@@ -86,11 +87,11 @@ def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch
 
         def wide(self: Transform, *arguments: Any) -> Any:
             plan = honest(self, *arguments)
-            return plan and _contour.Plan(plan.real, plan.period / 4, plan.nodes / 4, plan.log_delta, plan.log_lost)
+            return plan and replace(plan, period=plan.period / 4, nodes=plan.nodes / 4)
 
         monkeypatch.setattr(Transform, "plan", wide)
     elif fault == "coarse transform":
-        monkeypatch.setattr(_loss_leaf, "_RESOLVED", 4.0)
+        monkeypatch.setattr(_leaf_family, "_RESOLVED", 4.0)
     else:
         monkeypatch.setattr(_contour, "PRECISION", math.log(1e-3))
         monkeypatch.setattr(_inversion, "PRECISION", math.log(1e-3))

@@ -18,7 +18,7 @@ likewise for ε: nothing about the curve's slope is assumed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -107,6 +107,12 @@ class AtomicCurve:
         found = [_delta_ends(side, epsilon) for side in self.sides] or [(0.0, 0.0, 0.0)]
         value, lower, upper = (min(max(column), 1.0) for column in zip(*found, strict=True))
         return Estimate(value, min(lower, value), max(upper, value))
+
+    def one_way(self, direction: str) -> AtomicCurve:
+        """The curve of one direction alone, `remove` or `add`."""
+        if len(self.sides) < 2:
+            return self
+        return replace(self, sides=(self.sides[0 if direction == "remove" else 1],))
 
     def epsilon(self, delta: float) -> Estimate:
         """ε at `delta`, in [0, inf]: infinite where outcomes that Q never gives have more probability."""

@@ -83,6 +83,10 @@ class GaussianCurve:
         high = _epsilon(target - error, self.mu)
         return self._estimate(value, min(low * (1 - 4 * _UNIT), value), max(high * (1 + 4 * _UNIT), value))
 
+    def one_way(self, _direction: str) -> GaussianCurve:
+        """The curve itself: both directions are alike."""
+        return self
+
     def log_error(self, epsilon: float) -> float:
         """How far the computed log δ at `epsilon` may be from the true one, for δ above 1e-300 and 0 < μ < inf."""
         log_delta, slope = _log_delta(epsilon, self.mu)

@@ -1,104 +1,133 @@
-"""δ(ε) and ε(δ) of one direction: which lines to integrate on, their sums, and the root.
+"""δ(ε) of one direction near one ε: which lines to integrate on, and what their sums and errors are.
 
 **Few hits.** Where almost all releases have a loss next to one point, |M(c+iu)| stays near e^(−hits) for long. Then
-M = A + (M − A), A the product of the parts near their atoms (`LossLeaf.near`). M − A falls where A's complement has
-turned. A's own integral either vanishes (its sums do not reach ε) or converges on a line of its own, far to the right,
-or, by parity, E[(1−e^(ε−L))₊] = A(0) − e^ε A(−1) + E[(e^(ε−L)−1)₊], far to the left.
+M = A + (M − A), A the product of the parts near their atoms (`Transform.split`). M − A falls where A's complement has
+turned. A's own integral either vanishes (its sums do not reach ε), or is split again and converges on a line of its
+own, far to the right, or, by parity, E[(1−e^(ε−L))₊] = A(0) − e^ε A(−1) + E[(e^(ε−L)−1)₊], far to the left.
+
+**The error** sums the bound of every line's aliases (`_ladder`), the Chernoff bound of what a route leaves out, the
+size of the first term that truncation leaves out, and Σ |terms| times what the leaves say of log M, times the counts,
+and some units in the last place. All of it is a function of ε: lines planned for one ε serve others for as long as the
+error there is small enough.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpbench.accountants._complex import exp, log
 from dpbench.accountants._contour import MOST_NODES, NOTHING, PRECISION, Plan, Sums, Transform
-from dpbench.accountants._loss_leaf import UNIT
+from dpbench.accountants._loss_leaf import UNIT, Floats
 
-_FEASIBLE = 1 << 14
-_UNTOLD = 1e-15
-_ASTRAY = 1e-7  # relative: a root less certain than that is looked for again
 _TINY = math.log(1e-31)
+_FEASIBLE = 1 << 14
 _NOISY = math.log(1e-10)  # rounding relative to δ on a line: a split is worth while
 _DEPTH = 14
-_HEIGHTS = 24
 _MANY_NODES = 1500
+_SHORT = 150  # nodes of a line that is summed without asking first whether it comes to an end
 _PARITY = -12.0  # parity takes one mass off another: only where δ is not small
-_FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number and a bound of its absolute error."""
-
-    value: float
-    error: float
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One line's sum, as a function of ε: e^(scale·ε) times the integral at sign·ε."""
-
-    sums: Sums
-    mirrored: bool = False
-
-    def __call__(self, epsilon: float) -> tuple[float, float, float]:
-        """The value, its derivative in ε and the bound of its rounding error."""
-        sums = self.sums
-        at = -epsilon if self.mirrored else epsilon
-        outer = epsilon if self.mirrored else 0.0
-        z, turn = sums.z, np.log(sums.z) + np.log1p(sums.z)
-        exponent = sums.log_moment - z * at - turn + outer
-        terms = sums.weight * np.exp(exponent)
-        slopes = -z
-        wrong = np.abs(terms) * (sums.error + UNIT * (4 + 2 * np.abs(z * at) + np.abs(exponent.real)))
-        total, slope = float(terms.real.sum()), float((slopes * terms).real.sum())
-        if self.mirrored:
-            slope = total - slope
-        rest = math.exp(min(sums.rest - float(z[0].real) * at + outer, 700.0))
-        return total, slope, float(wrong.sum()) + rest
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """δ(ε) in the neighbourhood of one ε: lines, the mass terms of parity and the error of aliases."""
-
-    pieces: tuple[Piece, ...]
-    masses: tuple[float, float]
-    alias: float
-    log_target: float
-    nodes: int
-    split: bool
-
-    def __call__(self, epsilon: float) -> tuple[float, float, float]:
-        """δ(ε), its derivative and a bound of its error."""
-        start = self.masses[0] - math.exp(epsilon) * self.masses[1] if any(self.masses) else 0.0
-        slope = -math.exp(epsilon) * self.masses[1] if any(self.masses) else 0.0
-        total, error = start, self.alias + UNIT * 8 * (abs(self.masses[0]) + abs(start))
-        for piece in self.pieces:
-            value, rise, wrong = piece(epsilon)
-            total, slope, error = total + value, slope + rise, error + wrong
-        return total, slope, error + UNIT * abs(total)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One line to sum: the transform, where, and how small its rest has to be."""
+    """One line: the transform, where, and how small its rest has to be. Mirrored: at −ε, times e^ε."""
 
     transform: Transform
     plan: Plan
     at: float
     log_allowed: float
     mirrored: bool
+    summed: Sums | None = None
+
+    def sums(self) -> Sums:
+        """The nodes, where they are not known yet."""
+        return self.summed or self.transform.sums(self.plan, self.log_allowed, self.at)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A transform whose integral is left out: its Chernoff bound is negligible."""
+
+    transform: Transform
+    mirrored: bool
+
+    def bound(self, epsilon: Floats) -> Floats:
+        """The most that it can be."""
+        at = -epsilon if self.mirrored else epsilon
+        found = self.transform.ladder(float(at.max())).log_bound(at) + (epsilon if self.mirrored else 0.0)
+        result: Floats = np.exp(np.clip(found, NOTHING, 700.0))
+        return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One line's sum, as a function of ε: e^ε times the integral at −ε where it is mirrored."""
+
+    task: Task
+    sums: Sums
+
+    def __call__(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
+        """The value, its derivative in ε and the bound of its error."""
+        sums, mirrored = self.sums, self.task.mirrored
+        at, outer = (-epsilon, epsilon) if mirrored else (epsilon, epsilon * 0)
+        z = sums.z
+        fixed = sums.log_moment - log(z) - log(1 + z)
+        turn = np.multiply.outer(at, z)
+        exponent = fixed - turn + outer[:, None]
+        terms = sums.weight * exp(exponent)
+        total, slope = terms.real.sum(axis=1), -(z * terms).real.sum(axis=1)
+        size = np.abs(terms)
+        wrong = (size * (sums.error + UNIT * (4 + 2 * np.abs(turn) + np.abs(exponent.real)))).sum(axis=1)
+        if mirrored:
+            slope = total - slope
+        rest = np.exp(np.minimum(sums.rest - float(z[0].real) * at + outer, 700.0))
+        plan = self.task.plan
+        alias = plan.ladder.log_alias(plan.real, plan.period, at) + outer
+        return total, slope, wrong + rest + np.exp(np.clip(alias, NOTHING, 700.0))
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """δ(ε) in the neighbourhood of one ε: lines, what is left out, and the mass terms of parity."""
+
+    pieces: tuple[Piece, ...]
+    dropped: tuple[Dropped, ...]
+    masses: tuple[float, float]
+    log_target: float
+
+    def __call__(self, epsilon: float) -> tuple[float, float, float]:
+        """δ(ε), its derivative and a bound of its error."""
+        value, slope, error = self.at(np.array([epsilon]))
+        return float(value[0]), float(slope[0]), float(error[0])
+
+    def at(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
+        """δ, its derivative and a bound of its error at several ε."""
+        slope: Floats = -np.exp(epsilon) * self.masses[1] if self.masses[1] else epsilon * 0
+        total: Floats = self.masses[0] + slope
+        error: Floats = UNIT * 8 * (abs(self.masses[0]) + np.abs(total))
+        for piece in self.pieces:
+            value, rise, wrong = piece(epsilon)
+            total, slope, error = total + value, slope + rise, error + wrong
+        return total, slope, error + UNIT * np.abs(total) + self.left_out(epsilon)
+
+    def left_out(self, epsilon: Floats) -> Floats:
+        """The part of the error that comes from what the route leaves out."""
+        bound: Floats = epsilon * 0
+        for one in self.dropped:
+            bound = bound + one.bound(epsilon)
+        return bound
 
 
 @dataclass(frozen=True)
 class Route:
-    """Lines for one integral, their number of nodes, and the masses that parity adds."""
+    """Lines for one integral, their number of nodes, what is left out, and the masses that parity adds."""
 
     nodes: float
     tasks: tuple[Task, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
     masses: tuple[float, float] = (0.0, 0.0)
 
 
@@ -117,74 +146,99 @@ def invert(transform: Transform, epsilon: float, log_target: float | None = None
         route.nodes
     ):  # slow decay that no split mends: as many nodes as it takes, and the rest in the error
         route = Route(plan.nodes, (Task(transform, plan, epsilon, plan.log_delta + PRECISION, False),))
-    pieces = []
-    for task in route.tasks:
-        sums = task.transform.sums(task.plan, task.log_allowed, task.at)
-        pieces.append(Piece(sums, task.mirrored))
-    alias = 4 * len(pieces) * math.exp(max(plan.log_delta + PRECISION, NOTHING))
-    nodes = sum(len(piece.sums.z) for piece in pieces)
-    return Inversion(tuple(pieces), route.masses, alias, plan.log_delta, nodes, len(pieces) > 1 or any(route.masses))
+    pieces = tuple(Piece(task, task.sums()) for task in route.tasks)
+    return Inversion(pieces, route.dropped, route.masses, plan.log_delta)
 
 
 def _route(transform: Transform, plan: Plan, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
     """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route."""
-    allowed = log_delta + PRECISION
-    top = 2 * math.pi * plan.nodes / plan.period * 1.15
-    direct = IMPOSSIBLE
-    for factor in (1.0, 1.5, 2.2):
-        if _rest(transform, plan.real, factor * top) - plan.real * at < allowed:
-            noisy = 40.0 if plan.log_lost > _NOISY else 1.0
-            direct = Route(noisy * factor * plan.nodes, (Task(transform, plan, at, allowed, mirrored),))
-            break
-    if direct.nodes < _MANY_NODES / 2:
+    direct = _direct(transform, plan, at, log_delta + PRECISION, mirrored)
+    if direct.nodes < _MANY_NODES / 2 or not depth:
         return direct
-    chosen: tuple[Plan, Transform, Transform] | None = None
-    height = 2 * math.pi * 24 / plan.period
-    for _ in range(_HEIGHTS if depth else 0):
-        height *= 2
-        near = transform.nearby(height, plan.real)
-        if near is None:
-            if height > 1e3 * top:
-                break
-            continue
-        apart = Transform(transform.parts, near)
-        own = apart.plan(at, log_delta, height)
-        if own is None or own.nodes > min(direct.nodes, _MANY_NODES if chosen else MOST_NODES):
-            break
-        counts = (count for _, count in transform.parts)
-        chosen = (own, apart, Transform(tuple(zip(near, counts, strict=True))))
-        if float(chosen[2].ladder(at).chernoff(at).min()) < allowed:
-            break
+    chosen = _split(transform, plan, at, log_delta + PRECISION, direct.nodes)
     if chosen is None:
         return direct
-    rest = _near_route(chosen[2], at, log_delta, mirrored, depth - 1)
-    first = Task(chosen[1], chosen[0], at, allowed, mirrored)
-    split = Route(chosen[0].nodes + rest.nodes, (first, *rest.tasks), rest.masses)
-    return split if split.nodes < direct.nodes else direct
+    apart, near, height = chosen
+    own = apart.plan(at, log_delta, height)
+    if own is None or own.nodes > min(direct.nodes, MOST_NODES):
+        return direct
+    rest = _near_route(near, at, log_delta, mirrored, depth - 1)
+    first = Task(apart, own, at, log_delta + PRECISION, mirrored)
+    route = Route(own.nodes + rest.nodes, (first, *rest.tasks), rest.dropped, rest.masses)
+    return route if route.nodes < direct.nodes else direct
+
+
+def _direct(transform: Transform, plan: Plan, at: float, allowed: float, mirrored: bool) -> Route:
+    """One line, where it comes to its end soon; short ones are summed to see."""
+    noisy = 40 * math.exp((plan.log_lost - _NOISY) / 2) if plan.log_lost > _NOISY else 1.0
+    task = Task(transform, plan, at, allowed, mirrored)
+    if plan.nodes <= _SHORT:
+        sums = transform.sums(plan, allowed, at, most=3 * plan.nodes)
+        if sums.rest - plan.real * at < allowed:
+            return Route(noisy * len(sums.z), (replace(task, summed=sums),))
+        return IMPOSSIBLE
+    top = 2 * math.pi * plan.nodes / plan.period * 1.15
+    for factor in (1.0, 1.5, 2.2):
+        if _rest(transform, plan.real, factor * top) - plan.real * at < allowed:
+            return Route(noisy * factor * plan.nodes, (task,))
+    return IMPOSSIBLE
+
+
+def _split(
+    transform: Transform, plan: Plan, at: float, allowed: float, most: float
+) -> tuple[Transform, Transform, float] | None:
+    """The difference to a near part, that part, and the height to which the difference's line goes.
+
+    The lowest height, of powers of two, at which the near part is negligible; where there is none, or none with few
+    nodes, the highest with few.
+    """
+    lowest = 1 + round(math.log2(2 * math.pi * 24 / plan.period))
+    highest = math.floor(math.log2(2 * math.pi * _MANY_NODES / plan.period))
+    limit = math.floor(math.log2(2 * math.pi * min(most, MOST_NODES) / plan.period))
+    while (cuts := transform.cuts(2.0**lowest, plan.real)) is None:
+        lowest += 1
+        if lowest > limit:
+            return None
+    found = None
+    low, high = lowest, max(lowest, min(highest, limit))
+    trial = high
+    while True:
+        cuts = transform.cuts(2.0**trial, plan.real)
+        assert cuts is not None
+        apart, near = transform.split(2.0**trial, cuts)
+        negligible = _negligible(near, at, allowed)
+        if negligible or found is None:
+            found = (apart, near, 2.0**trial)
+        if trial == high and not negligible:
+            return found
+        low, high = (low, trial) if negligible else (trial + 1, high)
+        if low >= high:
+            return found
+        trial = (low + high) // 2
 
 
 def _near_route(near: Transform, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
     """The route of a part near its atom: nothing where its sums do not reach ε, a line of its own, or parity."""
-    bound = near.ladder(at).chernoff(at)
-    lowest = int(np.argmin(bound))
-    if bound[lowest] < log_delta + PRECISION:
-        return Route(0.0)
+    if _negligible(near, at, log_delta + PRECISION):
+        return Route(0.0, (), (Dropped(near, mirrored),))
+    lowest = int(np.argmin(near.ladder(at).chernoff(at)))
     if lowest == 0 and not mirrored and log_delta > _PARITY:
         other = near.swapped
         target = log_delta - at
-        found = other.ladder(-at).chernoff(-at)
         masses = [float(np.exp(near.at(np.array([point])).log_moment[0])) for point in (0.0, -1.0)]
-        if float(found.min()) < target + PRECISION:
-            return Route(0.0, (), (masses[0], masses[1]))
-        plan = other.plan(-at, target)
+        plan = None if _negligible(other, -at, target + PRECISION) else other.plan(-at, target)
         if plan is None:
-            return Route(0.0, (), (masses[0], masses[1]))
+            return Route(0.0, (), (Dropped(other, True),), (masses[0], masses[1]))
         rest = _route(other, plan, -at, target, True, depth)
-        return Route(rest.nodes, rest.tasks, (masses[0], masses[1]))
+        return Route(rest.nodes, rest.tasks, rest.dropped, (masses[0], masses[1]))
     plan = near.plan(at, log_delta)
     if plan is None:
-        return Route(0.0)
+        return Route(0.0, (), (Dropped(near, mirrored),))
     return _route(near, plan, at, log_delta, mirrored, depth)
+
+
+def _negligible(near: Transform, at: float, allowed: float) -> bool:
+    return float(near.ladder(at).chernoff(at).min()) < allowed
 
 
 def _rest(transform: Transform, real: float, top: float) -> float:
@@ -194,102 +248,3 @@ def _rest(transform: Transform, real: float, top: float) -> float:
     except ArithmeticError:  # it oscillates too fast there to be resolved
         return math.inf
     return float(found) - math.log(math.pi * top)
-
-
-@dataclass
-class Direction:
-    """δ(ε) and ε(δ) of one direction."""
-
-    transform: Transform
-
-    def bound(self, epsilon: float) -> float:
-        """The logarithm of the Chernoff bound of δ(ε); −∞ beyond the largest loss."""
-        if epsilon >= self.transform.largest_loss:
-            return -math.inf
-        return float(self.transform.ladder(epsilon).chernoff(epsilon).min())
-
-    def delta(self, epsilon: float) -> Value:
-        """δ(ε) with its error."""
-        if epsilon >= self.transform.largest_loss:
-            return Value(0.0, 0.0)
-        bound = self.bound(epsilon)
-        try:
-            return self._delta(epsilon)
-        except ArithmeticError:
-            if bound > _TINY:
-                raise
-            return Value(0.0, math.exp(bound))
-
-    def _delta(self, epsilon: float) -> Value:
-        target: float | None = None
-        value = error = math.nan
-        for _ in range(6):
-            found = invert(self.transform, epsilon, target)
-            if found is None:
-                return Value(0.0, math.ulp(0.0))
-            value, _, error = found(epsilon)
-            if value > 0 and math.log(value) > found.log_target - 3:
-                break
-            if found.log_target < _FLOOR and value <= error:
-                break
-            target = math.log(value) if value > error else found.log_target - 8
-        if error >= value / 2 and value + error < _UNTOLD:
-            return Value(0.0, value + error)  # noise: far below what a line can tell here
-        return Value(max(value, 0.0), error)
-
-    def epsilon(self, log_delta: float) -> Value:
-        """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
-        ceiling = self.transform.largest_loss
-        if ceiling <= 0:
-            return Value(0.0, 0.0)
-        target, epsilon = math.exp(log_delta), max(self.transform.guess_epsilon(log_delta), 0.0)
-        found: Inversion | None = None
-        for _ in range(12):
-            if epsilon >= ceiling:
-                epsilon = ceiling * (1 - 1e-6)
-            start = epsilon
-            found = invert(self.transform, start, log_delta)
-            if found is None:  # δ there is below every double
-                epsilon = start / 2
-                continue
-            for _ in range(40):
-                value, slope, error = found(epsilon)
-                if not slope < 0 or abs(value) <= error:
-                    epsilon = start / 2
-                    break
-                change = (math.log(value) - log_delta) * value / slope if value > 0 else epsilon / 2
-                epsilon = max(epsilon - change, 0.0)
-                if abs(change) <= 4e-15 * epsilon or (epsilon == 0 and value <= target):
-                    break
-            moved = abs((epsilon - start) * slope / value) if value else math.inf
-            if epsilon == start or moved < (1e-7 if found.split else 0.3):
-                break
-        if found is None:
-            raise ArithmeticError(f"no line for log delta = {log_delta:.6g}")
-        value, slope, error = found(epsilon)
-        if epsilon == 0 and value <= target:
-            return Value(0.0, max(0.0, (value + error - target) / abs(slope)))
-        wrong = (error + abs(value - target)) / abs(slope) + 4 * UNIT * epsilon
-        if wrong <= _ASTRAY * epsilon + 1e-14:
-            return Value(epsilon, wrong)
-        return self._bracketed(log_delta)
-
-    def _bracketed(self, log_delta: float) -> Value:
-        """The root by bracketing, where Newton's steps went astray: slower, and every δ has a line of its own."""
-        from scipy.optimize import brentq
-
-        def excess(epsilon: float) -> float:
-            value = self.delta(epsilon).value
-            return (math.log(value) if value > 0 else NOTHING) - log_delta
-
-        if excess(0.0) <= 0:
-            return Value(0.0, 0.0)
-        high = 2.0**-40
-        while self.bound(high) > log_delta:
-            high *= 4
-        epsilon = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=200))
-        found = invert(self.transform, epsilon, log_delta)
-        if found is None:
-            raise ArithmeticError(f"no line for log delta = {log_delta:.6g}")
-        value, slope, error = found(epsilon)
-        return Value(epsilon, (error + abs(value - math.exp(log_delta))) / abs(slope) + 4 * UNIT * epsilon)

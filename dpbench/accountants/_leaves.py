@@ -16,6 +16,7 @@ from dpbench.events import (
     Gaussian,
     GroupSampledGaussian,
     Laplace,
+    RandomSensitivityGaussian,
     SampledGaussian,
 )
 
@@ -31,6 +32,8 @@ def support(composition: Composition) -> Yes | No:
         reason = _refusal(event)
         if reason:
             return No(reason)
+    if {RandomSensitivityGaussian, GroupSampledGaussian} <= kinds:
+        return No("RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them")
     if common_adjacency(composition) is None:
         return No("the parts name different neighbouring relations, so that no one guarantee holds; use a single one")
     reason = adaptive_refusal(composition, "the composition of privacy losses")
@@ -42,7 +45,7 @@ def _refusal(event: Event) -> str | None:
         return None
     if isinstance(event, ConfidentGNMax):
         return None if event.votes is None else "votes are given, but data-dependent losses have no fixed pair"
-    if isinstance(event, SampledGaussian | GroupSampledGaussian):
+    if isinstance(event, SampledGaussian | GroupSampledGaussian | RandomSensitivityGaussian):
         if event.sampler == "shuffled":
             return (
                 "sampler = 'shuffled': the records of an epoch are dependent, and no pair of distributions is known"
@@ -57,12 +60,7 @@ def _refusal(event: Event) -> str | None:
         if event.adjacency not in allowed:
             return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
         return None
-    if isinstance(event, DiscretePair | Laplace):
-        return f"{type(event).__name__} has a loss with atoms: its sums are exact alone, not together with densities"
-    return (
-        "RandomSensitivityGaussian has a loss with heavy tails, whose transform is infinite for remove; the accountant"
-        " does not treat those yet"
-    )
+    return f"{type(event).__name__} has a loss with atoms: its sums are exact alone, not together with densities"
 
 
 def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
@@ -72,9 +70,10 @@ def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
     if isinstance(event, ConfidentGNMax):
         found = _gaussian(event.selection_noise, direction)
         return found + (_gaussian(event.answer_noise / math.sqrt(2), direction) if event.answered else ())
-    assert isinstance(event, SampledGaussian | GroupSampledGaussian)  # `support` has refused the others
+    assert not isinstance(event, Laplace | DiscretePair)  # `support` has refused these
     if event.sampling_rate == 0 or event.noise_multiplier > _MOST_NOISE:
         return ()
+    assert not isinstance(event, RandomSensitivityGaussian)  # which has no leaf: `_projections` has its transform
     rate, sigma = event.sampling_rate, event.noise_multiplier
     if isinstance(event, GroupSampledGaussian):
         size = event.group_size

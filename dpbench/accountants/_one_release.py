@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpbench.accountants._hinges import log_hinge
+from dpbench.accountants._projections_single import log_release
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
-from dpbench.events import Adjacency, Event
+from dpbench.events import Adjacency, Event, RandomSensitivityGaussian
 
 RELATIVE = 2e-11  # `_hinges` states 1e-11, and tests hold it to that
 
@@ -22,10 +23,17 @@ class SingleCurve:
     adjacency: Adjacency
     kind: GuaranteeKind = "exact"
     mu: None = None
+    ways: tuple[int, ...] = (0, 1)  # remove, add
+
+    def one_way(self, direction: str) -> SingleCurve:
+        """The curve of one direction alone, `remove` or `add`."""
+        return replace(self, ways=(0 if direction == "remove" else 1,))
 
     def _log(self, epsilon: float) -> float:
+        if isinstance(self.event, RandomSensitivityGaussian):
+            return min(max(log_release(self.event, epsilon, way) for way in (0, 1)), 0.0)
         at = np.array([epsilon])
-        return min(max(float(log_hinge(self.event, at, way)[0]) for way in (0, 1)), 0.0)
+        return min(max(float(log_hinge(self.event, at, way)[0]) for way in self.ways), 0.0)
 
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon`, in [0, 1]."""

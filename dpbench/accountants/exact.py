@@ -5,10 +5,10 @@
 | L, M(z) | the privacy loss of the whole composition under P, and E_P[e^(zL)] |
 | direction | remove: P with the record, Q without; add: the reverse |
 
-`_loss_leaf` has M of one release, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken, and
-`_inversion` chooses among them. What is
-here: both directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian
-releases alone, which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`).
+`_leaf_family` has M of many releases, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken,
+`_inversion` chooses among them, and `_direction` finds δ(ε) and ε(δ) of one direction with them. What is here: both
+directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian releases alone,
+which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`).
 
 Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
 bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
@@ -18,18 +18,20 @@ tests hold it against certified enclosures. Where the error exceeds 1e-9 relativ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._inversion import Direction, Value
+from dpbench.accountants._direction import Direction, Value
 from dpbench.accountants._leaves import leaves, support
 from dpbench.accountants._one_release import single_curve
 from dpbench.accountants._poisson import refuse
+from dpbench.accountants._projections import HeavyDirection, heavy_directions
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
-from dpbench.events import Adjacency, Composition, ConfidentGNMax, DiscretePair, Laplace
+from dpbench.events import Adjacency, Composition, ConfidentGNMax, DiscretePair, Laplace, RandomSensitivityGaussian
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _CLOSE = 2.0**-40
@@ -39,7 +41,7 @@ _CLOSE = 2.0**-40
 class ExactCurve:
     """δ(ε) of one composition: `ways` are its directions. What it remembers never changes an answer."""
 
-    ways: tuple[Direction, ...]
+    ways: tuple[Direction | HeavyDirection, ...]
     adjacency: Adjacency
     kind: GuaranteeKind = "exact"
     mu: None = None
@@ -49,16 +51,35 @@ class ExactCurve:
         """δ at `epsilon` in [0, 1], with its error; relative 1e-9 or absolute 1e-12, or `reason` says how far off."""
         epsilon = check_epsilon(epsilon)
         if epsilon not in self._deltas:
-            self._deltas[epsilon] = self._delta(epsilon)
+            (self._deltas[epsilon],) = self.deltas([epsilon])
         return self._deltas[epsilon]
 
-    def _delta(self, epsilon: float) -> Estimate:
-        best = Value(0.0, 0.0)
+    def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
+        """δ at every one of `epsilons`, as `delta` has it within both errors; one plan of lines serves many of them.
+
+        >>> from dpbench.events import SampledGaussian
+        >>> curve = accountant.curve(Composition(((SampledGaussian(0.01, 1.0), 1000),)))
+        >>> [round(delta.value, 9) for delta in curve.deltas([0.5, 1.0, 2.0])]
+        [0.030568024, 0.002612421, 2.666e-06]
+        """
+        asked = [check_epsilon(epsilon) for epsilon in epsilons]
+        best = dict.fromkeys(sorted(asked), Value(0.0, 0.0))
         for way in self.ways:
-            if best.value > 0 and way.bound(epsilon) < math.log(best.value):
-                continue  # this direction's Chernoff bound is below the other's value
-            best = _larger(best, way.delta(epsilon))
-        return _estimate(best, 1.0)
+            # where a direction's Chernoff bound is below the other's value, it does not count
+            close = [
+                epsilon
+                for epsilon, bound in zip(best, way.bounds(list(best)), strict=True)
+                if best[epsilon].value <= 0 or bound >= math.log(best[epsilon].value)
+            ]
+            for epsilon, value in zip(close, way.deltas(close), strict=True):
+                best[epsilon] = _larger(best[epsilon], value)
+        return [_estimate(best[epsilon], 1.0) for epsilon in asked]
+
+    def one_way(self, direction: str) -> ExactCurve:
+        """The curve of one direction alone, `remove` or `add`."""
+        if len(self.ways) < 2:
+            return self
+        return ExactCurve((self.ways[0 if direction == "remove" else 1],), self.adjacency)
 
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`, with its error, as for `delta`."""
@@ -93,7 +114,7 @@ def _estimate(found: Value, most: float) -> Estimate:
 
 @dataclass(frozen=True)
 class ExactAccountant:
-    """Exact accounting of Gaussian, sampled and group-sampled Gaussian releases, together or alone.
+    """Exact accounting of Gaussian, sampled, group-sampled and random-sensitivity releases, together or alone.
 
     >>> from dpbench.events import SampledGaussian
     >>> curve = accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),)))
@@ -122,6 +143,9 @@ class ExactAccountant:
             (event, _), *_ = merged
             if not isinstance(event, ConfidentGNMax):
                 return single_curve(event, adjacency)
+        heavy = heavy_directions(merged) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
+        if heavy is not None:
+            return ExactCurve(heavy, adjacency)
         ways = []
         for way in ("remove", "add"):
             parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))

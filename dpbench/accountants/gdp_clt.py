@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_gaussian_support, refuse
 from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.compose import weighted_sum
+from dpbench.compose import MOST_RELEASES, as_composition, weighted_sum
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 
@@ -73,6 +73,23 @@ class GdpCltAccountant:
         """The curve of μ_CLT-GDP. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
         mu = math.sqrt(weighted_sum(composition, squared_mu, 0.0))
+        return self._curve(mu, composition)
+
+    def curve_for(self, event: Event, releases: float) -> GaussianCurve:
+        """The curve of `releases` >= 0 releases of one event, whole or not. Raises DpbenchError as `curve` does.
+
+        >>> from dpbench.events import SampledGaussian
+        >>> round(accountant.curve_for(SampledGaussian(256 / 60000, 1.3), 15 * 60000 / 256).mu, 2)
+        0.23
+        """
+        number = isinstance(releases, int | float) and not isinstance(releases, bool)
+        if not number or not 0 <= releases <= MOST_RELEASES:
+            raise DpbenchError(f"releases = {releases!r}: expected a number from 0 to 2^53")
+        single = as_composition(event)
+        refuse(self.supports(single), self.name)
+        return self._curve(math.sqrt(releases * squared_mu(event)) if releases else 0.0, single)
+
+    def _curve(self, mu: float, composition: Composition) -> GaussianCurve:
         reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
         return GaussianCurve(mu, self.kind, adjacency_of(composition), reason)
 

@@ -1,0 +1,62 @@
+"""Complex exponentials and logarithms of arrays, without cancellation near 0 and from vectorised real functions.
+
+NumPy's sine, cosine and complex exp take twenty times as long per number as its tan, which is vectorised; with
+t = tan(a/2), e^(ia) − 1 = 2t (i − t)/(1 + t²) is as accurate, relative to its own size, as t is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpbench.accountants._loss_leaf import Complex, Floats
+
+
+def turn(angle: Floats) -> Complex:
+    """e^(i·angle) − 1, to about three units in the last place of its size.
+
+    >>> import numpy as np
+    >>> turn(np.array([1e-20]))
+    array([-5.e-41+1.e-20j])
+    """
+    tangent = np.tan(angle / 2)
+    sine = 2 * tangent / (1 + tangent * tangent)
+    result = np.empty(angle.shape, dtype=np.complex128)
+    result.real = -tangent * sine
+    result.imag = sine
+    return result
+
+
+def joined(real: Floats, imaginary: Floats) -> Complex:
+    """real + i·imaginary."""
+    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), dtype=np.complex128)
+    result.real = real
+    result.imag = imaginary
+    return result
+
+
+def exp(values: Complex) -> Complex:
+    """e^v."""
+    result: Complex = np.exp(values.real) * (1 + turn(values.imag))
+    return result
+
+
+def expm1(values: Complex) -> Complex:
+    """e^v − 1 without cancellation near 0."""
+    real = np.minimum(values.real, 700.0)
+    result: Complex = np.expm1(real) + np.exp(real) * turn(values.imag)
+    return result
+
+
+def log(values: Complex) -> Complex:
+    """log v."""
+    return joined(np.log(np.hypot(values.real, values.imag)), np.arctan2(values.imag, values.real))
+
+
+def log1p(values: Complex) -> Complex:
+    """log(1 + v) without cancellation near 0."""
+    real, imaginary = values.real, values.imag
+    excess = real * (2 + real) + imaginary**2
+    with np.errstate(divide="ignore"):
+        far = np.log(np.hypot(1 + real, imaginary))
+    modulus = np.where(np.abs(excess) < 0.5, np.log1p(np.clip(excess, -0.75, 1.0)) / 2, far)
+    return joined(modulus, np.arctan2(imaginary, 1 + real))

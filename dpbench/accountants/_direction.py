@@ -1,0 +1,214 @@
+"""δ(ε) and ε(δ) of one direction: the lines of `_inversion`, planned again where they do not serve, and the root."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpbench.accountants._contour import Transform
+from dpbench.accountants._inversion import Inversion, invert
+from dpbench.accountants._loss_leaf import UNIT, Floats
+
+_UNTOLD = 1e-15
+_FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
+_CLOSE = 2e-11  # relative error of δ up to which lines planned for another ε serve
+_SHARED = 3e-10  # the same for a whole curve
+_AT_ONCE = 24
+_NO_USE = 0.01  # relative error of δ from which on lines do not even show the way to the root
+_SAME = 1e-3  # relative change of δ: lines planned this close are as good as those planned for the very ε
+_PLANS, _STEPS = 16, 80
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and a bound of its absolute error."""
+
+    value: float
+    error: float
+
+
+@dataclass
+class Direction:
+    """δ(ε) and ε(δ) of one direction."""
+
+    transform: Transform
+
+    def bound(self, epsilon: float) -> float:
+        """The logarithm of the Chernoff bound of δ(ε); −∞ beyond the largest loss."""
+        if epsilon >= self.transform.largest_loss:
+            return -math.inf
+        return float(self.transform.ladder(epsilon).chernoff(epsilon).min())
+
+    def bounds(self, epsilons: Sequence[float]) -> list[float]:
+        """`bound` at ascending ε."""
+        if not epsilons:
+            return []
+        ladder = self.transform.ladder(min(epsilons[-1], max(self.transform.largest_loss, 0.0)))
+        found = ladder.log_bound(np.array(epsilons))
+        return [
+            -math.inf if epsilon >= self.transform.largest_loss else float(bound)
+            for epsilon, bound in zip(epsilons, found, strict=True)
+        ]
+
+    def delta(self, epsilon: float) -> Value:
+        """δ(ε) with its error."""
+        return self.deltas([epsilon])[0]
+
+    def deltas(self, epsilons: Sequence[float]) -> list[Value]:
+        """δ at ascending ε, with their errors: lines planned for one ε serve the following ones too, as they may."""
+        found: list[Value] = []
+        while len(found) < len(epsilons):
+            rest = np.array(epsilons[len(found) :], dtype=np.float64)
+            if rest[0] >= self.transform.largest_loss:
+                return found + [Value(0.0, 0.0)] * len(rest)
+            found += self._deltas(rest[rest < self.transform.largest_loss])
+        return found
+
+    def _deltas(self, epsilons: Floats) -> list[Value]:
+        """δ at the first ε, and at as many more as its lines serve."""
+        first = float(epsilons[0])
+        try:
+            inversion = self._planned(first)
+        except ArithmeticError:  # no lines with nodes few enough: no more is known than the Chernoff bound
+            return [Value(0.0, math.exp(min(self.bound(first), 0.0)))]
+        if inversion is None:
+            return [Value(0.0, math.ulp(0.0))]
+        found: list[Value] = []
+        share = _SHARED
+        for start in range(0, len(epsilons), _AT_ONCE):
+            value, _, error = inversion.at(epsilons[start : start + _AT_ONCE])
+            for one, wrong in zip(value.tolist(), error.tolist(), strict=True):
+                if not found:
+                    share = max(_SHARED, 4 * wrong / one) if one > 0 else _SHARED  # no other lines would do better
+                elif not wrong <= share * one:
+                    return found
+                found.append(_settled(one, wrong))
+        return found
+
+    def _planned(self, epsilon: float) -> Inversion | None:
+        """The lines for this ε, with its own δ as the target; None where δ is below every double."""
+        target: float | None = None
+        best: Inversion | None = None
+        least = math.inf
+        for _ in range(6):
+            try:
+                found = invert(self.transform, epsilon, target)
+            except ArithmeticError:
+                if best is None:
+                    raise
+                break  # the lines of the larger target tell what can be told
+            if found is None:
+                return None
+            value, _, error = found(epsilon)
+            if best is None or error < least:
+                best, least = found, error
+            if value > 0 and (math.log(value) > found.log_target - 3 or error <= _CLOSE * value):
+                break
+            if found.log_target < _FLOOR and value <= error:
+                break
+            target = math.log(value) if value > error else found.log_target - 8
+        return best
+
+    def epsilon(self, log_delta: float) -> Value:
+        """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
+        ceiling = self.transform.largest_loss
+        if ceiling <= 0:
+            return Value(0.0, 0.0)
+        epsilon = max(self.transform.guess_epsilon(log_delta), 0.0)
+        search = _Search(self.transform, log_delta, ceiling)
+        for _ in range(_PLANS):
+            epsilon, finished = search.from_lines(min(epsilon, ceiling * (1 - 1e-6)))
+            if finished is not None:
+                return finished
+        low, high = search.certain
+        if math.isinf(high):
+            raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
+        return Value((low + high) / 2, (high - low) / 2)  # the lines tell no more than that it lies between these two
+
+
+@dataclass
+class _Search:
+    """Newton's method for δ(ε) = e^log_delta, on lines planned where needed.
+
+    The root is looked for between `low` and `high`, and lies between those that are `certain`.
+    """
+
+    transform: Transform
+    log_delta: float
+    high: float
+    low: float = -1.0
+    certain: tuple[float, float] = (0.0, math.inf)
+
+    def __post_init__(self) -> None:
+        self.certain = (0.0, self.high)
+
+    def from_lines(self, start: float) -> tuple[float, Value | None]:
+        """Newton's steps on the lines planned for `start`: where to plan the next ones, or the root."""
+        target = math.exp(self.log_delta)
+        lines = invert(self.transform, start, self.log_delta)
+        if lines is None:  # δ there is below every double
+            self._is_below(start)
+            return self._between(), None
+        epsilon, last = start, math.inf
+        for _ in range(_STEPS):
+            value, slope, error = lines(epsilon)
+            if value - error > target:
+                self.low, self.certain = max(self.low, epsilon), (max(self.certain[0], epsilon), self.certain[1])
+            elif value + error < target:
+                self._is_below(epsilon)
+                if epsilon == 0:
+                    return 0.0, Value(0.0, 0.0)
+            left_out = float(lines.left_out(np.array([epsilon]))[0])
+            if not slope < 0 or not error - left_out <= _NO_USE * max(value, target):
+                if epsilon == start:
+                    return self._astray(epsilon, value, error), None
+                return self._inside(epsilon), None
+            change = math.log(value / target) * value / slope if value > 0 else epsilon / 2
+            if abs(change) <= 4e-15 * epsilon or (abs(change) >= last and error >= abs(value - target)):
+                break
+            following = self._inside(epsilon - change)
+            if following == epsilon:
+                break
+            epsilon, last = following, abs(change)
+        if abs(epsilon - start) * abs(slope) <= _SAME * value or error <= _CLOSE * target:
+            return epsilon, Value(epsilon, (error + abs(value - target)) / abs(slope) + 4 * UNIT * epsilon)
+        if error > target:  # what was left out counts at the lower ε: its own root is the better guess
+            guesses = [one.transform.guess_epsilon(self.log_delta) for one in lines.dropped if not one.mirrored]
+            epsilon = self._inside(max([epsilon, *(guess for guess in guesses if guess < start)]))
+        return epsilon, None
+
+    def _is_below(self, epsilon: float) -> None:
+        """The root is below this ε, for certain."""
+        self.high = min(self.high, epsilon)
+        self.certain = (self.certain[0], min(self.certain[1], epsilon))
+
+    def _inside(self, epsilon: float) -> float:
+        """This ε, or one between the bounds of the root where it lies beyond one."""
+        if epsilon <= self.low:
+            return self._between()
+        if epsilon <= 0:
+            return 0.0
+        return epsilon if epsilon < self.high else self._between()
+
+    def _between(self) -> float:
+        low = max(self.low, 0.0)
+        if math.isinf(self.high):
+            return 2 * low + 2.0**-40
+        return math.sqrt(low * self.high) if low > 0 else self.high / 4
+
+    def _astray(self, epsilon: float, value: float, error: float) -> float:
+        """Where to go on when not even the lines planned for this ε tell δ there: δ may be far below the target."""
+        if value + error >= math.exp(self.log_delta) and error < value:
+            self.low = max(self.low, epsilon)
+        else:
+            self.high = min(self.high, epsilon)
+        return self._between()
+
+
+def _settled(value: float, error: float) -> Value:
+    if error >= value / 2 and value + error < _UNTOLD:
+        return Value(0.0, value + error)  # noise: far below what a line can tell here
+    return Value(max(value, 0.0), error)

@@ -1,0 +1,416 @@
+"""The transforms M(z) = E_P[e^(zL)] of like releases, all at once and to nearly all digits.
+
+| here | meaning |
+| --- | --- |
+| F, X, P, N | axes: releases of the family, nodes t, real points, nodes of a line |
+| t | the released coordinate over σ; e^(−t²/2)/√(2π) is its density without a record |
+| ρ, w | the log ratio of `_loss_leaf` and its power, slope · z + shift |
+| cut, width | the window Φ((cut − t)/width): the part of a release near the end where ρ is flat |
+
+**Quadrature.** The trapezoidal rule with step h for a function analytic in a strip misses at most about e^(−2πd/h)
+times its integral along Im t = ±d. There the normal density grows by e^(d²/2), |e^(ρ(t+id))| <= e^(ρ(t)), which serves
+Re w >= 0; for Re w < 0 and d <= πσ/2 |e^(ρ(t+id))| is at least its infimum on the real line, since all zeros of e^ρ as
+a polynomial of e^(x/σ²) are negative; and the phase turns by at most degree · d/σ. So the step follows from the largest
+|Im w| of a block of nodes; an integrand that oscillates faster than its step would be silently wrong.
+
+**Windows.** Where Im w = u is large, t with a loss that varies there contribute next to nothing. Shift the line of
+integration by id: |e^(iuρ)| falls by e^(−u ρ'(t) d), Φ((t − cut)/width) grows by e^(d²/(2 width²)), the base by
+e^(d²/2); with 1/v² = 1/width² + 1 the best d leaves e^(−(uρ'(t)v)²/2). To the left of the cut, at cut − k·width,
+ρ' is smaller by e^(−kη) at most, η = width/σ, and 1 − Φ by e^(−k²/2). So with u ρ'(cut) v >= g, where
+min_k (g e^(−kη))²/2 + k²/2 >= 38 + log T + ..., everything right of the window is left out, and the number of nodes t
+stays bounded while u grows. The same window splits a composition with few hits into a part near its atom and the rest.
+
+**Lines.** Nodes of a line are evenly spaced, so that e^(i(u+v)ρ) = e^(iuρ) e^(ivρ) makes a line of N nodes a product of
+two matrices with √N columns each: few sines, and the rest is multiplication. With e^(ivρ) − 1 in place of e^(ivρ), and
+the row sums of e^(iuρ) − 1 apart, nothing cancels near 0. Everything is written for M − 1, so that a million releases
+of tiny loss keep their digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbench.accountants._complex import joined, turn
+from dpbench.accountants._leaf_grid import RESOLVED as _RESOLVED
+from dpbench.accountants._leaf_grid import Ground, Landscape, Reach, normal
+from dpbench.accountants._loss_leaf import UNIT, Complex, Floats, LossLeaf
+
+_NEGLIGIBLE = 42.0  # e^−42 is below 1e-18
+_ROUGHLY = 26.0  # for real points: bounds and choices need no more than ten digits
+_MOST_NODES = 1 << 19
+_CELLS = 1 << 16  # of one evaluated block: it stays in the cache
+_FEW = 600  # nodes of a grid that needs no trimming
+_LONG = 24  # nodes of a line from which on the product of two matrices is cheaper
+
+
+class Family:
+    """Like releases, each with its count.
+
+    With an `inner` window, what lies in that one is left out: the family is then a band, a small part of each release,
+    and its transform is not near 1.
+    """
+
+    def __init__(
+        self,
+        leaves: Sequence[LossLeaf],
+        counts: Floats,
+        landscape: Landscape | None = None,
+        cut: Floats | None = None,
+        inner: Floats | None = None,
+    ) -> None:
+        self.leaves, self.counts = tuple(leaves), counts
+        self.landscape = Landscape(leaves) if landscape is None else landscape
+        self.slope, self.shift = leaves[0].slope, leaves[0].shift
+        self.sigma = self.landscape.sigma
+        self.cut, self.inner = cut, inner
+        self.width: Floats = np.minimum(0.15 * self.sigma, 0.4)
+        self._factors: dict[Reach, Floats] = {}
+        self.missing: Floats = np.zeros(len(leaves)) if cut is None else _tail(cut / np.hypot(1.0, self.width))
+
+    def power(self, real: float) -> float:
+        """w at the real point z."""
+        return self.slope * real + self.shift
+
+    @property
+    def swapped(self) -> Family:
+        """The family of M(−1 − z)."""
+        turned = tuple(leaf.swapped for leaf in self.leaves)
+        return Family(turned, self.counts, self.landscape, self.cut, self.inner)
+
+    # ---- windows ----
+
+    def near(self, imaginary: float, power: float, spare: float) -> Floats | None:
+        """Cuts of the parts near the atoms: outside, e^(iuρ) turns so fast for u >= imaginary that it vanishes.
+
+        `spare` raises the demand, in units of the exponent. Infinite where a release has no such part yet.
+        """
+        if not self.landscape.poisson:
+            return None
+        rate, sigma = self.landscape.weights[:, 1], self.sigma
+        needed = _needed_turns(self.width / sigma, 38.0 + spare) * np.hypot(1.0, self.width) / self.width
+        share = needed * sigma / imaginary  # of the ratio's slope in t, 1/σ at most
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = (1 - rate) / rate * share / (1 - share)
+            cut = np.where(share < 1, sigma * np.log(odds) + 0.5 / sigma, math.inf)
+        cut = np.where(cut < 9.5 + max(0.0, power) / sigma, np.maximum(cut, -9.5), math.inf)
+        return cut if self.cut is None else np.minimum(cut, self.cut)
+
+    def within(self, cut: Floats | None) -> Family:
+        """What lies in the windows with those cuts."""
+        if cut is None or not np.isfinite(cut).any():
+            return self
+        return Family(self.leaves, self.counts, self.landscape, cut, self.inner)
+
+    def band(self, near: Family, cut: Floats | None) -> tuple[Family, NDArray[np.intp]] | None:
+        """What lies in the windows with these cuts, all of it where there are none, but not in `near`; and of whom.
+
+        None where that is nothing.
+        """
+        assert near.cut is not None
+        if cut is None:
+            return Family(self.leaves, self.counts, self.landscape, None, near.cut), np.arange(len(self.leaves))
+        kept = np.flatnonzero(cut > near.cut)
+        if not len(kept):
+            return None
+        if len(kept) == len(self.leaves):
+            outer = cut if np.isfinite(cut).any() else None
+            return Family(self.leaves, self.counts, self.landscape, outer, near.cut), kept
+        leaves = [self.leaves[k] for k in kept]
+        return Family(leaves, self.counts[kept], None, cut[kept], near.cut[kept]), kept
+
+    def _factor(self, t: Floats) -> Floats:
+        """log of Φ((cut − t)/width), less what the inner window holds."""
+        width = self.width[:, None]
+        if self.inner is None:
+            assert self.cut is not None
+            return _log_normal((self.cut[:, None] - t) / width)
+        if self.cut is None:
+            return _log_normal((t - self.inner[:, None]) / width)
+        # Φ(a) − Φ(b) from the side where both are small
+        a, b = (self.cut[:, None] - t) / width, (self.inner[:, None] - t) / width
+        turned = b > 0
+        large = _log_normal(np.where(turned, -b, a))
+        small = _log_normal(np.where(turned, -a, b))
+        return large + np.log(-np.expm1(np.minimum(small - large, -1e-300)))
+
+    # ---- nodes ----
+
+    def _base(self, ground: Ground, reach: Reach | None = None) -> Floats:
+        if self.cut is None and self.inner is None:
+            return ground.base
+        if reach is None:
+            return ground.base + self._factor(ground.nodes)
+        if reach not in self._factors:
+            self._factors[reach] = ground.base + self._factor(ground.nodes)
+        return self._factors[reach]
+
+    def _survey(self, power: float, imaginary: float, resolved: float, reach: Reach) -> tuple[int, int, float]:
+        """Which nodes of level 0 matter at this Re w up to this |Im w|, and the step that serves there.
+
+        The step serves every t whose integrand is not negligible on the real line; the rest is small as it is.
+        """
+        ground = self.landscape.ground(reach)
+        base = self._base(ground, reach)
+        exponent = power * ground.ratio
+        total = exponent + base
+        top = total.max(axis=1)
+        if self.inner is not None:
+            size = total
+        else:
+            grown = np.log(np.abs(np.expm1(np.minimum(exponent, 0.5))) + 1e-300)
+            if imaginary:
+                grown = np.maximum(
+                    grown,
+                    np.minimum(exponent, 0.5) + np.log(np.minimum(imaginary * np.abs(ground.ratio), 2.0) + 1e-300),
+                )
+            size = np.maximum(grown, exponent) if exponent.max() > 0.5 else grown
+            size = size + base
+        least = size.max(axis=1) - (_NEGLIGIBLE + ground.step**2 / 8)
+        kept = np.flatnonzero((size > least[:, None]).any(axis=0))
+        first, last = max(int(kept[0]) - 1, 0), min(int(kept[-1]) + 1, len(ground.nodes) - 1)
+        heights = self.landscape.heights(reach)
+        part = slice(first, last + 1)
+        demand = resolved + heights**2 / 2 + self._rise(ground, exponent, base, power, top, part)[:, None]
+        windows = [window for window in (self.cut, self.inner) if window is not None]
+        if not imaginary and not windows:
+            return first, last, float((2 * math.pi * heights / demand).max(axis=1).min())
+        growth = np.minimum(total[:, None, part] - top[:, None, None], 0.0)
+        if imaginary:
+            turning = self.landscape.turning(reach)
+            growth = growth + imaginary * (turning if turning.shape[2] == 1 else turning[:, :, part])
+        for window in windows:
+            inside = (window[:, None] - ground.nodes[part]) / self.width[:, None]
+            growth = growth + _window_growth(inside if window is self.cut else -inside, heights / self.width[:, None])
+        demand = demand + np.maximum(growth.max(axis=2), 0.0)
+        # the shifted line comes back to the real one at both ends: there every lower height has to do as well
+        ends = resolved + growth[:, :, [0, -1]].max(axis=2)
+        back = np.where(ends > 0, 2 * math.pi * heights / np.maximum(ends, 1e-300), math.inf)
+        steps = np.minimum(2 * math.pi * heights / demand, np.minimum.accumulate(back, axis=1))
+        return first, last, float(steps.max(axis=1).min())
+
+    def _rise(self, ground: Ground, exponent: Floats, base: Floats, power: float, top: Floats, part: slice) -> Floats:
+        """How far |base e^(wρ)| may exceed, on a shifted line, its largest value on the real one."""
+        if self.landscape.replaced:
+            numerator = ground.base[:, part] - normal(ground.nodes[part])
+            floor = np.log(self.landscape.weights[:, :1])
+            largest = (power * (numerator - floor) + base[:, part]).max(axis=1)
+        elif power >= 0 or self.landscape.linear:
+            return np.zeros(len(top))
+        else:
+            largest = exponent[:, part].max(axis=1) - 1
+        rise: Floats = np.maximum(0.0, largest - top)
+        return rise
+
+    def _reach(self, power: float) -> Reach:
+        if self.cut is None or power <= 0 or not np.isfinite(self.cut).all():
+            return self.landscape.reach(power)
+        # e^(power·ρ − t²/2) Φ((cut − t)/width) has its top no further right than this, and falls as Φ does
+        inverse = 1 / self.width**2
+        top = np.maximum((self.cut * inverse + power / self.sigma) / (1 + inverse), self.cut)
+        return self.landscape.reach(power, float((top + 9.5 * self.width).max()))
+
+    def _plain(self, power: float) -> Ground | None:
+        """All of level 0, which serves every real power up to this one: None where windows or a rise ask for more.
+
+        Its step is made for RESOLVED; what _ROUGHLY asks less leaves room for a rise.
+        """
+        if self.cut is not None or self.inner is not None or not self.landscape.poisson:
+            return None
+        reach = self.landscape.reach(power)
+        ground = self.landscape.ground(reach)
+        if ground.ratio.size > _FEW:
+            return None
+        if power < 0:
+            middle = len(ground.nodes) * reach.left / (reach.left + reach.right)
+            lowest = ground.ratio.min(axis=1) if self.landscape.reverse else ground.ratio[:, 0]
+            if float((power * (lowest - ground.ratio[:, int(middle)])).max()) > _RESOLVED - _ROUGHLY - 1:
+                return None
+        return Ground(ground.nodes, ground.step, ground.ratio, ground.base + math.log(ground.step))
+
+    def variance(self, real: float) -> float:
+        """The variance of all losses, each tilted by e^(real·L): roughly, to choose a scale by."""
+        ground = self.landscape.ground(self.landscape.reach(self.power(real)))
+        exponent = self.power(real) * ground.ratio + ground.base
+        weight = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+        whole = weight.sum(axis=1)
+        mean = (weight * ground.ratio).sum(axis=1) / whole
+        return float(self.counts @ ((weight * ground.ratio**2).sum(axis=1) / whole - mean * mean))
+
+    def _nodes(self, powers: Sequence[float], imaginary: float, resolved: float) -> Ground:
+        """ρ, and the log of base and step, at the nodes that serve these Re w and |Im w| <= imaginary."""
+        reach = self._reach(max(powers, key=abs))
+        found = [self._survey(power, imaginary, resolved, reach) for power in powers]
+        first, last, step = min(f[0] for f in found), max(f[1] for f in found), min(f[2] for f in found)
+        coarse = self.landscape.ground(reach).step
+        if (last - first) * coarse > _MOST_NODES * step:
+            raise ArithmeticError(f"the transform at Re w = {powers[0]:.3g} needs more than {_MOST_NODES} points")
+        ground = self.landscape.part(reach, first, last, step)
+        return Ground(ground.nodes, ground.step, ground.ratio, self._base(ground) + math.log(ground.step))
+
+    # ---- values ----
+
+    def growth(self, points: Floats) -> tuple[Floats, ...]:
+        """At ascending real points a: log M, mean and variance of the loss tilted by e^(aL), noise of log M; [F, P]."""
+        powers = self.slope * points + self.shift
+        ends = (float(powers[0]), float(powers[-1]))
+        ground = self._plain(max(ends, key=abs))
+        if ground is None:
+            ground = self._nodes(ends if ends[0] != ends[1] else ends[:1], 0.0, _ROUGHLY)
+        rows = max(1, _CELLS // (len(points) * len(ground.nodes)))
+        blocks = [
+            self._growth(powers, ground.ratio[k : k + rows], ground.base[k : k + rows], self.missing[k : k + rows])
+            for k in range(0, len(self.leaves), rows)
+        ]
+        return blocks[0] if len(blocks) == 1 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
+
+    def _growth(self, powers: Floats, ratio: Floats, log_weight: Floats, missing: Floats) -> tuple[Floats, ...]:
+        exponent = powers[:, None] * ratio[:, None, :]
+        loss = self.slope * ratio
+        moments = np.stack([np.ones_like(loss), loss, loss * loss], axis=2)
+        if self.inner is not None or float(exponent.max()) > 300:
+            total = exponent + log_weight[:, None, :]
+            top = total.max(axis=2)
+            steep = (top > 300).any(axis=0) | (self.inner is not None)
+            if steep.all():
+                # not below e^−700: denormal numbers take ten times as long
+                sums = np.exp(np.maximum(total - top[:, :, None], -700.0)) @ moments
+                return top + np.log(sums[:, :, 0]), *_spread(sums), np.full(top.shape, 8 * UNIT)
+            if steep.any():
+                pair = [self._growth(powers[some], ratio, log_weight, missing) for some in (~steep, steep)]
+                return tuple(np.concatenate(both, axis=1) for both in zip(*pair, strict=True))
+            grown = np.where(
+                exponent > 30, np.exp(np.maximum(total, -700.0)), 0.0
+            )  # the rest of e^(wρ) − 1 is added below
+            far, exponent = grown @ moments, np.where(exponent > 30, 0.0, exponent)
+        else:
+            far = np.zeros((1, 1, 3))
+        weight = np.exp(log_weight)
+        moments *= weight[:, :, None]
+        grown = np.expm1(exponent)
+        gained = grown @ moments + far
+        lost = missing[:, None]
+        rough = (np.abs(grown) @ weight[:, :, None])[:, :, 0] + far[:, :, 0] + lost
+        net = gained[:, :, 0] - lost
+        sums = gained + moments.sum(axis=1)[:, None, :]
+        value = np.where(net > -0.5, np.log1p(np.maximum(net, -0.75)), np.log(np.maximum(sums[:, :, 0], 1e-300)))
+        noise = 8 * UNIT * np.where(net > -0.5, rough / (1 + np.maximum(net, -0.75)), 1.0)
+        return value, *_spread(sums), noise
+
+    def line(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
+        """log M(real + i·u) at evenly spaced u >= 0, ascending, and a bound of its absolute error; [F, N]."""
+        power = self.power(real)
+        ground = self._nodes((power,), float(imaginary[-1]), _RESOLVED)
+        ratio, log_weight = ground.ratio, ground.base
+        exponent = power * ratio
+        total = exponent + log_weight
+        top = total.max(axis=1)
+        shifted = (top > 20) | (exponent.max(axis=1) > 600) | (self.inner is not None)
+        scale = np.where(shifted, top, 0.0)
+        tilted = np.exp(np.maximum(total - scale[:, None], -700.0))
+        whole = tilted.sum(axis=1)
+        start, rough = whole, whole
+        if not shifted.all():
+            grown = np.exp(log_weight) * np.expm1(np.minimum(exponent, 600.0))
+            start = np.where(shifted, whole, grown.sum(axis=1) - self.missing)
+            rough = np.where(shifted, whole, np.abs(grown).sum(axis=1) + self.missing)
+        length = (tilted * np.abs(ratio)).sum(axis=1)
+        turns, turned = _turns(self.slope * ratio, tilted, imaginary)
+        real_part, imaginary_part = start[:, None] + turns.real, turns.imag
+        turned = np.minimum(turned, 4 * whole[:, None])
+        wrong = UNIT * (4 * rough[:, None] + 8 * turned + 4 * imaginary * length[:, None])
+        unshifted = ~shifted[:, None]
+        size = np.maximum(np.hypot(unshifted + real_part, imaginary_part), wrong)
+        angle = np.arctan2(imaginary_part, unshifted + real_part)
+        modulus = np.log(size) + scale[:, None]
+        if not shifted.all():  # log|1 + x + iy| without cancellation near 0
+            excess = real_part * (2 + real_part) + imaginary_part**2
+            close = unshifted & (np.abs(excess) < 0.5)
+            modulus = np.where(close, np.log1p(np.clip(excess, -0.75, 1.0)) / 2, modulus)
+        return joined(modulus, angle), wrong / size
+
+
+def _spread(sums: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance from the sums of the weights, of the losses and of their squares."""
+    whole = sums[:, :, 0]
+    held = whole > 1e-290  # windows may hold next to nothing
+    mean, square = (np.where(held, sums[:, :, k] / np.where(held, whole, 1.0), 0.0) for k in (1, 2))
+    return mean, np.maximum(square - mean * mean, 0.0)
+
+
+def _turns(ratio: Floats, tilted: Floats, imaginary: Floats) -> tuple[Complex, Floats]:
+    """Σ tilted (e^(iuρ) − 1) over the nodes, and a bound of Σ tilted |e^(iuρ) − 1|; [F, N].
+
+    u = u_j + v_k; (e^(iu_jρ) − 1) and e^(iu_jρ) (e^(iv_kρ) − 1) are summed apart.
+    """
+    count = len(imaginary)
+    if count <= _LONG:
+        start, within = imaginary[:1] * 0, imaginary
+    else:
+        width = math.isqrt(count - 1) + 1
+        step = float(imaginary[-1] - imaginary[0]) / (count - 1)
+        start = imaginary[::width]
+        within = step * np.arange(width, dtype=np.float64)
+    family, nodes = ratio.shape
+    turns = np.zeros((family, len(start), len(within)), dtype=np.complex128)
+    turned = np.zeros((family, len(start), len(within)))
+    wide = len(start) + len(within)
+    rows = max(1, _CELLS // (nodes * wide))
+    columns = max(256, _CELLS // wide)
+    for first in range(0, family, rows):
+        some = slice(first, first + rows)
+        for left in range(0, nodes, columns):
+            piece = slice(left, left + columns)
+            value, size = _product(ratio[some, piece], tilted[some, piece], start, within)
+            turns[some] += value
+            turned[some] += size
+    return turns.reshape(family, -1)[:, :count], turned.reshape(family, -1)[:, :count]
+
+
+def _product(ratio: Floats, tilted: Floats, start: Floats, within: Floats) -> tuple[Complex, Floats]:
+    angle = ratio[:, :, None] * within
+    weights = tilted[:, None, :]
+    fine, size = turn(angle), weights @ np.minimum(np.abs(angle), 2.0)
+    if len(start) == 1 and start[0] == 0:
+        return joined(weights @ fine.real, weights @ fine.imag), size
+    angle = ratio[:, None, :] * start[:, None]
+    coarse, turned = turn(angle), np.minimum(np.abs(angle), 2.0) @ tilted[:, :, None]
+    rows = coarse @ tilted[:, :, None]
+    return (weights * (1 + coarse)) @ fine + rows, size + turned
+
+
+def _window_growth(inside: Floats, heights: Floats) -> Floats:
+    """How log |Φ(inside + i·height)| may exceed log Φ(inside); [F, heights, X]."""
+    growth: Floats = np.maximum(heights[:, :, None] ** 2 - np.maximum(inside, 0.0)[:, None, :] ** 2, 0.0) / 2
+    return growth
+
+
+def _needed_turns(growth: Floats, exponent: float) -> Floats:
+    """The smallest g with (g e^(−k·growth))²/2 + k²/2 >= exponent for all k >= 0."""
+    return np.array([_needed(float(one), exponent) for one in growth])
+
+
+@lru_cache(maxsize=4096)
+def _needed(growth: float, exponent: float) -> float:
+    steps = np.linspace(0.0, math.sqrt(2 * exponent), 200)
+    return float((np.sqrt(np.maximum(2 * exponent - steps * steps, 0.0)) * np.exp(steps * growth)).max())
+
+
+def _log_normal(x: Floats) -> Floats:
+    """log Φ(x), to the absolute accuracy that a weight needs."""
+    from scipy.special import log_ndtr
+
+    result: Floats = log_ndtr(x)
+    return result
+
+
+def _tail(x: Floats) -> Floats:
+    """1 − Φ(x)."""
+    from scipy.special import ndtr
+
+    result: Floats = ndtr(-x)
+    return result

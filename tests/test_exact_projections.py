@@ -1,0 +1,331 @@
+"""The exact accountant on random sensitivity: certified points, definitions by direct integration, laws and faults."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbench.accountants import _projections_moment
+from dpbench.accountants._projections import HeavyDirection, heavy_directions
+from dpbench.accountants._projections_density import Law
+from dpbench.accountants._projections_moment import Box, Release
+from dpbench.accountants._projections_single import log_release
+from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accounting import Estimate
+from dpbench.certified import certify
+from dpbench.errors import DpbenchError
+from dpbench.events import (
+    Composition,
+    ConfidentGNMax,
+    Event,
+    Gaussian,
+    GroupSampledGaussian,
+    RandomSensitivityGaussian,
+    SampledGaussian,
+    from_json,
+)
+from dpbench.references.random_sensitivity_gaussian import reference
+
+FOLDER = Path(__file__).parent / "references"
+POINTS: list[dict[str, Any]] = [
+    point
+    for name in ("random_sensitivity_gaussian", "unlike")
+    for point in json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["points"]
+    if any(part["event"] == "RandomSensitivityGaussian" for part in point["composition"]["parts"])
+]
+# δ at ε by `dpbench.certified.certify`, rounded outwards: the composition's parts, ε, lower and upper end
+CERTIFIED: list[tuple[tuple[tuple[Event, int], ...], float, float, float]] = [
+    (((RandomSensitivityGaussian(0.1, 3.0, 2), 20),), 1.0, 0.038198379099906, 0.038198379100005),
+    (((RandomSensitivityGaussian(0.3, 1.0, 10), 5),), 2.0, 0.034237760295169, 0.034237760295317),
+    (((RandomSensitivityGaussian(0.01, 1.0, 1), 100),), 3.0, 0.177665215647908, 0.177665215648390),
+    (((RandomSensitivityGaussian(0.02, 1.5, 5), 300),), 2.0, 0.008625843323856, 0.008625843323877),
+    (((RandomSensitivityGaussian(1.0, 5.0, 30), 10),), 3.0, 1.981106996489e-6, 1.981106996495e-6),
+    (((RandomSensitivityGaussian(1.0, 5.0, 3), 10),), 3.0, 0.016277088838758, 0.016277088838800),
+    (((RandomSensitivityGaussian(0.05, 2.0, 200), 200),), 1.5, 1.9944634284513e-5, 1.9944634284560e-5),
+    (((RandomSensitivityGaussian(0.05, 2.0, 200), 200),), 0.0, 0.148686651508, 0.148686651512),
+    (((RandomSensitivityGaussian(0.001, 1.0, 4), 30),), 0.5, 3.95608643612e-4, 3.95608643614e-4),
+    (
+        (
+            (RandomSensitivityGaussian(0.05, 2.0, 5), 50),
+            (Gaussian(4.0), 2),
+            (SampledGaussian(0.02, 1.0), 30),
+        ),
+        1.5,
+        0.002871207109905,
+        0.002871207109913,
+    ),
+]
+TRAINING = SampledGaussian(256 / 60000, 1.3)
+
+
+def projected(projections: int) -> RandomSensitivityGaussian:
+    return RandomSensitivityGaussian(TRAINING.sampling_rate, TRAINING.noise_multiplier, projections)
+
+
+def times(event: Event, count: int) -> Composition:
+    return Composition(((event, count),))
+
+
+def overlaps(answer: Estimate, lower: float, upper: float) -> bool:
+    assert answer.lower is not None
+    assert answer.upper is not None
+    return answer.lower <= upper * (1 + 1e-15) and answer.upper >= lower * (1 - 1e-15)
+
+
+def certified_failures() -> list[str]:
+    found = []
+    for parts, epsilon, lower, upper in CERTIFIED:
+        answer = accountant.curve(Composition(parts)).delta(epsilon)
+        miss = max(lower - answer.value, answer.value - upper, 0.0)
+        if miss > max(1e-9 * upper, 1e-12) or not overlaps(answer, lower, upper):
+            found.append(f"{parts} at {epsilon}: {answer}")
+    return found
+
+
+def test_it_meets_certified_points_within_its_error_bar() -> None:
+    assert certified_failures() == []
+
+
+def test_it_meets_every_stored_point() -> None:
+    assert len(POINTS) >= 70
+    for point in POINTS:
+        answer = accountant.curve(from_json(point["composition"])).delta(point["epsilon"])
+        lower, upper = float(point["both"]["lower"]), float(point["both"]["upper"])
+        assert max(lower - answer.value, answer.value - upper, 0.0) <= point["budget"], point
+        assert overlaps(answer, lower, upper), (point, answer)
+
+
+def test_thirty_projections_in_training_meet_the_certificate() -> None:
+    answer = accountant.curve(times(projected(30), 3516)).epsilon(1e-5)
+    assert 0.95447444 < answer.value < 0.95447493
+    assert answer.reason is None
+    assert answer.relative_error is not None
+    assert answer.relative_error < 1e-9
+
+
+def test_a_fresh_certificate_holds_the_value() -> None:
+    composition = times(RandomSensitivityGaussian(1.0, 5.0, 30), 10)
+    certificate = certify(composition, delta=1e-5)
+    answer = accountant.curve(composition).epsilon(1e-5)
+    assert overlaps(answer, float(certificate.lower), float(certificate.upper))
+    assert answer.value == pytest.approx(2.74444707487, rel=1e-10)
+
+
+@pytest.mark.parametrize("fault", ["no tail on the edge", "no ray", "coarse contours", "without the upright"])
+def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    if fault == "no tail on the edge":
+        monkeypatch.setattr(HeavyDirection, "_edge", lambda *_: None)
+    elif fault == "no ray":
+        honest = HeavyDirection._ray
+        monkeypatch.setattr(
+            HeavyDirection,
+            "_ray",
+            lambda self, *given: replace(honest(self, *given), weight=0 * honest(self, *given).weight),
+        )
+    elif fault == "coarse contours":
+        monkeypatch.setattr(_projections_moment, "SMOOTH", 10.0)
+    else:
+        path = Release._path
+        monkeypatch.setattr(
+            Release, "_path", lambda self, box: replace(path(self, box), outer=path(self, box).outer[:2])
+        )
+    assert certified_failures()
+
+
+def direct_delta(event: RandomSensitivityGaussian, epsilon: float, direction: str) -> float:
+    """One release by the definition: the sampled Gaussian's closed form at noise σ/Z, integrated over Z."""
+    q, sigma, r = (mpmath.mpf(value) for value in (event.sampling_rate, event.noise_multiplier, event.projections))
+    growth = mpmath.exp(epsilon)
+
+    def given_z(z: mpmath.mpf) -> mpmath.mpf:
+        level = ((growth if direction == "remove" else 1 / growth) - (1 - q)) / q
+        if level <= 0:
+            return mpmath.mpf(0)
+        x = mpmath.log(level) * sigma**2 / z + z / 2  # the likelihood ratio of N(z) to N(0) is `level` there
+        near, far = mpmath.ncdf(-(x - z) / sigma), mpmath.ncdf(-x / sigma)
+        if direction == "remove":
+            return (1 - q) * far + q * near - growth * far
+        return (1 - far) - growth * ((1 - q) * (1 - far) + q * (1 - near))
+
+    def density(v: mpmath.mpf) -> mpmath.mpf:  # of v = log(χ²/r)
+        half = r / 2
+        return mpmath.exp(half * v - half * mpmath.exp(v) + half * mpmath.log(half) - mpmath.loggamma(half))
+
+    marks = [-160 / r - 8, -40 / r - 4, -10 / mpmath.sqrt(r), -1, 0, 1, 3, 5]
+    return float(mpmath.quad(lambda v: density(v) * given_z(mpmath.exp(-v / 2)), sorted(marks), maxdegree=8))
+
+
+@pytest.mark.parametrize("r", [1, 2, 5, 30])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_one_release_is_its_definition_integrated(r: int, direction: str) -> None:
+    """By the closed single integral, and by the contour, which is meant for many."""
+    for rate, sigma, epsilon in ((0.2, 1.5, 0.1), (0.6, 0.8, 0.5)):
+        event = RandomSensitivityGaussian(rate, sigma, r)
+        with mpmath.workdps(25):
+            truth = direct_delta(event, epsilon, direction)
+        assert math.exp(log_release(event, epsilon, ("remove", "add").index(direction))) == pytest.approx(
+            truth, rel=1e-11
+        )
+        ways = heavy_directions(((event, 1),))
+        assert ways is not None
+        found = next(way for way in ways if way.direction == direction).delta(epsilon)
+        assert found.value == pytest.approx(truth, rel=1e-9)
+        assert abs(found.value - truth) <= found.error + 1e-11 * truth
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0])
+def test_one_release_with_one_projection_is_the_reference(epsilon: float) -> None:
+    event = RandomSensitivityGaussian(0.07, 0.9, 1)
+    truth = reference.delta(event, epsilon, 15)
+    assert accountant.curve(times(event, 1)).delta(epsilon).value == pytest.approx(float(truth.upper), rel=1e-11)
+
+
+def test_many_projections_meet_the_sampled_gaussian_and_the_distance_falls_like_one_over_r() -> None:
+    limit = accountant.curve(times(TRAINING, 3516)).epsilon(1e-5).value
+    over = [accountant.curve(times(projected(r), 3516)).epsilon(1e-5).value - limit for r in (10**4, 10**5, 10**6)]
+    assert 0 < over[2] < 3e-6
+    assert over[0] / over[1] == pytest.approx(10, rel=0.01)
+    assert over[1] / over[2] == pytest.approx(10, rel=0.01)
+
+
+@pytest.mark.parametrize(("r", "sigma"), [(1, 1.3), (5, 0.7), (14, 3.0), (28, 1.0), (29, 1.0), (60, 8.0), (1000, 1.3)])
+def test_the_density_and_its_transform_are_the_bessel_functions_that_they_stand_for(r: int, sigma: float) -> None:
+    law, order = Law(sigma, r), mpmath.mpf(r) / 2
+    with mpmath.workdps(40):
+        for s in (0.3, -2.0, 4 + 0.2j * law.ceiling, 1e6):
+            alpha, beta = (r + (sigma * mpmath.mpmathify(s)) ** 2) / 2, 1 / (8 * mpmath.mpf(sigma) ** 2)
+            norm = (
+                2 * mpmath.exp(order * mpmath.log(order) - mpmath.loggamma(order)) * sigma / mpmath.sqrt(2 * mpmath.pi)
+            )
+            nu = order + mpmath.mpf(1) / 2
+            bessel = mpmath.besselk(nu, 2 * mpmath.sqrt(alpha * beta))
+            truth = mpmath.exp(mpmath.mpmathify(s) / 2) * norm * (beta / alpha) ** (nu / 2) * bessel
+            found = law.log_even(np.array([s], dtype=np.complex128))[0]
+            assert abs(mpmath.exp(complex(found)) / truth - 1) < (3e-13 if abs(s) < 10 else 1e-10)
+        for w in (0.5, 2 + 1j, 5 + 0.1j, 8 + 20j):
+            exact = mpmath.mpmathify(w)
+            y = mpmath.conj(mpmath.sqrt(mpmath.conj(-r * exact * (exact - 1)))) / sigma
+            truth = 2 / mpmath.gamma(order) * (y / 2) ** order * mpmath.besselk(order, y)
+            value = law.log_plain(np.array([w], dtype=np.complex128), np.array([w - 1], dtype=np.complex128))[0]
+            assert abs(mpmath.exp(complex(value)) / truth - 1) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "r"), [(0.0043, 1.3, 1), (0.0043, 1.3, 30), (0.1, 3.0, 2), (0.9, 2.0, 3), (0.01, 40.0, 7)]
+)
+def test_unlike_contours_give_the_same_moment(rate: float, sigma: float, r: int) -> None:
+    """With the binomial terms taken out on the real line, and along the upright."""
+    release = Release(rate, Law(sigma, r))
+    for w in (1.2 + 0.05j, 2.2 + 0.3j, 3.3 + 1.5j):
+        given_w = np.array([w]), np.array([w - 1])
+        real, upright = Box(w.real, w.real, 0.0, w.imag), Box(w.real, w.real, w.imag, 1.2 * w.imag)
+        one, wrong = release.log_moment(*given_w, real)
+        other, more = release.log_moment(*given_w, upright)
+        assert abs(one[0] - other[0]) <= 2 * (wrong[0] + more[0])
+        assert wrong[0] + more[0] < 1e-11
+
+
+heavy = st.builds(
+    RandomSensitivityGaussian,
+    sampling_rate=st.floats(0.01, 0.3),
+    noise_multiplier=st.floats(0.8, 3.0),
+    projections=st.sampled_from([1, 2, 3, 5, 10]),  # with these δ is never below 1e-30, where the path may fail
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(heavy, st.integers(5, 2000))
+def test_delta_falls_and_is_convex_in_the_exponential_of_epsilon(event: RandomSensitivityGaussian, count: int) -> None:
+    curve = accountant.curve(times(event, count))
+    factors = np.linspace(1.0, 3.0, 6)
+    deltas = [curve.delta(math.log(factor)) for factor in factors]
+    slack = [2 * ((d.upper or 0) - (d.lower or 0)) + 1e-15 for d in deltas]
+    assert all(after.value <= before.value + s for (before, after), s in zip(pairwise(deltas), slack, strict=False))
+    for k in range(1, 5):
+        middle = (deltas[k - 1].value + deltas[k + 1].value) / 2
+        assert deltas[k].value <= middle + slack[k - 1] + slack[k] + slack[k + 1]
+
+
+@settings(max_examples=6, deadline=None)
+@given(heavy, st.integers(2, 500), st.integers(1, 500))
+def test_composing_is_adding_and_more_is_more(event: RandomSensitivityGaussian, first: int, second: int) -> None:
+    together = accountant.curve(Composition(((event, first), (event, second)))).delta(0.5)
+    at_once = accountant.curve(times(event, first + second)).delta(0.5)
+    alone = accountant.curve(times(event, first)).delta(0.5)
+    assert together == at_once
+    assert alone.value <= at_once.value * (1 + 1e-9) + 1e-12
+
+
+@settings(max_examples=6, deadline=None)
+@given(heavy, st.integers(2, 500), st.floats(1.1, 3.0))
+def test_more_noise_and_less_sampling_are_more_private(
+    event: RandomSensitivityGaussian, count: int, factor: float
+) -> None:
+    base = accountant.curve(times(event, count)).delta(0.5).value
+    rate, sigma, r = event.sampling_rate, event.noise_multiplier, event.projections
+    for other in (
+        RandomSensitivityGaussian(rate, sigma * factor, r),
+        RandomSensitivityGaussian(rate / factor, sigma, r),
+    ):
+        assert accountant.curve(times(other, count)).delta(0.5).value <= base * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_unlike_releases_are_what_they_are_when_told_apart(direction: str) -> None:
+    """Gaussians add in 1/σ²; the same event with parameters a hair apart is nearly the same."""
+    event = RandomSensitivityGaussian(0.05, 2.0, 5)
+    near = RandomSensitivityGaussian(0.05 * (1 + 1e-13), 2.0, 5)
+    one = heavy_directions(((event, 40), (Gaussian(4.0), 2)))
+    two = heavy_directions(((event, 20), (near, 20), (Gaussian(4 / math.sqrt(2)), 1)))
+    assert one is not None
+    assert two is not None
+    index = ("remove", "add").index(direction)
+    assert two[index].delta(0.7).value == pytest.approx(one[index].delta(0.7).value, rel=1e-10)
+
+
+def test_a_curve_of_many_points_is_what_the_points_are_alone() -> None:
+    curve = accountant.curve(times(projected(10), 3516))
+    epsilons = [0.5, 0.51, 0.6, 1.0, 3.0]
+    assert isinstance(curve, ExactCurve)
+    for epsilon, shared in zip(epsilons, curve.deltas(epsilons), strict=True):
+        alone = accountant.curve(times(projected(10), 3516)).delta(epsilon)
+        assert shared.value == pytest.approx(alone.value, rel=1e-9)
+
+
+def test_epsilon_and_delta_invert_each_other() -> None:
+    for event, count in ((projected(2), 3516), (projected(30), 3516), (RandomSensitivityGaussian(1.0, 5.0, 4), 10)):
+        curve = accountant.curve(times(event, count))
+        epsilon = curve.epsilon(1e-6)
+        assert curve.delta(epsilon.value).value == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_what_reveals_nothing_costs_nothing_beside_other_releases() -> None:
+    silent = (RandomSensitivityGaussian(0.0, 1.0, 3), 7), (RandomSensitivityGaussian(0.3, math.inf, 3), 7)
+    assert accountant.curve(Composition(silent)).epsilon(1e-5).value == 0
+    beside = accountant.curve(Composition((*silent, (TRAINING, 100)))).epsilon(1e-5).value
+    assert beside == accountant.curve(times(TRAINING, 100)).epsilon(1e-5).value
+
+
+@pytest.mark.parametrize(
+    ("composition", "word"),
+    [
+        (times(RandomSensitivityGaussian(0.1, 1.0, 5, sampler="shuffled"), 3), "shuffled"),
+        (times(RandomSensitivityGaussian(0.1, 1.0, 5, adjacency="replace_one"), 3), "add_or_remove"),
+        (Composition(((projected(5), 1), (GroupSampledGaussian(0.1, 1.0, 2), 1))), "GroupSampledGaussian"),
+        (Composition(((projected(5), 1),), adaptive=True), "filter"),
+        (Composition(((projected(5), 1), (ConfidentGNMax(300, 40, 40, votes=(1, 2)), 1))), "data-dependent"),
+    ],
+)
+def test_what_it_refuses_it_refuses_with_a_reason(composition: Composition, word: str) -> None:
+    with pytest.raises(DpbenchError, match=word):
+        accountant.curve(composition)
