@@ -22,6 +22,7 @@ from dpbench.cli_releases import (
     json_option,
     release_options,
 )
+from dpbench.cli_trade_off import show_trade_offs, trade_offs
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ TABLE_POINTS, PLOT_POINTS = 20, 101  # most steps of the table, points of the fi
 @click.option("--accountant", "accountants", multiple=True, metavar="NAME", help="Only this one. Repeatable.")
 @group_option
 @click.option("--curve", is_flag=True, help="δ(ε) as a table.")
+@click.option("--trade-off", is_flag=True, help="Type II against type I errors, total variation, tangent Gaussian.")
 @click.option("--points", type=click.IntRange(2, 10_000), help="Points of the curve.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw δ(ε): .png, .svg or .pdf.")
 @json_option
@@ -95,6 +97,8 @@ def account(file: Path | None, **options: Any) -> int:
         data = facts(found, group_size) | {"guarantees": [one.to_json() for many in answers for one in many]}
         if options["curve"]:
             data["curve"] = _curve_json(curves, points)
+        if options["trade_off"]:
+            data["trade_off"] = trade_offs(curves)
         from dpbench.statement import statement
 
         data["statement"] = statement(found, answers[0], group_size)
@@ -103,6 +107,8 @@ def account(file: Path | None, **options: Any) -> int:
         _show_account(found, questions, answers, group_size)
         if options["curve"]:
             _show_curve(curves, points)
+        if options["trade_off"]:
+            show_trade_offs(trade_offs(curves))
         if options["plot"] is not None:
             click.echo(f"wrote {options['plot']}")
     if all(one.answer is None for one in answers[0]):
@@ -192,6 +198,10 @@ def _deltas(guarantee: Guarantee, points: Sequence[float]) -> list[Estimate]:
     from dpbench.accounting import Estimate, in_a_sentence
 
     assert guarantee.curve is not None
+    together = getattr(guarantee.curve, "deltas", None)  # some curves answer for many ε at once, and much faster
+    if together is not None:
+        with contextlib.suppress(ArithmeticError):  # then one by one below, which says where
+            return list(together(points))
     found = []
     for epsilon in points:
         try:
