@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "account", "calibrate", "certify", "run"]
+__all__ = ["__version__", "account", "calibrate", "certify", "run", "verify"]
 
 if TYPE_CHECKING:
     from dpbench.accounting import account, calibrate
     from dpbench.certified import certify
+    from dpbench.claims.judging import verify
     from dpbench.runner import run
 
 _HOMES = {
@@ -20,6 +21,7 @@ _HOMES = {
     "calibrate": "dpbench.accounting",
     "certify": "dpbench.certified",
     "run": "dpbench.runner",
+    "verify": "dpbench.claims.judging",
 }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dpbench.claims.summary import ClaimsReport
+from dpbench.conformance import Conformance
 from dpbench.records import Context, Facts, FailureRecord, finite
 from dpbench.reproduction import Spread
 from dpbench.verdicts import STATUSES, Verdict
@@ -193,6 +195,8 @@ class Assessment:
     notices: tuple[Notice, ...]
     environments: tuple[EnvironmentLine, ...]
     environment: Mapping[str, Any]
+    claims: ClaimsReport | None = None
+    conformance: Conformance | None = None
     schema_version: int = 1
     type: str = "assessment"
 

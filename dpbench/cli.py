@@ -16,7 +16,9 @@ import click
 import dpbench
 from dpbench.cli_accounting import account, certify
 from dpbench.cli_calibrate import calibrate
+from dpbench.cli_conform import conform
 from dpbench.cli_data import data, fetch_files
+from dpbench.cli_verify import verify
 from dpbench.errors import DpbenchError, ProblemsError
 
 if TYPE_CHECKING:
@@ -275,6 +277,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
       dpbench report
       dpbench report specs/bu2020 --out reports/published
     """
+    from dpbench.claims.summary import claims_report
+    from dpbench.conformance import read_conformance
     from dpbench.plan import Choices, make_plan
     from dpbench.records import Store
     from dpbench.runner import write_reports
@@ -282,7 +286,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
 
     store = Store(out)
     contents = store.read()
-    if not contents.runs and not contents.failures and not contents.damaged:
+    runs = contents.runs or contents.failures or contents.damaged
+    if not runs and claims_report(out) is None and read_conformance(out) is None:
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:
@@ -346,7 +351,9 @@ def schema() -> int:
 cli.add_command(account)
 cli.add_command(calibrate)
 cli.add_command(certify)
+cli.add_command(conform)
 cli.add_command(data)
+cli.add_command(verify)
 
 
 def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | None) -> None:

@@ -12,8 +12,12 @@ YAML. All mistakes of a file are reported at once, with their lines.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +47,26 @@ def parse_events(text: str, file: str = "events.yaml") -> Releases:
 
 
 def _releases(document: Document, path: Path) -> Releases:
-    reader = _Reader(document)
+    reader = EventReader(document)
     parts = reader.parts()
     if reader.problems:
         raise ProblemsError(reader.problems)
-    return Releases(composed(parts, reader.adaptive), file=path)
+    return Releases(composed(tuple((made, int(count)) for made, count in parts), reader.adaptive), file=path)
 
 
-class _Reader:
-    """Reads one document and keeps its mistakes."""
+class EventReader:
+    """Reads the events of one document and keeps its mistakes; `fractions` allows counts that are not whole."""
 
-    def __init__(self, document: Document) -> None:
-        self.file, self.root = document.file, document.root
+    def __init__(self, document: Document, fractions: bool = False) -> None:
+        self.file, self.root, self.fractions = document.file, document.root, fractions
         self.problems: list[Problem] = list(document.problems)
         self.adaptive = False
 
     def add(self, place: Place, message: str, hint: str = "") -> None:
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
 
-    def parts(self) -> tuple[tuple[Event, int], ...]:
+    def parts(self) -> tuple[tuple[Event, float], ...]:
+        """The events of a whole file with their counts."""
         root = self.root
         if root is None:
             return ()
@@ -87,10 +92,14 @@ class _Reader:
         if not isinstance(listing, Listing):
             self.add(listing.place if listing else root.place, "expected `events:` with a list", f"such as [{EXAMPLE}]")
             return ()
+        return self.listed(listing)
+
+    def listed(self, listing: Listing) -> tuple[tuple[Event, float], ...]:
+        """The events of one list; those with mistakes are left out."""
         found_parts = [self._part(item) for item in listing.items]
         return tuple(part for part in found_parts if part is not None)
 
-    def _part(self, node: Node) -> tuple[Event, int] | None:
+    def _part(self, node: Node) -> tuple[Event, float] | None:
         if not isinstance(node, Table):
             self.add(node.place, f"found {plain(node)!r}; expected an event", f"such as {EXAMPLE}")
             return None
@@ -117,15 +126,30 @@ class _Reader:
             self.add(at, str(error))
             return None
 
-    def _count(self, node: Table) -> int:
+    def _count(self, node: Table) -> float:
         found = node.get("count")
         if found is None:
             return 1
         value = plain(found)
+        if self.fractions and isinstance(found, Scalar) and not isinstance(value, bool):
+            return self._fraction(found)
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # 1e6
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             self.add(found.place, f"count = {value!r}: expected a whole number, 0 or more")
+            return 0
+        return value
+
+    def _fraction(self, node: Scalar) -> float:
+        """A count such as 3515.625 or 15*60000/256."""
+        value = math.nan
+        if re.fullmatch(r"[0-9.eE+]+(\*[0-9.eE+]+)*(/[0-9.eE+]+)?", node.text):
+            over, _, under = node.text.partition("/")
+            with contextlib.suppress(ValueError, ZeroDivisionError):
+                exact = math.prod(map(Fraction, over.split("*"))) / Fraction(under or 1)
+                value = exact.numerator if exact.denominator == 1 else float(exact)
+        if not 0 <= value < math.inf:
+            self.add(node.place, f"count = {node.text}: expected a number, 0 or more, such as 3516 or 15*60000/256")
             return 0
         return value
 

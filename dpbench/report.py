@@ -19,13 +19,21 @@ from dpbench.atomic import write_text
 from dpbench.rendering import formatting
 from dpbench.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.rendering.figures import draw, swatch
-from dpbench.rendering.plots import Drawn, comparison_figures, section_figures
+from dpbench.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
 from dpbench.rendering.view import FILTERS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-SYMBOLS: Mapping[str, str] = {"holds": "✓", "refuted": "✗", "undecided": "?", "not_run": "–", "unsound": "✗"}
+SYMBOLS: Mapping[str, str] = {
+    "holds": "✓",
+    "refuted": "✗",
+    "undecided": "?",
+    "not_run": "–",
+    "unsound": "✗",
+    "sound": "✓",
+    "loose": "✓",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,13 @@ class Chapter:
 
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter("results", "Results", "chapter_results.html", lambda assessment: bool(assessment.sections)),
+    Chapter("claims", "Claims", "chapter_claims.html", lambda assessment: assessment.claims is not None),
+    Chapter(
+        "accountants",
+        "Accountants against enclosures",
+        "chapter_accountants.html",
+        lambda assessment: assessment.conformance is not None,
+    ),
     Chapter("failures", "Failures", "chapter_failures.html", lambda assessment: bool(assessment.failures)),
     Chapter("records", "All records", "chapter_records.html", lambda assessment: bool(assessment.records)),
     Chapter("environment", "Environment", "chapter_environment.html", lambda _: True),
@@ -59,6 +74,9 @@ def render(assessment: Assessment) -> str:
     script = environment.loader.get_source(environment, "report.js")[0] if environment.loader else ""
     figures = {section.id: _drawn(section_figures(assessment, section)) for section in assessment.sections}
     figures |= {item.id: _drawn(comparison_figures(assessment, item)) for item in assessment.comparisons}
+    for record in assessment.claims.verdicts if assessment.claims is not None else ():
+        if record.plot is not None:
+            figures[record.id] = _drawn([claim_figure(record)])
     return environment.get_template("report.html").render(
         assessment=assessment,
         chapters=[chapter for chapter in CHAPTERS if chapter.applies(assessment)],
@@ -111,7 +129,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("bound", "number", "percent", "signed", "plus_minus", "duration", "words", "seeds"):
+    for name in (
+        "bound",
+        "number",
+        "percent",
+        "signed",
+        "plus_minus",
+        "duration",
+        "words",
+        "seeds",
+        "off",
+        "fact_words",
+    ):
         environment.filters[name] = getattr(formatting, name)
     environment.filters |= {function.__name__: function for function in FILTERS}
     environment.globals |= {"SYMBOLS": SYMBOLS, "PROMISES": PROMISES, "MISSING": formatting.MISSING, "swatch": swatch}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,8 @@ def run(
 
 def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
     """Assess all records of the store and render them; the plan's specs say what their records are for."""
+    from dpbench.claims.summary import claims_report
+    from dpbench.conformance import read_conformance
     from dpbench.report import write_report
     from dpbench.verification import assess
 
@@ -132,6 +134,7 @@ def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
         overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
     assessment = assess(contents.runs, contents.failures, overlay, damaged=contents.damaged)
+    assessment = replace(assessment, claims=claims_report(store.out), conformance=read_conformance(store.out))
     return tuple(write_report(assessment, store.out))
 
 

@@ -61,10 +61,16 @@ def figure(estimate: Estimate, kind: str | None) -> str:
     return f"{SIGNS.get(kind or '', '')} {text}".strip()
 
 
-def error_bar(estimate: Estimate) -> str:
-    """Half the distance between the ends, where both are known: absolute, then nothing more."""
+def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
+    """The distance to the farther end, where both are known; for a bound the other end, if it is a number of its own.
+
+    >>> error_bar(Estimate(1.0, 0.9, 1.0)), error_bar(Estimate(1.0, 0.9, 1.0), "upper_bound")
+    ('± 0.1', '≥ 0.9')
+    """
     if estimate.lower is None or estimate.upper is None or not math.isfinite(estimate.value):
         return ""
+    if kind == "upper_bound":
+        return f"≥ {bound(estimate.lower, 'lower_bound', DIGITS)}" if estimate.lower < estimate.value else ""
     return f"± {max(estimate.upper - estimate.value, estimate.value - estimate.lower):.1g}"
 
 
@@ -88,7 +94,7 @@ def guarantee_table(guarantees: Sequence[Guarantee], asked: str, width: int = 10
         ("accountant", [one.accountant for one in answering]),
         (asked, [figure(one.answer, one.kind) for one in answering if one.answer]),
         ("kind", [words(one.kind) for one in answering]),
-        ("error", [error_bar(one.answer) for one in answering if one.answer]),
+        ("error", [error_bar(one.answer, one.kind) for one in answering if one.answer]),
         ("μ", ["" if one.mu is None else bound(one.mu, None, 5) for one in answering]),
         ("time", [time_words(one.seconds) for one in answering]),
     ]

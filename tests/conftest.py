@@ -7,6 +7,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads than that only wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

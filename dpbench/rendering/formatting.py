@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # which reads specs, and that takes a quarter of a second
     from dpbench.reproduction import Spread
@@ -116,3 +117,30 @@ def seeds(values: tuple[int, ...]) -> str:
         else:
             parts.append([value])
     return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts) or MISSING
+
+
+def off(share: float | None) -> str:
+    """How far a number is off: in percent, or as a factor where that is large.
+
+    >>> off(0.045), off(-1e-13), off(2600.0), off(None)
+    ('+4.5 %', '0 %', '2.6e+03 times', '–')
+    """
+    if share is None:
+        return MISSING
+    if abs(share) < 1e-9:
+        return "0 %"
+    return f"{100 * share:+.2g} %" if share < 10 else f"{share + 1:.2g} times"
+
+
+def fact_words(value: Any) -> str:
+    """A value of a claim's evidence as text: numbers with twelve digits, lists and mappings written out.
+
+    >>> fact_words({"x": 0.1, "lower": [1, 2.5]})
+    'x = 0.1, lower = [1, 2.5]'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {fact_words(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        texts = [fact_words(item) for item in value]
+        return "; ".join(texts) if any(isinstance(item, str) for item in value) else f"[{', '.join(texts)}]"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpbench.assessment import Assessment, Comparison, CurveLine, Row, Section
+from dpbench.claims.record import VerdictRecord
 from dpbench.rendering.figures import Figure, Point, Series
 from dpbench.rendering.formatting import bound, number, percent, plus_minus, words
 
@@ -72,6 +74,26 @@ def section_figures(assessment: Assessment, section: Section) -> list[Drawn]:
             )
             found.append(Drawn(figure, tuple((style, row.title) for style, row in drawn)))
     return found
+
+
+def claim_figure(record: VerdictRecord) -> Drawn:
+    """The curve that a claim's evidence holds: {x, x_label, y_label, lines: {name: values}, logarithmic}."""
+    plot = record.plot or {}
+    lines: dict[str, Sequence[float]] = plot["lines"]
+    series = tuple(
+        Series(style, tuple(Point(float(x), float(y)) for x, y in zip(plot["x"], values, strict=True)))
+        for style, values in enumerate(lines.values())
+    )
+    figure = Figure(
+        id="figure-" + re.sub(r"[^a-z0-9]+", "-", record.id),
+        title=f"{record.id}: {plot['y_label']} against {plot['x_label']}",
+        description=record.reason,
+        x_label=plot["x_label"],
+        y_label=plot["y_label"],
+        series=series,
+        logarithmic=bool(plot.get("logarithmic")),
+    )
+    return Drawn(figure, tuple(enumerate(lines)))
 
 
 def comparison_figures(assessment: Assessment, comparison: Comparison) -> list[Drawn]:

@@ -1,4 +1,4 @@
-// Sortable tables, and folded details opened for print. The page is complete without it.
+// Sortable and filterable tables, and folded details opened for print. The page is complete without it.
 "use strict";
 document.querySelectorAll("table.sortable").forEach((table) => {
   const heads = [...table.tHead.rows[0].cells];
@@ -25,6 +25,30 @@ document.querySelectorAll("table.sortable").forEach((table) => {
       });
       body.append(...rows);
     });
+  });
+});
+document.querySelectorAll("[data-filters]").forEach((bar) => {
+  const table = document.getElementById(bar.dataset.filters);
+  const inputs = [...bar.querySelectorAll("[data-filter]")];
+  const show = () => {
+    let shown = 0;
+    [...table.tBodies[0].rows].forEach((row) => {
+      const fits = inputs.every((input) => {
+        const wanted = input.value.trim().toLowerCase();
+        const has = input.dataset.filter === "text" ? row.textContent.toLowerCase().includes(wanted) : row.dataset[input.dataset.filter] === input.value;
+        return wanted === "" || has;
+      });
+      row.hidden = !fits;
+      shown += fits;
+    });
+    bar.querySelector("output").textContent = `${shown} shown`;
+  };
+  inputs.forEach((input) => input.addEventListener("input", show));
+  bar.hidden = false;
+  // a link to a row that a filter hides shows it again
+  addEventListener("hashchange", () => {
+    const row = document.getElementById(location.hash.slice(1));
+    if (row && row.hidden) { inputs.forEach((input) => { input.value = ""; }); show(); row.scrollIntoView(); }
   });
 });
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((item) => { item.open = true; }));

@@ -1,0 +1,203 @@
+"""A printed bound, "(ε, δ)-DP" or "μ-GDP", against the truth of its events.
+
+| verdict | the truth lies |
+| --- | --- |
+| sound | at most half a unit of the last printed place above the bound, and less than one below |
+| loose | further below: the bound holds, and the reason says by how much it is too large |
+| unsound | above, and a pair of datasets attains it under what is released |
+| refuted | above, for a pair that dominates: the stated theorem does not give the stated number |
+| undecided | on both sides of the bound, as far as is known |
+
+A number that was rounded to the nearest is not held against its source: the truth may round to what is printed.
+Without `certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpbench.accounting import Estimate, No, load_accountant
+from dpbench.claims.claim import Claim, Judgement, Printed
+from dpbench.compose import as_composition
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
+
+_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that
+_PLACES = 25
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a number: it lies between `lower` and `upper`; `route` says who says so."""
+
+    lower: float
+    upper: float
+    route: str
+    attained: bool
+
+    @property
+    def middle(self) -> float:
+        """A number for people."""
+        return (self.lower + self.upper) / 2 if math.isfinite(self.upper) else self.lower
+
+
+def judge_bound(claim: Claim, certified: bool = False, epsilon: Printed | None = None) -> Judgement:
+    """The verdict on a bound from events; `epsilon` stands in for the printed ε (or μ), for twins."""
+    assert claim.events is not None  # the ledger has seen to it
+    if "mu" in claim.printed:
+        return _judge_mu(claim, certified, epsilon or claim.printed["mu"])
+    printed, delta = epsilon or claim.printed["epsilon"], claim.printed["delta"].value
+    known = truth(claim.events, certified, delta=delta)
+    attained = known.attained if claim.attained is None else claim.attained
+    verdict, reason = compare(known, printed, attained, "epsilon")
+    evidence = {"lower": known.lower, "upper": known.upper, "delta": delta, "attained": attained, "by": known.route}
+    evidence["delta_at_the_printed_epsilon"] = _delta_there(claim.events, printed.value)
+    routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
+    if verdict in ("unsound", "refuted"):
+        routes |= _second_route(claim.events, printed.value, delta, certified)
+    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, routes)
+
+
+def shown_end(verdict: str, lower: float, upper: float) -> float:
+    """The one number that stands for an interval: the end that decided the verdict, the middle of a narrow one."""
+    if upper - lower <= 1e-4 * abs(upper) or (verdict == "undecided" and math.isfinite(upper)):
+        return (lower + upper) / 2
+    return upper if verdict in ("sound", "loose") else lower
+
+
+def _second_route(composition: Composition, epsilon: float, delta: float, certified: bool) -> dict[str, Any]:
+    """What a second look says: δ at the printed ε in ball arithmetic, or `exact`'s ε where the first was certified."""
+    if certified:
+        try:
+            return {"exact": truth(composition, False, delta=delta).middle}
+        except DpbenchError:
+            return {}
+    from dpbench.certified import certify
+
+    if all(isinstance(event, RandomSensitivityGaussian) for event, _ in composition.parts):
+        return {}  # takes minutes; `--certify` is there for it
+    try:
+        found = certify(composition, epsilon=max(epsilon, 0.0), digits=3)
+    except (DpbenchError, ArithmeticError):
+        return {}
+    return {"certified delta at the printed epsilon": [found.lower, found.upper]}
+
+
+def compare(known: Known, printed: Printed, attained: bool, name: str) -> tuple[str, str]:
+    """The verdict and one sentence, for a printed upper bound of a number.
+
+    >>> compare(Known(0.8645, 0.8646, "exact", True), Printed("0.83"), True, "epsilon")[0]
+    'unsound'
+    >>> compare(Known(0.8645, 0.8646, "exact", True), Printed("0.86"), True, "epsilon")[0]
+    'sound'
+    >>> compare(Known(0.86454, 0.86455, "exact", True), Printed("1.19"), True, "epsilon")[1]
+    'the true epsilon is 0.86455; the printed 1.19 holds and is 37.6 % too large'
+    """
+    allowed = printed.value + printed.unit * (0.5 + 1e-9)
+    shown = f"{known.middle:.5g}" if known.upper - known.lower < 1e-4 * known.upper else f"at least {known.lower:.5g}"
+    if known.lower > allowed:
+        word = "true" if attained else "dominating pair's"
+        return ("unsound" if attained else "refuted"), f"the {word} {name} is {shown}, above the printed {printed.text}"
+    if known.upper > allowed:
+        return "undecided", f"{name} lies between {known.lower:.6g} and {known.upper:.6g}; printed is {printed.text}"
+    if known.upper > printed.value - printed.unit:
+        down = ", rounded down" if known.lower > printed.value else ""
+        return "sound", f"the true {name} is {known.middle:.6g}{down}"
+    # at least this much too large
+    excess = 100 * (printed.value / known.upper - 1) if known.upper > 0 else math.inf
+    largest = f"{known.middle:.5g}" if known.upper - known.lower < 1e-4 * known.upper else f"at most {known.upper:.5g}"
+    return "loose", f"the true {name} is {largest}; the printed {printed.text} holds and is {excess:.1f} % too large"
+
+
+def truth(
+    composition: Composition, certified: bool, *, delta: float | None = None, epsilon: float | None = None
+) -> Known:
+    """What is known of ε at `delta`, or of δ at `epsilon`. Raises DpbenchError where no accountant knows anything."""
+    attained = all(event.attained for event, count in composition.parts if count)
+    refusals = []
+    if certified:
+        from dpbench.certified import certify
+
+        try:
+            found = certify(composition, delta=delta, epsilon=epsilon)
+            return Known(found.lower, found.upper, "certified", attained)
+        except (DpbenchError, ArithmeticError) as error:
+            refusals.append(f"certify: {error}")
+    for name in ("exact", "lattice"):
+        accountant = load_accountant(name)
+        answer = accountant.supports(composition)
+        if isinstance(answer, No):
+            refusals.append(f"{name}: {answer.reason}")
+            continue
+        try:
+            curve = accountant.curve(composition)
+            estimate: Estimate = curve.epsilon(delta) if delta is not None else curve.delta(epsilon)  # type: ignore[arg-type]
+        except (DpbenchError, ArithmeticError) as error:
+            refusals.append(f"{name}: {error}")
+            continue
+        lower = 0.0 if estimate.lower is None else estimate.lower
+        upper = math.inf if estimate.upper is None else estimate.upper
+        return Known(lower, upper, name, attained)
+    raise DpbenchError("no accountant knows the truth of these releases: " + "; ".join(refusals))
+
+
+def _delta_there(composition: Composition, epsilon: float) -> float | None:
+    """δ at the printed ε by `exact`, where it answers: what the promise of δ really is."""
+    accountant = load_accountant("exact")
+    if not accountant.supports(composition) or epsilon < 0:
+        return None
+    try:
+        return float(accountant.curve(composition).delta(epsilon).value)
+    except (DpbenchError, ArithmeticError):
+        return None
+
+
+def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
+    """μ-GDP: δ(ε) may nowhere lie above the δ of one Gaussian release with noise 1/μ.
+
+    Searched where that δ is at least 1e-12; the worst place is certified, if that is asked.
+    """
+    assert claim.events is not None
+    most = load_accountant("gdp").curve(as_composition(Gaussian(1 / (printed.value + printed.unit / 2))))
+    farthest = most.epsilon(_LEAST_DELTA).value
+    found = []
+    for number in range(_PLACES):
+        epsilon = farthest * number / (_PLACES - 1)
+        known, allowed = truth(claim.events, False, epsilon=epsilon), most.delta(epsilon).value
+        found.append((math.log(max(known.lower, 1e-300) / allowed), epsilon, allowed, known))
+    excess, epsilon, allowed, known = max(found, key=lambda one: one[0])
+    routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
+    if certified:
+        known = truth(claim.events, True, epsilon=epsilon)
+        routes[known.route] = [known.lower, known.upper]
+        excess = math.log(max(known.lower, 1e-300) / allowed)
+    attained = known.attained if claim.attained is None else claim.attained
+    evidence = {
+        "epsilon": epsilon,
+        "delta": known.middle,
+        "allowed": allowed,
+        "lower": known.lower,
+        "upper": known.upper,
+        "by": known.route,
+        "attained": attained,
+        "searched_to_epsilon": farthest,
+    }
+    plot = {
+        "x": [place for _, place, _, _ in found],
+        "x_label": "ε",
+        "y_label": "log10 δ",
+        "lines": {
+            "true": [math.log10(max(there.middle, 1e-300)) for _, _, _, there in found],
+            f"{printed.text}-GDP": [math.log10(most_there) for _, _, most_there, _ in found],
+        },
+    }
+    if excess > 1e-9:
+        verdict = "unsound" if attained else "refuted"
+        reason = f"at epsilon = {epsilon:.4g} delta is {known.lower:.4g}, above the {allowed:.4g} of {printed.text}-GDP"
+    else:
+        verdict = "sound" if excess > -0.1 else "loose"
+        share = math.exp(excess)
+        reason = f"delta is at most {share:.4g} times that of {printed.text}-GDP, closest at epsilon = {epsilon:.4g}"
+    return Judgement(verdict, reason, known.middle, evidence, routes, plot)

@@ -1,0 +1,104 @@
+"""One claim to its judgement: by accountants from its events, or by what its paper's own file holds."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from dpbench.claims.bounds import judge_bound
+from dpbench.claims.claim import Claim, Judgement, Printed
+from dpbench.claims.computation import Computation
+from dpbench.claims.demonstration import Demonstration
+from dpbench.claims.formula import Formula
+from dpbench.claims.inequality import Inequality
+from dpbench.claims.quantities import judge_number
+from dpbench.claims.renyi_bounds import judge_renyi
+from dpbench.claims.truth import Truth
+from dpbench.errors import DpbenchError
+
+Judge = Computation | Truth | Formula | Inequality | Demonstration
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, its judgement (None where the check could not run, and `failure` says why) and the seconds it took."""
+
+    claim: Claim
+    judgement: Judgement | None
+    seconds: float
+    certified: bool = False
+    failure: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict; `crashes` where the check could not run."""
+        return "crashes" if self.judgement is None else self.judgement.verdict
+
+    @property
+    def as_held(self) -> bool:
+        """Whether the verdict is the one that the ledger holds."""
+        return self.verdict == self.claim.verdict
+
+
+def judge(claim: Claim, certified: bool = False) -> Judged:
+    """Judge one claim; a check that cannot run is told, not raised.
+
+    >>> from dpbench.events import Composition, Gaussian
+    >>> claim = Claim("demo", "one", "here", "bound", "", "sound", "", {"mu": Printed("0.5")},
+    ...               events=Composition(((Gaussian(2.0), 1),)))
+    >>> judge(claim).verdict
+    'sound'
+    """
+    start = time.perf_counter()
+    try:
+        found = judgement(claim, certified)
+    except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
+        failure = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
+        return Judged(claim, None, time.perf_counter() - start, certified, failure)
+    return Judged(claim, found, time.perf_counter() - start, certified)
+
+
+def judgement(claim: Claim, certified: bool) -> Judgement:
+    """The judgement alone. Raises what the check raises."""
+    if claim.verdict == "not_run" and not claim.by and not claim.counts:
+        where = ", ".join(claim.runs) or "no run spec yet"
+        return Judgement("not_run", f"judged by training: {where}")
+    if not claim.by and claim.kind == "bound":
+        return judge_renyi(claim) if "rdp" in claim.printed else judge_bound(claim, certified)
+    if not claim.by:
+        return judge_number(claim)
+    found = what_judges(claim)
+    if isinstance(found, Computation):
+        return found.judge(_only(claim), claim.parameters)
+    if isinstance(found, Truth):
+        return found.judge(claim.printed, claim.parameters, certified)
+    if isinstance(found, Demonstration):
+        return found.judge(claim.parameters)
+    return found.judge()
+
+
+def _only(claim: Claim) -> Printed:
+    if tuple(claim.printed) != ("value",):
+        raise DpbenchError(f"{claim.name}: a computed number needs one printed value, such as `printed: 0.83`")
+    return claim.printed["value"]
+
+
+def what_judges(claim: Claim) -> Judge:
+    """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
+    module, _, name = claim.by.partition(":")
+    places = [f"dpbench.papers.{claim.paper}.{module}", module] if "." not in module else [module]
+    for place in places:
+        try:
+            found: Any = getattr(importlib.import_module(place), name, None)
+        except ModuleNotFoundError as error:
+            if error.name is not None and place.startswith(error.name):
+                continue
+            raise DpbenchError(f"{claim.name}: {claim.by!r} cannot be imported: {error}") from None
+        if isinstance(found, Judge):
+            return found
+        what = "there is no such name" if found is None else f"found {type(found).__name__}"
+        known = ", ".join(kind.__name__ for kind in Judge.__args__)
+        raise DpbenchError(f"{claim.name}: by = {claim.by!r}: {what}; expected one of {known}")
+    raise DpbenchError(f"{claim.name}: by = {claim.by!r}: there is no such file")

@@ -1,0 +1,185 @@
+"""Every kind of judge: right claims hold, wrong ones do not, and a check that cannot run says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import mpmath
+import pytest
+
+from dpbench.claims.bounds import Known, compare, judge_bound
+from dpbench.claims.claim import Claim, Printed
+from dpbench.claims.computation import Computation
+from dpbench.claims.demonstration import Demonstration, Shown
+from dpbench.claims.formula import Formula
+from dpbench.claims.inequality import Inequality, Range
+from dpbench.claims.judge import judge
+from dpbench.claims.quantities import judge_number
+from dpbench.claims.truth import Truth
+from dpbench.claims.twins import below, twins
+from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, SampledGaussian
+
+ROW_1 = SampledGaussian(256 / 60000, 1.3)
+
+
+def bound(verdict: str, count: int = 3516, event: Event = ROW_1, **printed: str) -> Claim:
+    numbers = {name: Printed(text) for name, text in printed.items()}
+    parts = ((event, count),)
+    return Claim("mine", "one", "here", "bound", "", verdict, "", numbers, events=Composition(parts), counts=parts)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "verdict"), [("0.83", "unsound"), ("0.86", "sound"), ("0.865", "sound"), ("1.19", "loose")]
+)
+def test_a_bound_is_held_against_the_truth(epsilon: str, verdict: str) -> None:
+    claim = bound(verdict, epsilon=epsilon, delta="1e-5")
+    for certified in (False, True):
+        found = judge_bound(claim, certified)
+        assert found.verdict == verdict
+        assert found.evidence["lower"] <= 0.8645401912 + 1e-9
+        assert found.evidence["upper"] >= 0.8645401912 - 1e-9
+    for _, twin in twins(claim):
+        assert twin.verdict == "unsound"
+
+
+def test_a_pair_that_only_dominates_refutes_but_shows_nothing_unsound() -> None:
+    known = Known(2.0, 2.1, "exact", False)
+    assert compare(known, Printed("1.0"), False, "epsilon")[0] == "refuted"
+    event = ConfidentGNMax(300, 200.0, 40.0)
+    assert judge_bound(bound("refuted", 10, event, epsilon="0.1", delta="1e-5")).verdict == "refuted"
+    explicit = replace(bound("unsound", 10, event, epsilon="0.1", delta="1e-5"), attained=True)
+    assert judge_bound(explicit).verdict == "unsound"
+
+
+def test_what_is_not_known_is_undecided() -> None:
+    assert compare(Known(0.5, 1.5, "lattice", True), Printed("1.0"), True, "epsilon")[0] == "undecided"
+
+
+def test_gaussian_differential_privacy_is_a_bound_too() -> None:
+    assert judge_bound(bound("sound", 4, Gaussian(4.0), mu="0.5")).verdict == "sound"
+    assert judge_bound(bound("unsound", 4, Gaussian(4.0), mu="0.4")).verdict == "unsound"
+    assert judge_bound(bound("loose", 4, Gaussian(4.0), mu="0.8")).verdict == "loose"
+    assert judge_bound(bound("unsound", mu="0.23")).verdict == "unsound"
+
+
+@pytest.mark.parametrize(("rdp", "verdict"), [("0.0100", "unsound"), ("0.0108", "sound"), ("0.0200", "loose")])
+def test_renyi_divergences_are_bounds_too(rdp: str, verdict: str) -> None:
+    """Order 2 of a sampled Gaussian: T log(1 + q² (e^(1/σ²) − 1)), in closed form."""
+    claim = replace(bound(verdict, 1000, SampledGaussian(0.0025, 1.0), rdp=rdp), at={"order": 2.0})
+    found = judge(claim)
+    assert found.verdict == verdict, found
+    assert found.judgement is not None
+    true = 1000 * math.log1p(0.0025**2 * math.expm1(1.0))
+    assert found.judgement.evidence["lower"] <= true <= found.judgement.evidence["upper"]
+    for _, twin in twins(claim):
+        assert twin.verdict == "unsound"
+    assert "needs `at: {order: ...}`" in judge(replace(claim, at={})).failure
+
+
+def test_a_number_rounds_to_what_is_printed() -> None:
+    claim = Claim(
+        paper="mine",
+        id="moments",
+        place="here",
+        kind="number",
+        says="",
+        verdict="holds",
+        because="",
+        printed={"value": Printed("1.19")},
+        counts=((ROW_1, 15 * 60000 / 256),),
+        quantity="epsilon",
+        accountant="moments",
+        at={"delta": 1e-5},
+    )
+    assert judge_number(claim).verdict == "holds"
+    assert [twin.verdict for _, twin in twins(claim)] == ["refuted", "refuted"]
+    sigma = replace(claim, quantity="noise_multiplier", accountant="exact", at={"epsilon": 0.86454, "delta": 1e-5})
+    sigma = replace(sigma, printed={"value": Printed("1.30")}, counts=((ROW_1, 3516),))
+    assert judge_number(sigma).verdict == "holds"
+    failed = judge(replace(claim, accountant="rdp"))
+    assert failed.verdict == "crashes"
+    assert "takes whole numbers of releases only" in failed.failure
+    assert not failed.as_held
+
+
+def test_a_computation_compares_its_routes() -> None:
+    good = Computation(lambda: math.pi, second=lambda: 3.141592653589793)
+    assert good.judge(Printed("3.14"), {}).verdict == "holds"
+    assert good.judge(Printed("3.15"), {}).verdict == "refuted"
+    assert Computation(lambda: math.pi, second=lambda: 3.2).judge(Printed("3.14"), {}).verdict == "undecided"
+
+
+def test_a_truth_is_judged_like_a_bound() -> None:
+    truth = Truth(lambda _certified, sigma: (1 / sigma, 1 / sigma), name="mu", second=lambda sigma: 1 / sigma)
+    assert truth.judge({"mu": Printed("0.5")}, {"sigma": 2.0}, False).verdict == "sound"
+    assert truth.judge({"mu": Printed("0.4")}, {"sigma": 2.0}, False).verdict == "unsound"
+    off = replace(truth, second=lambda sigma: 2 / sigma)
+    assert off.judge({"mu": Printed("0.4")}, {"sigma": 2.0}, False).verdict == "undecided"
+
+
+def test_a_formula_is_held_against_its_definition() -> None:
+    settings = ({"n": 3}, {"n": 10})
+    sums = Formula(
+        printed=lambda n: mpmath.mpf(n) * (n + 1) / 2,
+        definition=lambda n: mpmath.fsum(range(1, n + 1)),
+        settings=settings,
+        twin=lambda n: mpmath.mpf(n) * (n - 1) / 2,
+    )
+    assert sums.judge().verdict == "holds"
+    assert {name: twin.judge().verdict for name, twin in sums.twins().items()} == {
+        "planted mistake": "refuted",
+        "ten units of the last digit": "refuted",
+    }
+    wrong = replace(sums, printed=sums.twin, corrected=sums.printed)
+    assert wrong.judge().verdict == "refuted"
+    assert wrong.judge().evidence["worst_relative_error_when_corrected"] == 0
+    doubtful = replace(sums, printed=sums.twin, corrected=sums.twin)
+    assert doubtful.judge().verdict == "undecided"
+
+
+def test_an_inequality_is_searched_and_its_twin_is_refuted() -> None:
+    def margin(x: float) -> float:
+        return math.exp(x) - 1 - x
+
+    good = Inequality(margin, {"x": Range(-2, 2)}, ({"x": 1.0},), twin=lambda x: math.exp(x) - 1 - 1.01 * x)
+    found = good.judge()
+    assert found.verdict == "holds"
+    assert found.evidence["domain"] == {"x": [-2, 2]}
+    assert [twin.judge().verdict for twin in good.twins().values()] == ["refuted"]
+    narrow = replace(good, domain={"x": Range(2, 3)})
+    assert narrow.judge().verdict == "undecided"
+    proven = replace(good, margin=good.twin, enclosure=lambda x: (good.twin(x) - 1e-12, good.twin(x) + 1e-12))
+    assert proven.judge().verdict == "refuted"
+    unconfirmed = replace(good, margin=good.twin, enclosure=lambda **_: (-1.0, 1.0))
+    assert unconfirmed.judge().verdict == "undecided"
+
+
+def test_a_needle_is_found_by_climbing() -> None:
+    """A counterexample that covers a thousandth of the domain."""
+    dip = Inequality(
+        lambda x, y: (x - 0.3) ** 2 + (y - 3.0) ** 2 - 1e-3,
+        {"x": Range(0, 1), "y": Range(0.1, 100, "log")},
+        ({"x": 0.9, "y": 50.0},),
+        twin=lambda **_: -1.0,
+    )
+    assert dip.judge().verdict == "refuted"
+
+
+def test_a_demonstration_and_its_twin() -> None:
+    shown = Demonstration(lambda: Shown(None, "cannot tell"), twin=lambda: Shown(False, "no"))
+    assert shown.judge({}).verdict == "undecided"
+    assert shown.judge_twin({}).verdict == "refuted"
+
+
+def test_what_judges_has_to_exist_and_to_be_a_judge() -> None:
+    claim = Claim("mine", "one", "here", "formula", "", "holds", "", by="nowhere:thing")
+    assert "there is no such file" in judge(claim).failure
+    assert "expected one of Computation" in judge(replace(claim, by="dpbench.errors:DpbenchError")).failure
+    assert "there is no such name" in judge(replace(claim, by="dpbench.errors:nothing")).failure
+
+
+@pytest.mark.parametrize(("lower", "unit"), [(0.8645, "1.19"), (3e-7, "1e-5"), (250.0, "300"), (0.05, "1")])
+def test_one_unit_below_the_truth_is_below(lower: float, unit: str) -> None:
+    found = below(lower, Printed(unit))
+    assert 0 < found.value + found.unit / 2 < lower

@@ -1,0 +1,108 @@
+"""Files of `kind: claims`: what they hold, and every mistake with its line while the rest still runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpbench.claims.ledger import Read, read_ledgers
+from dpbench.events import SampledGaussian
+
+HEAD = "kind: claims\npaper: mine\nclaims:\n"
+EVENTS = "events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]"
+GOOD = f"""  - id: front
+    place: front page
+    kind: bound
+    says: it is private
+    printed: {{epsilon: 0.87, delta: 1e-5}}
+    {EVENTS}
+    verdict: sound
+    because: it is
+"""
+
+
+def read(folder: Path, text: str) -> Read:
+    path = folder / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_ledgers([path])
+
+
+def test_a_bound_is_read_with_its_events_and_its_digits(tmp_path: Path) -> None:
+    found = read(tmp_path, HEAD + GOOD)
+    assert found.problems == ()
+    (claim,) = found.ledgers[0].claims
+    assert claim.name == "mine.front"
+    assert claim.printed["epsilon"].text == "0.87"
+    assert claim.events is not None
+    assert claim.events.parts == ((SampledGaussian(256 / 60000, 1.3), 3516),)
+    assert claim.line == 4
+
+
+def test_a_count_that_is_not_whole_stands_for_numbers_only(tmp_path: Path) -> None:
+    number = GOOD.replace("kind: bound", "kind: number").replace("{epsilon: 0.87, delta: 1e-5}", "1.19")
+    number = number.replace("count: 3516", "count: 15*60000/256").replace("sound", "holds")
+    number += "    quantity: epsilon\n    accountant: moments\n    at: {delta: 1e-5}\n"
+    (claim,) = read(tmp_path, HEAD + number).ledgers[0].claims
+    assert claim.events is None
+    assert claim.counts[0][1] == 3515.625
+    bound = read(tmp_path, HEAD + GOOD.replace("count: 3516", "count: 3515.5"))
+    assert "whole number of releases" in bound.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        (("kind: bound", "kind: bond"), 6, "'bond' is not known; did you mean 'bound'?"),
+        (("    place: front page\n", ""), 4, "the key 'place' is missing"),
+        (("epsilon: 0.87", "epsilon: much"), 8, "expected a number with the digits that are printed"),
+        (("verdict: sound", "verdict: holds"), 10, "expected one of sound, loose, unsound"),
+        (("sampled_gaussian", "sampled_gausian"), 9, "did you mean 'sampled_gaussian'?"),
+        (("noise_multiplier: 1.3", "noise_multiplier: -1"), 9, "noise_multiplier = -1"),
+        (("count: 3516", "count: many"), 9, "count = many: expected a number"),
+        (("delta: 1e-5", "delta: 2"), 4, "expected a number above 0 and below 1"),
+        (("    because: it is\n", "    because: it is\n    by: x\n    b: 1\n"), 13, "unknown key 'b'"),
+        ((f"    {EVENTS}\n", ""), 4, "nothing says how to judge it"),
+        (("id: front", "id: Front Page"), 4, "expected small letters"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_the_rest_still_runs(
+    tmp_path: Path, change: tuple[str, str], line: int, words: str
+) -> None:
+    assert change[0] in GOOD
+    text = HEAD + GOOD.replace(*change) + GOOD.replace("id: front", "id: other")
+    found = read(tmp_path, text)
+    assert len(found.problems) == 1, found.problems
+    assert found.problems[0].line == line
+    assert words in f"{found.problems[0].message} {found.problems[0].hint}"
+    assert [claim.id for claim in found.ledgers[0].claims] == ["other"]
+
+
+def test_unknown_accountants_and_doubled_names_are_told(tmp_path: Path) -> None:
+    extra = "    quantity: epsilon\n    accountant: moment\n"
+    found = read(tmp_path, HEAD + GOOD + extra + GOOD + GOOD)
+    messages = [problem.message for problem in found.problems]
+    assert messages[0] == "accountant 'moment' is not known; did you mean 'moments'?"
+    assert messages[1].startswith("'mine.front' is already used at")
+
+
+def test_coverage_and_mistakes_name_claims_that_exist(tmp_path: Path) -> None:
+    text = HEAD + GOOD
+    text += (
+        "coverage:\n  - {place: page 1, claims: [front]}\n  - {place: page 2, claims: [frond]}\n  - {place: page 3}\n"
+    )
+    text += "mistakes:\n  - {title: a, claims: [front], printed: b, true: c, demonstration: d}\n"
+    found = read(tmp_path, text)
+    assert [problem.message for problem in found.problems] == [
+        "there is no claim 'frond'; did you mean 'front'?",
+        "page 3: expected either `claims:` or `no_claim:` with the reason",
+        "the key 'instead' is missing",
+    ]
+    assert found.ledgers[0].coverage[0].claims == ("front",)
+
+
+def test_folders_skip_other_kinds_and_files_that_are_named_do_not(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("kind: run\n", encoding="utf-8")
+    read(tmp_path, HEAD + GOOD)
+    assert [ledger.paper for ledger in read_ledgers([tmp_path]).ledgers] == ["mine"]
+    assert "found kind: run; expected kind: claims" in read_ledgers([tmp_path / "run.yaml"]).problems[0].message

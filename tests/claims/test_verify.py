@@ -1,0 +1,173 @@
+"""`dpbench verify`: exit status, choices, JSON lines, records that are resumed, and the chapter of the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dpbench.claims.judging import Choice
+from dpbench.claims.judging import verify as judged
+from dpbench.claims.record import VerdictRecord, read_verdicts
+from dpbench.claims.summary import claims_report, filled
+from dpbench.cli import cli, main
+from dpbench.errors import DpbenchError
+
+LEDGER = """kind: claims
+paper: mine
+title: A model card
+claims:
+  - id: sound
+    place: page 1
+    kind: bound
+    printed: {epsilon: 0.87, delta: 1e-5}
+    events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
+    verdict: sound
+    because: the true epsilon is 0.8645
+  - id: unsound
+    place: page 2
+    kind: bound
+    printed: {epsilon: 0.83, delta: 1e-5}
+    events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
+    verdict: unsound
+    because: the central limit theorem is no bound
+  - id: mu
+    place: page 2
+    kind: number
+    printed: 0.23
+    quantity: mu
+    accountant: gdp_clt
+    events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
+    verdict: holds
+    because: equation (3.1)
+coverage:
+  - {place: page 1, claims: [sound]}
+  - {place: page 2, claims: [unsound, mu]}
+  - {place: page 3, no_claim: because it is empty}
+mistakes:
+  - title: The number is too small
+    claims: [unsound]
+    printed: epsilon {unsound.printed}
+    true: epsilon {unsound.value}, between {unsound.evidence.lower} and {unsound.evidence.upper}
+    demonstration: dpbench verify --only mine.unsound --evidence
+    instead: use the exact accountant
+"""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(LEDGER, encoding="utf-8")
+    return path
+
+
+def verify(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, ["verify", "--workers", "1", *map(str, arguments)], standalone_mode=False)
+    assert result.exception is None, result.exception
+    assert result.return_value == status
+    return result
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_every_claim_is_one_line_of_json(ledger: Path, tmp_path: Path) -> None:
+    found = objects(verify(ledger, "--json", "--out", tmp_path / "out"))
+    assert [(one["id"], one["verdict"]) for one in found] == [
+        ("mine.sound", "sound"),
+        ("mine.unsound", "unsound"),
+        ("mine.mu", "holds"),
+    ]
+    assert {"id", "paper", "place", "kind", "verdict", "printed", "value", "seconds"} <= set(found[0])
+    assert found[1]["printed"] == "epsilon = 0.83, delta = 1e-5"
+    assert found[1]["value"] == pytest.approx(0.8645401912, abs=1e-9)
+
+
+def test_a_verdict_that_changed_ends_with_one_either_way(ledger: Path, tmp_path: Path) -> None:
+    for change in (("verdict: sound", "verdict: unsound"), ("verdict: unsound", "verdict: sound")):
+        ledger.write_text(LEDGER.replace(*change, 1), encoding="utf-8")
+        result = verify(ledger, "--out", tmp_path / "out", status=1)
+        assert "1 not as the ledger holds" in result.stdout
+    ledger.write_text(LEDGER.replace("accountant: gdp_clt", "accountant: rdp"), encoding="utf-8")
+    result = verify(ledger, "--out", tmp_path / "out", status=1)
+    assert "mine.mu: crashes, but the ledger holds holds" in " ".join(result.stdout.split())
+
+
+def test_a_bad_ledger_ends_with_two_and_the_rest_still_runs(ledger: Path, tmp_path: Path) -> None:
+    ledger.write_text(LEDGER.replace("accountant: gdp_clt", "accountant: gdp_ctl"), encoding="utf-8")
+    result = verify(ledger, "--json", "--out", tmp_path / "out", status=2)
+    assert f"{ledger}:24:17" in result.stderr
+    assert "did you mean 'gdp_clt'?" in result.stderr
+    assert [one["id"] for one in objects(result)] == ["mine.sound", "mine.unsound"]
+
+
+def test_claims_are_chosen_by_paper_kind_and_name(ledger: Path) -> None:
+    def names(choice: Choice) -> list[str]:
+        return [record.id for record in judged([ledger], choice).verdicts]
+
+    assert names(Choice(kinds=("number",))) == ["mine.mu"]
+    assert names(Choice(names=("mine.*sound",))) == ["mine.sound", "mine.unsound"]
+    for choice, words in (
+        (Choice(papers=("mime",)), "--paper mime: no ledger here is about it; did you mean 'mine'?"),
+        (Choice(kinds=("bond",)), "--kind bond: expected one of number, bound"),
+        (Choice(names=("nothing",)), "--only nothing: no claim has such a name"),
+    ):
+        with pytest.raises(DpbenchError) as caught:
+            judged([ledger], choice)
+        assert str(caught.value).startswith(words)
+
+
+def test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones(ledger: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[str] = []
+
+    def stop_after_the_first(record: VerdictRecord | None, done: int, total: int) -> None:
+        seen.append(f"{done} of {total}")
+        if record is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judged([ledger], certified=True, out=out, told=stop_after_the_first)
+    assert seen == ["0 of 3", "1 of 3"]
+    again = judged([ledger], certified=True, out=out)
+    assert again.resumed == 1
+    assert judged([ledger], certified=True, out=out).resumed == 3
+    assert judged([ledger], certified=True, out=out, force=True).resumed == 0
+    judged([ledger], out=out)
+    kept = read_verdicts(out)["mine.unsound"]
+    assert kept.certified
+    assert kept.evidence["lower"] <= 0.86454019122 <= kept.evidence["upper"] + 1e-9
+    ledger.write_text(LEDGER.replace("noise_multiplier: 1.3", "noise_multiplier: 1.31"), encoding="utf-8")
+    assert judged([ledger], certified=True, out=out).resumed == 0
+
+
+def test_several_processes_give_the_same(ledger: Path) -> None:
+    alone, together = judged([ledger], workers=1).verdicts, judged([ledger], workers=2).verdicts
+    assert [(one.id, one.verdict, one.value) for one in alone] == [(one.id, one.verdict, one.value) for one in together]
+
+
+def test_the_report_has_the_claims_the_mistakes_and_the_coverage(ledger: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    verify(ledger, "--out", out)
+    found = claims_report(out)
+    assert found is not None
+    (paper,) = found.papers
+    assert (paper.claims, paper.missing, paper.count("bound", "unsound")) == (3, 0, 1)
+    assert "between 0.86454 and 0.86454" in paper.mistakes[0].true
+    assert filled("{nothing.value}", {}) == "{nothing.value}"
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--out", str(out), str(ledger)])
+    assert ended.value.code == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for words in (
+        "The number is too small",
+        "no claim: because it is empty",
+        'id="claim-mine.unsound"',
+        "A model card",
+    ):
+        assert words in page
+    assert 'data-verdict="unsound"' in page
