@@ -33,7 +33,7 @@ def show(outcome: Outcome, evidence: bool = False) -> None:
         for verdict in verdicts:
             _evidence(out, verdict)
     for verdict in outcome.changed:
-        say(out, f"{verdict.id}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
+        say(out, f"{verdict.file}:{verdict.line}: {verdict.id}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
     if verdicts:
         out.width = max(out.width, WIDTH)
         out.print(_counts(verdicts))

@@ -94,7 +94,11 @@ def test_a_verdict_that_changed_ends_with_one_either_way(ledger: Path, tmp_path:
         assert "1 not as the ledger holds" in result.stdout
     ledger.write_text(LEDGER.replace("accountant: gdp_clt", "accountant: rdp"), encoding="utf-8")
     result = verify(ledger, "--out", tmp_path / "out", status=1)
-    assert "mine.mu: crashes, but the ledger holds holds" in " ".join(result.stdout.split())
+    assert f"{ledger}:19: mine.mu: crashes, but the ledger holds holds" in " ".join(result.stdout.split())
+    ledger.write_text(LEDGER.replace("count: 3516}", "sampler: shuffled, count: 3516}", 1), encoding="utf-8")
+    result = verify(ledger, "--out", tmp_path / "out", status=1)
+    assert f"{ledger}:5: mine.sound: crashes" in " ".join(result.stdout.split())
+    assert "mine.unsound bound" in " ".join(result.stdout.split())
 
 
 def test_a_bad_ledger_ends_with_two_and_the_rest_still_runs(ledger: Path, tmp_path: Path) -> None:

@@ -42,6 +42,21 @@ def accountant(name: str, composition: Any) -> Any:
     return found
 
 
+class Row1:
+    """ε at δ = 1e-5 of one training, by every accountant, the slow one included."""
+
+    params = (TRAINERS,)
+    param_names = ("accountant",)
+
+    def setup(self, name: str) -> None:
+        self.work = training(1.3)
+        self.asked = accountant(name, self.work)
+
+    def time_epsilon(self, name: str) -> None:
+        del name
+        self.asked.curve(self.work).epsilon(DELTA)
+
+
 class Account:
     """ε at δ = 1e-5."""
 
