@@ -21,8 +21,8 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
     """Hold accountants against stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
 
     TABLE is a JSON file of enclosures or a folder of them (default: tests/references of a checkout). The result is
-    written to OUT/conformance.json and is part of the report. Exit status 1 where a promise (exact or upper bound) is
-    unsound, or an accountant crashes.
+    written to OUT/conformance.json, beside what is known there of other accountants, and is part of the report. Exit
+    status 1 where a promise (exact or upper bound) is unsound, or an accountant crashes.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
       dpbench conform --accountant mylibrary.adapter:accountant tests/references/certified.json
     """
     from dpbench.catalog import catalog
-    from dpbench.conformance import hold, summarise, write_conformance
+    from dpbench.conformance import hold, read_conformance, summarise, write_conformance
     from dpbench.enclosures import read_points
     from dpbench.provenance import environment
     from dpbench.terminal_conform import Watch, show
@@ -41,7 +41,7 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
     points = read_points(tables or (TABLES,))
     with Watch() as watch:
         found = summarise(hold(names or tuple(catalog("accountants")), points, watch), environment())
-    path = write_conformance(out, found)
+    path = write_conformance(out, found.beside(read_conformance(out)))
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
     else:

@@ -65,16 +65,29 @@ class Line:
     median_seconds: float | None
     unsound: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    made: str = ""
 
 
 @dataclass(frozen=True)
 class Conformance:
-    """What was found, for the report."""
+    """What was found, for the report; `environment` is that of the last run, `made` of a line that of its own."""
 
     lines: tuple[Line, ...]
-    points: int
-    made: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def points(self) -> int:
+        """How many points there are in all tables."""
+        return sum({line.table: line.points for line in self.lines}.values())
+
+    def beside(self, before: Conformance | None) -> Conformance:
+        """These lines, and the earlier ones of accountants and tables that were not asked again."""
+        if before is None:
+            return self
+        mine = {(line.accountant, line.table) for line in self.lines}
+        kept = [line for line in before.lines if (line.accountant, line.table) not in mine]
+        lines = sorted((*kept, *self.lines), key=lambda line: (line.accountant, line.table))
+        return Conformance(tuple(lines), self.environment)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -148,16 +161,14 @@ def classify(kind: str, delta: Estimate, point: Point, excess: float | None) -> 
 def summarise(found: Iterable[Held], environment: Mapping[str, Any] | None = None) -> Conformance:
     """A line per accountant and table."""
     groups: dict[tuple[str, str], list[Held]] = {}
-    points = set()
     for held in found:
         groups.setdefault((held.accountant, held.point.table), []).append(held)
-        points.add(held.point)
-    lines = tuple(_line(name, table, group) for (name, table), group in groups.items())
     environment = dict(environment or {})
-    return Conformance(lines, len(points), str(environment.get("time_utc", "")), environment)
+    made = str(environment.get("time_utc", ""))
+    return Conformance(tuple(_line(name, table, group, made) for (name, table), group in groups.items()), environment)
 
 
-def _line(name: str, table: str, group: Sequence[Held]) -> Line:
+def _line(name: str, table: str, group: Sequence[Held], made: str) -> Line:
     counts = Counter(held.finding for held in group)
     excess = [held.excess for held in group if held.excess is not None]
     seconds = [held.seconds for held in group if held.seconds]
@@ -178,6 +189,7 @@ def _line(name: str, table: str, group: Sequence[Held]) -> Line:
         median_seconds=statistics.median(seconds) if seconds else None,
         unsound=tuple(unsound[:MOST_NAMED]),
         reasons=tuple(reasons)[:MOST_NAMED],
+        made=made,
     )
 
 
@@ -197,7 +209,7 @@ def read_conformance(out: Path) -> Conformance | None:
                 Line(**{**line, "unsound": tuple(line["unsound"]), "reasons": tuple(line["reasons"])})
                 for line in data["lines"]
             )
-            return Conformance(lines, data["points"], data["made"], data["environment"])
+            return Conformance(lines, data["environment"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue
     return None

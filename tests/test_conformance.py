@@ -115,6 +115,9 @@ def test_the_record_is_written_and_read_again(tmp_path: Path) -> None:
     write_conformance(tmp_path, found)
     assert read_conformance(tmp_path) == found
     assert read_conformance(tmp_path / "nothing") is None
+    again = summarise(hold(["rdp"], POINTS[:10]), {"time_utc": "2026-01-02"}).beside(found)
+    assert {line.accountant: line.made for line in again.lines} == {"gdp_clt": "2026-01-01", "rdp": "2026-01-02"}
+    assert found.beside(None) == found
 
 
 def test_the_verb_ends_with_one_for_a_broken_promise(tmp_path: Path) -> None:
