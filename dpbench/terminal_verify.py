@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -33,9 +33,13 @@ def show(outcome: Outcome, evidence: bool = False) -> None:
         for verdict in verdicts:
             _evidence(out, verdict)
     for verdict in outcome.changed:
-        say(out, f"{verdict.file}:{verdict.line}: {verdict.id}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
+        say(
+            out,
+            f"{verdict.file}:{verdict.line}: {verdict.id}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}",
+            2,
+        )
     if verdicts:
-        out.width = max(out.width, WIDTH)
+        out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
         out.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
         resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
@@ -92,7 +96,8 @@ class Watch:
 def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("claim", "kind", "printed", "value", "verdict", "time"):
-        table.add_column(name, justify="right" if name in ("value", "time") else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if name in ("value", "time") else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "printed")
     for verdict in verdicts:
         table.add_row(
             verdict.id,
