@@ -33,11 +33,8 @@ def show(outcome: Outcome, evidence: bool = False) -> None:
         for verdict in verdicts:
             _evidence(out, verdict)
     for verdict in outcome.changed:
-        say(
-            out,
-            f"{verdict.file}:{verdict.line}: {verdict.id}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}",
-            2,
-        )
+        place = f"{verdict.file}:{verdict.line}: {verdict.id}"
+        say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
     if verdicts:
         out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
         out.print(_counts(verdicts))
