@@ -14,7 +14,7 @@ from dpbench.rendering.formatting import off, words
 from dpbench.terminal import LINE_SECONDS
 from dpbench.terminal_accounting import console, say, time_words
 
-WIDTH = 120  # no column is cut off
+WIDTH = 150  # no column is cut off
 
 
 def show(found: Conformance) -> None:
