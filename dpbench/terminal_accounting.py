@@ -65,7 +65,7 @@ def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
     """The distance to the farther end, where both are known; for a bound the other end, if it is a number of its own.
 
     >>> error_bar(Estimate(1.0, 0.9, 1.0)), error_bar(Estimate(1.0, 0.9, 1.0), "upper_bound")
-    ('± 0.1', '≥ 0.9')
+    ('± 0.1', '≥ 0.900000')
     """
     if estimate.lower is None or estimate.upper is None or not math.isfinite(estimate.value):
         return ""

@@ -444,7 +444,8 @@ class TestProgram:
     def test_ctrl_c_ends_with_130(self) -> None:
         """Interrupted while an accountant that never ends is at work."""
         script = (
-            "import sys, time, dpbench.accountants.rdp as rdp\n"
+            "import signal, sys, time, dpbench.accountants.rdp as rdp\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
             "def forever(*_):\n"
             "    print('working', flush=True)\n"
             "    time.sleep(60)\n"

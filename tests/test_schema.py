@@ -20,7 +20,8 @@ from dpbench.grammar.yaml_loader import parse, plain, read
 from dpbench.schema import json_schema
 from dpbench.spec import load_specs
 
-SPECS = sorted((Path(__file__).parent.parent / "specs").rglob("*.yaml"))
+FILES = sorted((Path(__file__).parent.parent / "specs").rglob("*.yaml"))
+SPECS = [path for path in FILES if plain(read(path).root)["kind"] == "run"]
 BASE = """\
 kind: run
 name: base

@@ -40,7 +40,7 @@ class Formula:
         import mpmath
 
         worst, where, values, wrong = -1.0, dict(self.settings[0]), (0.0, 0.0), 0
-        corrected = 0.0
+        corrected, right = 0.0, 0.0
         allowed = 10.0**-self.digits
         with mpmath.workdps(self.precision):
             for setting in self.settings:
@@ -50,6 +50,7 @@ class Formula:
                 wrong += error > allowed
                 if error > worst:
                     worst, where, values = error, dict(setting), (_plain(self.printed(**setting)), _plain(true))
+                    right = _plain(self.corrected(**setting)) if self.corrected is not None else 0.0
                 if self.corrected is not None:
                     corrected = max(corrected, self._error(self.corrected(**setting), true, size))
         evidence: dict[str, Any] = {
@@ -61,16 +62,18 @@ class Formula:
             "definition_there": values[1],
             "allowed": allowed,
         }
+        routes: dict[str, Any] = {"definition": values[1]}
         if self.corrected is not None:
             evidence["worst_relative_error_when_corrected"] = corrected
+            routes["corrected formula"] = right
             if corrected > allowed:
                 reason = f"the corrected formula is off as well, by {corrected:.2g}: the definition is in doubt"
-                return Judgement("undecided", reason, None, evidence)
+                return Judgement("undecided", reason, None, evidence, routes)
         if not wrong:
             reason = f"equal to the definition at {len(self.settings)} settings, the worst relative error {worst:.1e}"
-            return Judgement("holds", reason, worst, evidence)
+            return Judgement("holds", reason, worst, evidence, routes)
         reason = f"not the definition at {wrong} of {len(self.settings)} settings, the worst relative error {worst:.3g}"
-        return Judgement("refuted", reason, worst, evidence)
+        return Judgement("refuted", reason, worst, evidence, routes)
 
     def _error(self, value: Any, true: Any, size: Any) -> float:
         difference = abs(value - true)

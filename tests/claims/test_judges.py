@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import mpmath
 import pytest
@@ -183,3 +184,22 @@ def test_what_judges_has_to_exist_and_to_be_a_judge() -> None:
 def test_one_unit_below_the_truth_is_below(lower: float, unit: str) -> None:
     found = below(lower, Printed(unit))
     assert 0 < found.value + found.unit / 2 < lower
+
+
+def test_a_run_spec_that_is_not_written_yet_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "table1.yaml").write_text("kind: run\n", encoding="utf-8")
+    runs = ("runs/table1.yaml", "runs/table2.yaml")
+    claim = Claim("mine", "one", "here", "utility", "", "not_run", "", runs=runs, file=str(tmp_path / "mine.yaml"))
+    found = judge(claim).judgement
+    assert found is not None
+    assert found.reason == "judged by training: runs/table1.yaml, runs/table2.yaml; not written yet: runs/table2.yaml"
+    written = judge(replace(claim, runs=runs[:1])).judgement
+    assert written is not None
+    assert "not written" not in written.reason
+
+
+def test_a_refuted_formula_tells_its_definition_and_the_right_formula() -> None:
+    right = Formula(lambda x: 2 * x, lambda x: x + x, ({"x": 3},), twin=lambda x: x)
+    wrong = replace(right, printed=lambda x: 3 * x, corrected=right.printed).judge()
+    assert wrong.routes == {"definition": 6, "corrected formula": 6}
