@@ -81,19 +81,8 @@ def _second_route(composition: Composition, epsilon: float, delta: float, certif
     try:
         found = certify(composition, epsilon=max(epsilon, 0.0), digits=3)
     except (DpbenchError, ArithmeticError):
-        return _by_lattice(composition, delta)
+        return {}
     return {"certified delta at the printed epsilon": [found.lower, found.upper]}
-
-
-def _by_lattice(composition: Composition, delta: float) -> dict[str, Any]:
-    """ε by discretised losses: an upper bound, so that it shows how near the first route's number is."""
-    accountant = load_accountant("lattice")
-    if not accountant.supports(composition):
-        return {}
-    try:
-        return {"lattice, upper end": accountant.curve(composition).epsilon(delta).value}
-    except (DpbenchError, ArithmeticError):
-        return {}
 
 
 def compare(known: Known, printed: Printed, attained: bool, name: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ stands in the evidence with the proof's obligations.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from typing import Any, Literal
 from dpbench.claims.claim import Judgement
 
 Point = dict[str, Any]
+_BITS = 24  # of a share of a range
+_MOST_CORNERS = 5  # dimensions up to which every corner of the domain is tried
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,12 @@ class Inequality:
 
         for setting in self.settings:
             look(dict(setting))
-        shares = strategies.fixed_dictionaries(
-            {name: strategies.floats(0, 1, allow_subnormal=False) for name in self.domain}
-        )
+        names = list(self.domain)
+        for corner in itertools.product((0.0, 1.0), repeat=len(names)) if len(names) <= _MOST_CORNERS else ():
+            look(self._point(dict(zip(names, corner, strict=True))))
+        # shares bit by bit: Hypothesis mixes floats with constants of whatever modules are loaded
+        share = strategies.tuples(*[strategies.booleans()] * _BITS).map(_share)
+        shares = strategies.fixed_dictionaries(dict.fromkeys(names, share))
 
         @hypothesis.seed(0)  # the same points in every process and in every order
         @hypothesis.settings(
@@ -164,3 +170,8 @@ class Inequality:
     def twins(self) -> dict[str, Inequality]:
         """The false inequality."""
         return {"planted mistake": replace(self, margin=self.twin, enclosure=None)}
+
+
+def _share(bits: tuple[bool, ...]) -> float:
+    """0.b1 b2 ... in base 2."""
+    return sum(2.0 ** -(place + 1) for place, bit in enumerate(bits) if bit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dpbench.claims.bounds import judge_bound
@@ -64,7 +65,9 @@ def judgement(claim: Claim, certified: bool) -> Judgement:
     """The judgement alone. Raises what the check raises."""
     if claim.verdict == "not_run" and not claim.by and not claim.counts:
         where = ", ".join(claim.runs) or "no run spec yet"
-        return Judgement("not_run", f"judged by training: {where}")
+        missing = [run for run in claim.runs if not _is_written(run, claim.file)]
+        told = f"; not written yet: {', '.join(missing)}" if missing else ""
+        return Judgement("not_run", f"judged by training: {where}{told}")
     if not claim.by and claim.kind == "bound":
         return judge_renyi(claim) if "rdp" in claim.printed else judge_bound(claim, certified)
     if not claim.by:
@@ -77,6 +80,12 @@ def judgement(claim: Claim, certified: bool) -> Judgement:
     if isinstance(found, Demonstration):
         return found.judge(claim.parameters)
     return found.judge()
+
+
+def _is_written(run: str, ledger: str) -> bool:
+    """Whether a run spec lies below the folder in which we run, or below one that holds the ledger."""
+    places = [Path(), *(Path(ledger).resolve().parents if ledger else ())]
+    return any((place / run).is_file() for place in places)
 
 
 def _only(claim: Claim) -> Printed:

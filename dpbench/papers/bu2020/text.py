@@ -149,9 +149,13 @@ recalibration = Demonstration(
 
 
 def _epochs_counted(batch: int, records: int, steps: int) -> Any:
-    """Expected draws of records over all steps, per record: the sum of p over records and steps, in rationals."""
+    """How often a record is drawn on average in `steps` Poisson batches: Σ k C(T, k) p^k (1−p)^(T−k), term by term."""
     share = mpmath.mpf(batch) / records
-    return mpmath.fsum([share] * steps) * records / records
+    chance, total = (1 - share) ** steps, mpmath.mpf(0)
+    for draws in range(1, steps + 1):
+        chance *= share / (1 - share) * (steps - draws + 1) / draws
+        total += draws * chance
+    return total
 
 
 epochs_formula = Formula(

@@ -59,7 +59,7 @@ def _true_step(epsilon: float, batch: int, size: int, oversampling: float) -> tu
 def delta_of_capped_run(
     certified: bool, epsilon: float, batch: int, size: int, oversampling: float
 ) -> tuple[float, float]:
-    """δ at ε of the T released gradients of one epoch, K̃ = bC + ξ; the whole run, which releases more, has no less.
+    """From below: δ at ε of the T released gradients of one epoch, K̃ = bC + ξ. A run releases more, up to 1 is left.
 
     D: N−1 records whose gradient is 0 at every θ (loss ⟨θ, x⟩ with x = 0); D' = D ∪ {z}, x_z = C e_1. K' is then
     N(0, (0.02NC)²), plus C/p_K where z is drawn: below bC but for a chance of 1e-15, so K̃ = bC + ξ under both, and
@@ -70,14 +70,11 @@ def delta_of_capped_run(
     if certified:
         from dpbench.certified import certify
 
-        found = certify(releases, epsilon=epsilon)
-        return found.lower - 1e-12, found.upper
+        return certify(releases, epsilon=epsilon).lower - 1e-12, 1.0
     from dpbench.accounting import load_accountant
 
     estimate = load_accountant("exact").curve(as_composition(releases)).delta(epsilon)
-    lower = estimate.value if estimate.lower is None else estimate.lower
-    upper = estimate.value if estimate.upper is None else estimate.upper
-    return lower - 1e-12, upper
+    return (estimate.value if estimate.lower is None else estimate.lower) - 1e-12, 1.0
 
 
 def threshold_delta(epsilon: float, batch: int, size: int, oversampling: float) -> float:
@@ -106,8 +103,8 @@ def delta_of_sum(certified: bool, epsilon: float, batch: int, size: int, noise: 
 
     D: records whose gradient is 0; D' = D ∪ {z}, ‖ḡ_z‖ = C. With chance b/N z is in the sample and K' jumps by N/b
     (in units of C), for Ñ = N; (12) keeps what lies between b and N. Lower end: the event K̃ > half the
-    jump. Upper end: the chance that z is in the sample. Raises ValueError where the paper's analysis has no room for
-    ε, or (12) hides the jump.
+    jump; from above nothing is said, 1. Raises ValueError where the paper's analysis has no room for ε, or (12) hides
+    the jump.
     """
     del certified
     rate, jump, spread = batch / size, size / batch, 0.02 * size
@@ -119,7 +116,7 @@ def delta_of_sum(certified: bool, epsilon: float, batch: int, size: int, noise: 
             f"K̃ and Ñ take ε = {planned:.3g} of {epsilon:g} by the paper's sum; jump {jump:g}, b = {batch}"
         )
     above = 0.5 * math.erfc(jump / 2 / noise / math.sqrt(2))
-    return rate * (1 - above) - math.exp(epsilon) * above, rate
+    return rate * (1 - above) - math.exp(epsilon) * above, 1.0
 
 
 def hockey_stick_of_sum(epsilon: float, batch: int, size: int, noise: float) -> float:

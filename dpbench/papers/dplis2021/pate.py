@@ -162,7 +162,12 @@ def _columns(wrong: bool) -> Shown:
     reason = (
         f"{matched} of 12 rows agree; printed less computed lies from {min(differences):.3f} to {max(differences):.3f}"
     )
-    routes = {"certified": [list(ends) for ends in enclosed]}
+    searched = [
+        _data_independent(queries, labels, float(noise))[1]
+        for noise, group in rows
+        for queries, labels, _printed in group
+    ]
+    routes = {"certified": [list(ends) for ends in enclosed], "searched orders": searched}
     return Shown(matched == 12, reason, matched, {"differences": differences}, routes)
 
 

@@ -142,6 +142,17 @@ def _coupled(one: float, two: float, share: float, first: float, second: float, 
     return _two_point(share, one, two, epsilon) - _two_point(share, one * first, two * second, epsilon)
 
 
+def _averaged(one: float, two: float, share: float, first: float, second: float, epsilon: float) -> float:
+    """The mistake of comparing Z̃ with Z on average only: `first` and `second` move Z̃'s values apart at equal mean."""
+    mean = share * one + (1 - share) * two
+    spread = (two - mean) * (1 + first + second)
+    high = mean + spread
+    low = mean - spread * (1 - share) / share if share > 0 else mean
+    if low <= 0 or high <= 0:
+        return math.inf
+    return _two_point(share, one, two, epsilon) - _two_point(share, low, high, epsilon)
+
+
 lemma_4_2 = Inequality(
     _coupled,
     {
@@ -153,7 +164,7 @@ lemma_4_2 = Inequality(
         "epsilon": Range(0.0, 10.0),
     },
     ({"one": 1 / 1.3, "two": 2.0, "share": 0.5, "first": 0.5, "second": 0.9, "epsilon": 1.0},),
-    twin=lambda **point: -_coupled(**point) - 1e-6,
+    twin=_averaged,
     tolerance=1e-12,
     obligations=("δ_Z(ε) = E[δ_z(ε)]", "δ_z(ε) grows with z", "f is lower where δ is higher at every ε"),
 )

@@ -13,9 +13,9 @@ r + 1 = G. The start is θ̃ = 0 and the learning rate is α = 1/L = 1.
 Neighbours: D holds `records` − 1 zeros and one 1, D' holds only zeros. A step that chooses the 1 and adds no noise
 moves θ by −α(θ − 1) exactly; from D' that value has probability 0, because its noise-free steps move by −αθ and its
 noisy steps have a density. Each iterate is released (the paper's own attacker, Section 3.2). So δ(ε) is, for every ε,
-at least P(some step chooses the 1 and adds no noise) = 1 − (1 − p/n)^T, with p the probability of lines 9 to 11; it is
-that number in the limit of large ε. Lines 9 and 10 draw their noise anew at each step, and with R = 1 the influence
-stays that of θ̃, so p is the same at each step.
+at least P(some step chooses the 1 and adds no noise) = 1 − (1 − p/n)^T, with p the probability of lines 9 to 11, and
+that number in the limit of large ε; both runs agree until the 1 is chosen, so it is at most 1 − (1 − 1/n)^T. Lines 9
+and 10 draw their noise anew at each step, and with R = 1 the influence stays that of θ̃, so p is the same at each step.
 """
 
 from __future__ import annotations
@@ -64,24 +64,30 @@ def noise_free_probability(
 
 
 def _given_away(_certified: bool, records: int, steps: int, **setting: float) -> tuple[float, float]:
-    """[lower, upper] of P(some step chooses the 1 without noise), in balls."""
+    """δ at any ε: P(some step chooses the 1 without noise) from below, P(some step chooses the 1) from above."""
     from flint import ctx
 
     with ctx.workprec(BITS):
         p = noise_free_probability(records, **setting)
-        return ends(1 - (1 - p / records) ** steps)
+        return ends(1 - (1 - p / records) ** steps)[0], _chosen(records, steps)
 
 
-def _given_away_again(
+def _chosen(records: int, steps: int) -> float:
+    """An upper end of 1 − (1 − 1/n)^T."""
+    from flint import arb
+
+    return ends(1 - (1 - arb(1) / records) ** steps)[1]
+
+
+def _probability_again(
     records: int,
-    steps: int,
     radius: float,
     epsilon_train: float,
     epsilon_choice: float,
     delta_train: float,
     delta_choice: float,
-) -> float:
-    """The same by bisection of the printed test and quadrature of the normal density."""
+) -> Any:
+    """p for the record 1 by bisection of the printed test and quadrature of the normal density."""
     import mpmath
 
     with mpmath.workdps(40):
@@ -94,11 +100,39 @@ def _given_away_again(
         deviation = mpmath.mpf(PROOF_CONSTANT) * lipschitz * mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / delta_choice))
         deviation /= records * mpmath.mpf(epsilon_choice)
         centre = 2 * (mpmath.mpf(-1) / records + 2 * lipschitz / mpmath.mpf(records) ** 2)
-        p = mpmath.quad(lambda noise: mpmath.npdf(noise, 0, deviation), [-low - centre, low - centre])
-        return float(-mpmath.expm1(steps * mpmath.log1p(-p / records)))
+        return mpmath.quad(lambda noise: mpmath.npdf(noise, 0, deviation), [-low - centre, low - centre])
+
+
+def _given_away_again(records: int, steps: int, **setting: float) -> float:
+    """The same from the other p."""
+    import mpmath
+
+    with mpmath.workdps(40):
+        return float(-mpmath.expm1(steps * mpmath.log1p(-_probability_again(records, **setting) / records)))
 
 
 theorem_5 = Truth(_given_away, name="delta", attained=True, second=_given_away_again)
+
+
+def _one_draw(_certified: bool, records: int, steps: int, **setting: float) -> tuple[float, float]:
+    """The reading of Remark 9: line 9 draws once per record and keeps its noise, so the 1 passes always or never.
+
+    Then the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; in balls.
+    """
+    from flint import arb, ctx
+
+    with ctx.workprec(BITS):
+        shown = noise_free_probability(records, **setting) * (1 - (1 - arb(1) / records) ** steps)
+        return ends(shown)[0], _chosen(records, steps)
+
+
+def _one_draw_again(records: int, steps: int, **setting: float) -> float:
+    """The same as a sum over the step that first chooses the 1, with p by quadrature."""
+    first = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
+    return float(_probability_again(records, **setting)) * first
+
+
+theorem_5_one_draw = Truth(_one_draw, name="delta", attained=True, second=_one_draw_again)
 
 
 def _final_model(_certified: bool, records: int, steps: int, epsilon: float, **setting: float) -> tuple[float, float]:
