@@ -235,7 +235,7 @@ def test_randomized_response_is_a_binomial_sum() -> None:
         (times(SampledGaussian(0.1, 1.0, sampler="shuffled"), 3), "shuffled"),
         (times(SampledGaussian(0.1, 1.0, adjacency="replace_one", sampler="without_replacement"), 3), "lattice"),
         (times(ConfidentGNMax(300, 40, 40, votes=(100, 50)), 3), "data-dependent"),
-        (Composition(((Laplace(2.0), 1), (Gaussian(2.0), 1))), "atoms"),
+        (Composition(((Laplace(0.01), 1), (Gaussian(2.0), 1))), "noise_multiplier = 0.01"),
         (Composition(((Gaussian(2.0), 1),), adaptive=True), "filter"),
     ],
 )

@@ -195,16 +195,77 @@ def test_a_period_too_short_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_lines_cannot_tell_the_answer_says_so() -> None:
-    """One large jump in seven tiny releases, at δ = 4e-11: no line of a dense grid tells ε, and none is made up."""
-    answer = accountant.curve(Composition(((SampledGaussian(4.6146741e-05, 1.11071808), 7),))).epsilon(4.24e-11)
+    """One large jump in 72 tiny releases, at δ = 1e-12: no line of a dense grid tells ε, and none is made up."""
+    answer = accountant.curve(Composition(((SampledGaussian(1.615855911e-07, 0.67385934), 72),))).epsilon(1.249e-12)
     assert answer.reason is not None
     assert answer.lower is not None
     assert answer.upper is not None
-    # one release that hits is enough for δ: ε lies beyond that of a single release, and seven of them are a bound
-    assert (
-        answer.upper
-        > accountant.curve(Composition(((SampledGaussian(4.6146741e-05, 1.11071808), 1),))).epsilon(4.24e-11).value
-    )
+    # one release that hits is enough for δ: ε lies beyond that of a single release
+    single = accountant.curve(Composition(((SampledGaussian(1.615855911e-07, 0.67385934), 1),)))
+    assert answer.upper > single.epsilon(1.249e-12).value
+
+
+def convolved(rate: float, sigma: float, steps: int, epsilon: float, reach: float, up: int) -> float:
+    """δ(ε) of the remove direction from losses on a grid up to ±reach, rounded up or down, by the fast transform."""
+    from scipy.special import ndtr
+
+    cells = 1 << 21
+    width = 2 * reach / cells
+    above = np.expm1(-reach + width * np.arange(cells + 1)) + rate
+    x = np.where(above > 0, sigma**2 * np.log(np.maximum(above, 1e-300) / rate) + 0.5, -np.inf)
+    right = (1 - rate) * ndtr(-x / sigma) + rate * ndtr((1 - x) / sigma)
+    left = (1 - rate) * ndtr(x / sigma) + rate * ndtr((x - 1) / sigma)
+    mass = np.where(right[:-1] < 0.5, right[:-1] - right[1:], left[1:] - left[:-1])
+    summed = np.fft.irfft(np.fft.rfft(mass) ** steps, cells)
+    loss = -reach * steps + width * (np.arange(cells) + steps * up)
+    loss = np.mod(loss + reach, 2 * reach) - reach
+    kept = np.maximum(summed, 0) * -np.expm1(np.minimum(epsilon - loss, 0.0))
+    return float(kept.sum()) + steps * float(right[-1])
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "steps", "delta", "reach"),
+    [(4.6146741e-05, 1.11071808, 7, 4.24e-11, 0.08), (5.11267e-06, 0.77155, 16, 8.338e-11, 0.3)],
+)
+def test_few_tiny_releases_are_their_convolution(
+    rate: float, sigma: float, steps: int, delta: float, reach: float
+) -> None:
+    """A large loss of one release beside a tiny bulk: nested windows reach it, and a convolution agrees."""
+    answer = accountant.curve(Composition(((SampledGaussian(rate, sigma), steps),))).epsilon(delta)
+    assert answer.reason is None
+    high, low = (convolved(rate, sigma, steps, answer.value, reach, up) for up in (1, 0))
+    assert low < delta < high < 1.01 * low
+
+
+def test_releases_without_sampling_have_a_closed_form() -> None:
+    """w(w − 1)/(2σ²), against the quadrature of a release that is sampled almost surely."""
+    points, u = np.geomspace(0.1, 20.0, 7), 0.3 * np.arange(30.0)
+    for direction in ("remove", "add"):
+        plain, nearly = family((1.0, 1.7), direction=direction), family((1 - 1e-15, 1.7), direction=direction)
+        assert plain.landscape.linear
+        for ours, theirs in zip(plain.growth(points)[:3], nearly.growth(points)[:3], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-8)
+        difference = plain.line(3.0, u)[0] - nearly.line(3.0, u)[0]
+        assert np.abs(np.expm1(difference)).max() < 1e-9
+
+
+def test_a_table_of_terms_is_their_sum_one_by_one() -> None:
+    """Many ε by a product of matrices, against every term with an exponential of its own."""
+    from dpbench.accountants._inversion import invert
+
+    for composition, epsilon in ((COMPOSITIONS[0], 0.8), (COMPOSITIONS[1], 6.0)):
+        (event, count), *_ = composition.parts
+        lines = invert(Transform(((leaves(event, "remove")[0], count),)), epsilon)
+        assert lines is not None
+        for piece in lines.pieces:
+            several = epsilon * np.array([0.9, 1.0, 1.1])
+            sums = piece.sums
+            terms = sums.weight * np.exp(
+                sums.log_moment - np.log(sums.z * (1 + sums.z)) - np.multiply.outer(several, sums.z)
+            )
+            value, slope, error = piece(several)
+            assert (np.abs(value - terms.real.sum(axis=1)) <= error).all()
+            assert slope == pytest.approx(-(sums.z * terms).real.sum(axis=1), rel=1e-9)
 
 
 def test_the_stored_points_tell_how_far_the_estimate_is_too_large() -> None:

@@ -151,7 +151,9 @@ def atomic_support(composition: Composition) -> Yes | No:
     kinds = {type(event) for event, _ in merge(composition)}
     if not kinds <= {DiscretePair, Laplace} or len({type(event) for event, _ in parts}) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        return No(f"exact sums cover DiscretePair alone or Laplace alone, got {names}; use the lattice accountant")
+        return No(
+            f"exact sums cover DiscretePair alone or Laplace alone, got {names}; the accountant 'exact' mixes them"
+        )
     if common_adjacency(composition) is None:
         return No("the parts name different neighbouring relations, so that no one guarantee holds; use a single one")
     reason = adaptive_refusal(composition, "the composition of privacy losses")
@@ -159,7 +161,7 @@ def atomic_support(composition: Composition) -> Yes | No:
         return No(reason)
     if parts and isinstance(parts[0][0], Laplace):
         if len(parts) > 1:
-            return No("exact sums cover Laplace releases of one scale only; use the lattice accountant")
+            return No("exact sums cover Laplace releases of one scale only; the accountant 'exact' covers several")
         if parts[0][1] > MOST_RELEASES:
             return No(f"count = {parts[0][1]}: exact Laplace sums go to {MOST_RELEASES}; use the lattice accountant")
         if parts[0][0].noise_multiplier < LEAST_NOISE:
@@ -167,7 +169,7 @@ def atomic_support(composition: Composition) -> Yes | No:
                 f"noise_multiplier = {parts[0][0].noise_multiplier!r}: exact Laplace sums go down to {LEAST_NOISE}"
             )
         return Yes()
-    size = _size([(_Losses.of(event, 0), count) for event, count in parts if isinstance(event, DiscretePair)])
+    size = count_sums([(event, count) for event, count in parts if isinstance(event, DiscretePair)])
     if size > MOST_SUMS:
         return No(f"about {size:.3g} attainable sums: exact sums go to {MOST_SUMS}; use the lattice accountant")
     return Yes()
@@ -185,15 +187,25 @@ def atomic_curve(composition: Composition) -> AtomicCurve:
     if isinstance(event, Laplace):
         return AtomicCurve((LaplaceSum(event.noise_multiplier, count),), adjacency)
     pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
-    return AtomicCurve(tuple(_compose(pairs, direction) for direction in (0, 1)), adjacency)
+    return AtomicCurve(tuple(discrete_sums(pairs, direction) for direction in (0, 1)), adjacency)
+
+
+def count_sums(pairs: list[tuple[DiscretePair, int]]) -> float:
+    """How many sums `discrete_sums` has at most.
+
+    >>> count_sums([(DiscretePair((0.75, 0.25), (0.25, 0.75)), 100)])
+    101.0
+    """
+    return _size([(_Losses.of(event, 0), count) for event, count in pairs])
 
 
 def _telling(composition: Composition) -> list[tuple[Event, int]]:
     """The merged parts without those that reveal nothing."""
-    return [(event, count) for event, count in merge(composition) if not _silent(event)]
+    return [(event, count) for event, count in merge(composition) if not silent(event)]
 
 
-def _silent(event: Event) -> bool:
+def silent(event: Event) -> bool:
+    """Whether an atomic event reveals nothing; False for others."""
     if isinstance(event, Laplace):
         return event.noise_multiplier == math.inf
     if isinstance(event, DiscretePair):
@@ -267,7 +279,8 @@ def _shared_gap(parts: list[_Losses]) -> float | None:
     return least if fits else None
 
 
-def _compose(pairs: list[tuple[DiscretePair, int]], direction: int) -> Sums:
+def discrete_sums(pairs: list[tuple[DiscretePair, int]], direction: int) -> Sums:
+    """All sums of the losses of pairs with their counts; direction 0 is remove, 1 is add."""
     parts = [(_Losses.of(event, direction), count) for event, count in pairs]
     infinite = -math.expm1(math.fsum(count * math.log1p(-part.infinite) for part, count in parts if part.infinite < 1))
     if any(part.infinite == 1 or not len(part.losses) for part, _ in parts):

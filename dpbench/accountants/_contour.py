@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -36,8 +37,10 @@ _START = (16, 40)  # points of the first chunk: at least, at most
 _FAR = 64.0  # in standard deviations of the noise: the first chunk ends there
 _STEEP = 6.0  # rise of the Chernoff bound's logarithm from one point to the next, from which on more are put between
 _REFINED = 24
+_SHRUNK = 64  # how often the lowest point may be moved further down
+_LEAST_CHOICE = 32  # points of the ladder among which a line is chosen, wherever the saddle is
 _LONGEST = 360  # points of the ladder: 90 octaves
-_BLOCK = 32  # nodes of the first block where windows will make later ones cheap
+_BLOCK = 64  # nodes of the first block where windows will make later ones cheap
 MOST_NODES = 1 << 17
 
 
@@ -69,10 +72,10 @@ def families(parts: Sequence[tuple[LossLeaf, int]]) -> tuple[Family, ...]:
     found: dict[tuple[object, ...], list[tuple[LossLeaf, int]]] = {}
     for leaf, count in parts:
         weights = leaf.numerator.weights
-        key = (
-            *(leaf.slope, leaf.shift, len(weights), leaf.denominator is None, leaf.numerator.reverse),
-            *(weights[0] == 0, round(2 * math.log2(leaf.sigma)), round(math.log10(max(weights[1], 1e-300)))),
-        )
+        plain = weights[0] == 0 and len(weights) == 2  # a closed form, which needs no grid
+        size = () if plain else (round(2 * math.log2(leaf.sigma)), round(math.log10(max(weights[1], 1e-300))))
+        kind = (leaf.slope, leaf.shift, len(weights), leaf.denominator is None, leaf.numerator.reverse)
+        key = (*kind, weights[0] == 0, *size)
         found.setdefault(key, []).append((leaf, count))
     return tuple(
         Family([leaf for leaf, _ in like], np.array([count for _, count in like], dtype=np.float64))
@@ -100,6 +103,19 @@ class Transform:
     def __post_init__(self) -> None:
         self.families = self.families or families(self.parts)
         self.spare = math.log(max(1, sum(count for _, count in self.parts)))
+
+    @cached_property
+    def narrowed(self) -> Transform:
+        """The same with narrow windows: what splits it leaves fewer large losses in the near parts."""
+        return Transform(
+            self.parts,
+            tuple(family.narrowed for family in self.families),
+            None,
+            self._ladder,
+            self._known,
+            _fine=self._fine,
+            _unit=self._unit,
+        )
 
     @property
     def swapped(self) -> Transform:
@@ -141,9 +157,10 @@ class Transform:
         noise = np.full(len(points), 16 * UNIT) + base.noise
         return Ladder(points, total, base.mean, base.variance, noise)
 
-    def _scale(self) -> float:
-        """1 over the standard deviation of the loss under the pair's middle."""
-        return 1 / math.sqrt(max(sum(family.variance(1e-3) for family in self.families), 1e-290))
+    @cached_property
+    def spread(self) -> float:
+        """The standard deviation of the loss under the pair's middle."""
+        return math.sqrt(max(sum(family.variance(1e-3) for family in self.families), 1e-290))
 
     @property
     def _first(self) -> int:
@@ -157,12 +174,8 @@ class Transform:
         """Points up to well beyond the minimum of the Chernoff bound at ε."""
         if not self._ladder:
             if not self._unit:
-                self._unit = 2.0 ** round(math.log2(self._scale()))
-            self._ladder.append(self._rungs(0))
-            while self._ladder[0].log_moment[0] > 1:  # heavy tails: far too steep there
-                self._unit /= 16
-                self._known.clear()
-                self._ladder[0] = self._rungs(0)
+                self._unit = 2.0 ** round(-math.log2(self.spread))
+            self._ladder.append(self._lowest())
         start = len(self._ladder[0].points)
         while True:
             known = self._ladder[-1]
@@ -175,6 +188,19 @@ class Transform:
                     return known if deep else known.first(start)
                 return known.first(min(len(bound), lowest + 11 + (start - lowest - 11) % _CHUNK))
             self.extend()
+
+    def _lowest(self) -> Ladder:
+        """The first chunk, at points so low that heavy tails do not matter at its start."""
+        for _ in range(_SHRUNK):
+            try:
+                found = self._rungs(0)
+            except ArithmeticError:  # its end is far too steep to be resolved
+                found = None
+            if found is not None and found.log_moment[0] <= 1:
+                return found
+            self._unit /= 16
+            self._known.clear()
+        raise ArithmeticError("log M is steep at every real point")
 
     def extend(self) -> None:
         """One chunk more of the ladder."""
@@ -221,6 +247,15 @@ class Transform:
         share = (log_delta - level[index - 1]) / (level[index] - level[index - 1])
         return float(epsilon[index - 1] + share * (epsilon[index] - epsilon[index - 1]))
 
+    def most_epsilon(self, log_delta: float) -> float:
+        """ε whose Chernoff bound is e^log_delta: δ is smaller there."""
+        coarse = self.ladder(max(self.guess_epsilon(log_delta), 0.0))
+        return max(float(((coarse.chernoff(0.0) - log_delta) / coarse.points).min()), 0.0)
+
+    def guess_jump(self, log_delta: float) -> float:
+        """ε at which Σ count · δ_single(ε) = e^log_delta, for sampled releases: where one large loss makes the sum."""
+        return max((family.jump(log_delta) for family in self.families), default=0.0)
+
     # ---- the line ----
 
     def plan(self, epsilon: float, log_target: float | None = None, height: float = 0.0) -> Plan | None:
@@ -247,8 +282,8 @@ class Transform:
             log_target = min(float(line[saddle] - half_width[saddle]), 0.0)
         allowed = log_target + PRECISION
         points, count = ladder.points, len(ladder.points)
-        last = min(saddle + 12, count - 1)
-        c, end = points[:last], min(saddle + 32, count)
+        last = min(max(saddle + 12, _LEAST_CHOICE), count - 1)
+        c, end = points[:last], min(last + 20, count)
         gap = points[None, :end] - c[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             behind = np.where(gap > 0, (bound[None, :end] - allowed + 0.7) / gap, math.inf)
@@ -330,7 +365,7 @@ class Transform:
         if self.near is not None or size > 300:
             size = _BLOCK  # short blocks first: higher up, windows make the leaves cheap
         size += -size % 8
-        start, pieces = 0, []
+        start, pieces, last = 0, [], math.inf
         while True:
             u: Floats = step * np.arange(start, start + size, dtype=np.float64)
             log_moment, error = self.evaluate(plan.real, u)
@@ -339,8 +374,14 @@ class Transform:
             rest = float(log_moment.real[-max(4, size // 4) :].max()) - math.log(math.pi * u[-1])
             if rest - plan.real * epsilon < log_allowed or start >= most:
                 break
-            size = start if start <= _BLOCK or start >= 4 * _BLOCK else start // 2
+            if start <= _BLOCK:
+                size = start
+            else:  # as the rest has fallen so far, but not less than a quarter more
+                fall = (last - rest) / (size / start)
+                missing = (rest - plan.real * epsilon - log_allowed) / fall if fall > 0 else 1.0
+                size = int(start * min(max(1.15 * missing, 0.25), 2.0))
             size += -size % 8
+            last = rest
         z, log_m, wrong = (np.concatenate([piece[k] for piece in pieces]) for k in range(3))
         weight = np.full(start, 2 / plan.period)
         weight[0] /= 2

@@ -15,10 +15,13 @@ from dpbench.accountants._loss_leaf import UNIT, Floats
 _UNTOLD = 1e-15
 _FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
 _CLOSE = 2e-11  # relative error of δ up to which lines planned for another ε serve
+_NEAR = 1e-11  # the same for an error of ε relative to ε
 _SHARED = 3e-10  # the same for a whole curve
 _AT_ONCE = 24
 _NO_USE = 0.01  # relative error of δ from which on lines do not even show the way to the root
 _SAME = 1e-3  # relative change of δ: lines planned this close are as good as those planned for the very ε
+_PULLED, _APART = 20.0, 2.0  # ε over the loss's deviation, and over the ε without large losses, of a guess in doubt
+_MOST_SEARCHED = 1 << 19  # nodes of all lines in the search of one root
 _PLANS, _STEPS = 16, 80
 
 
@@ -60,22 +63,27 @@ class Direction:
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at ascending ε, with their errors: lines planned for one ε serve the following ones too, as they may."""
         found: list[Value] = []
+        target: float | None = None
         while len(found) < len(epsilons):
             rest = np.array(epsilons[len(found) :], dtype=np.float64)
             if rest[0] >= self.transform.largest_loss:
                 return found + [Value(0.0, 0.0)] * len(rest)
-            found += self._deltas(rest[rest < self.transform.largest_loss])
+            served, target = self._deltas(rest[rest < self.transform.largest_loss], target)
+            found += served
         return found
 
-    def _deltas(self, epsilons: Floats) -> list[Value]:
-        """δ at the first ε, and at as many more as its lines serve."""
+    def _deltas(self, epsilons: Floats, target: float | None) -> tuple[list[Value], float | None]:
+        """δ at the first ε, whose logarithm is about `target`, and at as many more as its lines serve.
+
+        Then about the logarithm of the next one, where the lines still tell as much.
+        """
         first = float(epsilons[0])
         try:
-            inversion = self._planned(first)
+            inversion = self._planned(first, target)
         except ArithmeticError:  # no lines with nodes few enough: no more is known than the Chernoff bound
-            return [Value(0.0, math.exp(min(self.bound(first), 0.0)))]
+            return [Value(0.0, math.exp(min(self.bound(first), 0.0)))], None
         if inversion is None:
-            return [Value(0.0, math.ulp(0.0))]
+            return [Value(0.0, math.ulp(0.0))], None
         found: list[Value] = []
         share = _SHARED
         for start in range(0, len(epsilons), _AT_ONCE):
@@ -84,13 +92,12 @@ class Direction:
                 if not found:
                     share = max(_SHARED, 4 * wrong / one) if one > 0 else _SHARED  # no other lines would do better
                 elif not wrong <= share * one:
-                    return found
+                    return found, math.log(one) if wrong < one / 2 else None
                 found.append(_settled(one, wrong))
-        return found
+        return found, None
 
-    def _planned(self, epsilon: float) -> Inversion | None:
+    def _planned(self, epsilon: float, target: float | None = None) -> Inversion | None:
         """The lines for this ε, with its own δ as the target; None where δ is below every double."""
-        target: float | None = None
         best: Inversion | None = None
         least = math.inf
         for _ in range(6):
@@ -112,18 +119,41 @@ class Direction:
             target = math.log(value) if value > error else found.log_target - 8
         return best
 
+    def _guesses(self, log_delta: float) -> tuple[float, float]:
+        """About ε(δ), and the saddle point's guess: less where large losses that do not occur pull that one far up."""
+        guess = max(self.transform.guess_epsilon(log_delta), 0.0)
+        if guess > _PULLED * self.transform.spread:
+            try:
+                bulk = self.transform.swapped.guess_epsilon(log_delta)  # the same releases, and no large losses
+            except ArithmeticError:  # its loss has hardly any width
+                return guess, guess
+            if guess > _APART * bulk > 0:
+                return min(guess, max(bulk, self.transform.guess_jump(log_delta))), guess
+        return guess, guess
+
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
         ceiling = self.transform.largest_loss
         if ceiling <= 0:
             return Value(0.0, 0.0)
-        epsilon = max(self.transform.guess_epsilon(log_delta), 0.0)
-        search = _Search(self.transform, log_delta, ceiling)
+        epsilon, other = self._guesses(log_delta)
+        search = _Search(self.transform, log_delta, ceiling, other)
         for _ in range(_PLANS):
-            epsilon, finished = search.from_lines(min(epsilon, ceiling * (1 - 1e-6)))
+            epsilon = min(epsilon, ceiling * (1 - 1e-6))
+            try:
+                following, finished = search.from_lines(epsilon)
+            except ArithmeticError:  # no lines with nodes few enough
+                if epsilon >= min(other, ceiling * (1 - 1e-6)):
+                    break
+                following, finished = other, None
+            epsilon = following
             if finished is not None:
                 return finished
+            if search.nodes > _MOST_SEARCHED:
+                break
         low, high = search.certain
+        if math.isinf(high):
+            high = self.transform.most_epsilon(log_delta)
         if math.isinf(high):
             raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
         return Value((low + high) / 2, (high - low) / 2)  # the lines tell no more than that it lies between these two
@@ -139,7 +169,9 @@ class _Search:
     transform: Transform
     log_delta: float
     high: float
+    other: float  # a second guess, for where the lines of the first tell nothing
     low: float = -1.0
+    nodes: int = 0
     certain: tuple[float, float] = (0.0, math.inf)
 
     def __post_init__(self) -> None:
@@ -152,6 +184,7 @@ class _Search:
         if lines is None:  # δ there is below every double
             self._is_below(start)
             return self._between(), None
+        self.nodes += sum(len(piece.sums.z) for piece in lines.pieces)
         epsilon, last = start, math.inf
         for _ in range(_STEPS):
             value, slope, error = lines(epsilon)
@@ -173,7 +206,8 @@ class _Search:
             if following == epsilon:
                 break
             epsilon, last = following, abs(change)
-        if abs(epsilon - start) * abs(slope) <= _SAME * value or error <= _CLOSE * target:
+        close = error <= max(_CLOSE * target, _NEAR * epsilon * abs(slope))
+        if close or abs(epsilon - start) * abs(slope) <= _SAME * value:
             return epsilon, Value(epsilon, (error + abs(value - target)) / abs(slope) + 4 * UNIT * epsilon)
         if error > target:  # what was left out counts at the lower ε: its own root is the better guess
             guesses = [one.transform.guess_epsilon(self.log_delta) for one in lines.dropped if not one.mirrored]
@@ -203,6 +237,8 @@ class _Search:
         """Where to go on when not even the lines planned for this ε tell δ there: δ may be far below the target."""
         if value + error >= math.exp(self.log_delta) and error < value:
             self.low = max(self.low, epsilon)
+        elif epsilon < self.other < self.high:
+            return self.other
         else:
             self.high = min(self.high, epsilon)
         return self._between()

@@ -4,6 +4,8 @@
 M = A + (M − A), A the product of the parts near their atoms (`Transform.split`). M − A falls where A's complement has
 turned. A's own integral either vanishes (its sums do not reach ε), or is split again and converges on a line of its
 own, far to the right, or, by parity, E[(1−e^(ε−L))₊] = A(0) − e^ε A(−1) + E[(e^(ε−L)−1)₊], far to the left.
+The trace of large losses that a window's edge leaves in A limits how far to the right: where many parts lie between
+the saddle of M and that of its bulk, at about ε over the variance, windows are narrow (`Transform.narrowed`).
 
 **The error** sums the bound of every line's aliases (`_ladder`), the Chernoff bound of what a route leaves out, the
 size of the first term that truncation leaves out, and Σ |terms| times what the leaves say of log M, times the counts,
@@ -15,18 +17,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from dpbench.accountants._complex import exp, log
+from dpbench.accountants._complex import exp, log, turn
 from dpbench.accountants._contour import MOST_NODES, NOTHING, PRECISION, Plan, Sums, Transform
-from dpbench.accountants._loss_leaf import UNIT, Floats
+from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 
 _TINY = math.log(1e-31)
 _FEASIBLE = 1 << 14
 _NOISY = math.log(1e-10)  # rounding relative to δ on a line: a split is worth while
 _DEPTH = 14
 _MANY_NODES = 1500
+_UPHILL = 3.2  # from this distance in t on, between losses that matter at two saddles, windows are narrow
 _SHORT = 150  # nodes of a line that is summed without asking first whether it comes to an end
 _PARITY = -12.0  # parity takes one mass off another: only where δ is not small
 
@@ -69,24 +73,66 @@ class Piece:
     task: Task
     sums: Sums
 
+    @cached_property
+    def _table(self) -> _Table:
+        return _Table.of(self.sums)
+
     def __call__(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
         """The value, its derivative in ε and the bound of its error."""
-        sums, mirrored = self.sums, self.task.mirrored
+        mirrored = self.task.mirrored
         at, outer = (-epsilon, epsilon) if mirrored else (epsilon, epsilon * 0)
-        z = sums.z
-        fixed = sums.log_moment - log(z) - log(1 + z)
-        turn = np.multiply.outer(at, z)
-        exponent = fixed - turn + outer[:, None]
-        terms = sums.weight * exp(exponent)
-        total, slope = terms.real.sum(axis=1), -(z * terms).real.sum(axis=1)
-        size = np.abs(terms)
-        wrong = (size * (sums.error + UNIT * (4 + 2 * np.abs(turn) + np.abs(exponent.real)))).sum(axis=1)
+        total, slope, wrong = self._table(at, outer)
         if mirrored:
             slope = total - slope
-        rest = np.exp(np.minimum(sums.rest - float(z[0].real) * at + outer, 700.0))
-        plan = self.task.plan
+        sums, plan = self.sums, self.task.plan
+        rest = np.exp(np.minimum(sums.rest - float(sums.z[0].real) * at + outer, 700.0))
         alias = plan.ladder.log_alias(plan.real, plan.period, at) + outer
         return total, slope, wrong + rest + np.exp(np.clip(alias, NOTHING, 700.0))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Terms f_k of one line without their e^(−z_k ε), as a matrix of A rows with B columns, k = aB + b.
+
+    z_k = c + ihk, so that Σ f_k e^(−z_k ε) = e^(−cε) Σ_a e^(−ihBaε) Σ_b f_(aB+b) e^(−ihbε): A + B exponentials for
+    an ε, not AB. Their arguments are wrong by units in the last place of |z_k ε|, as those of single terms are.
+    """
+
+    real: float
+    top: float
+    coarse: Floats
+    fine: Floats
+    terms: Complex  # [A, 2B]: f_k e^(−top), and −z_k times as much
+    wrong: tuple[float, float, float]  # Σ |f_k| e^(−top) times the relative error without ε, times |z_k|, and alone
+
+    @classmethod
+    def of(cls, sums: Sums) -> _Table:
+        z, count = sums.z, len(sums.z)
+        fixed = sums.log_moment - log(z) - log(1 + z)
+        top = float(fixed.real.max())
+        terms = sums.weight * exp(fixed - top)
+        size = np.abs(terms)
+        errors = sums.error + UNIT * (16 + np.abs(fixed.real))
+        columns = math.isqrt(count - 1) + 1
+        rows = -(-count // columns)
+        both = np.zeros((2, rows * columns), dtype=np.complex128)
+        both[0, :count], both[1, :count] = terms, -z * terms
+        table = np.concatenate(both.reshape(2, rows, columns), axis=1)
+        u = z.imag
+        wrong = (float(size @ errors), float(size @ np.abs(z)), float(size.sum()))
+        return cls(float(z[0].real), top, u[::columns], u[:columns], table, wrong)
+
+    def __call__(self, at: Floats, outer: Floats) -> tuple[Floats, Floats, Floats]:
+        """Σ f_k e^(outer − z_k ε), its derivative in ε, and a bound of its error."""
+        level = outer - self.real * at
+        scale = np.exp(np.minimum(self.top + level, 700.0))
+        coarse, fine = (1 + turn(np.multiply.outer(-at, nodes)) for nodes in (self.coarse, self.fine))
+        columns = len(self.fine)
+        parts = coarse @ self.terms
+        total, slope = ((parts[:, k : k + columns] * fine).real.sum(axis=1) for k in (0, columns))
+        errors, turned, size = self.wrong
+        wrong = errors + UNIT * (4 * np.abs(at) * turned + np.abs(level) * size)
+        return scale * total, scale * slope, scale * wrong
 
 
 @dataclass(frozen=True)
@@ -139,6 +185,9 @@ def invert(transform: Transform, epsilon: float, log_target: float | None = None
     plan = transform.plan(epsilon, log_target)
     if plan is None:
         return None
+    uphill = epsilon / (transform.spread**2 * plan.real)
+    if uphill > 1 and min(float(family.sigma.min()) for family in transform.families) * math.log(uphill) > _UPHILL:
+        transform = transform.narrowed
     route = _route(transform, plan, epsilon, plan.log_delta, False, _DEPTH)
     if route.nodes > _FEASIBLE and plan.log_delta < _TINY:
         raise ArithmeticError("a tiny delta far beyond the bulk of the loss takes too many nodes")

@@ -23,7 +23,7 @@ stays bounded while u grows. The same window splits a composition with few hits 
 **Lines.** Nodes of a line are evenly spaced, so that e^(i(u+v)ρ) = e^(iuρ) e^(ivρ) makes a line of N nodes a product of
 two matrices with √N columns each: few sines, and the rest is multiplication. With e^(ivρ) − 1 in place of e^(ivρ), and
 the row sums of e^(iuρ) − 1 apart, nothing cancels near 0. Everything is written for M − 1, so that a million releases
-of tiny loss keep their digits.
+of tiny loss keep their digits. Releases without sampling need none of this: their log M is w(w − 1)/(2σ²).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _ROUGHLY = 26.0  # for real points: bounds and choices need no more than ten dig
 _MOST_NODES = 1 << 19
 _CELLS = 1 << 16  # of one evaluated block: it stays in the cache
 _FEW = 600  # nodes of a grid that needs no trimming
+WIDE, NARROW = 0.15, 0.05  # widths of windows over σ
+_FARTHEST = 40.0  # in t: where a single release's large losses are looked for
 _LONG = 24  # nodes of a line from which on the product of two matrices is cheaper
 
 
@@ -62,13 +64,15 @@ class Family:
         landscape: Landscape | None = None,
         cut: Floats | None = None,
         inner: Floats | None = None,
+        share: float = WIDE,
     ) -> None:
         self.leaves, self.counts = tuple(leaves), counts
         self.landscape = Landscape(leaves) if landscape is None else landscape
         self.slope, self.shift = leaves[0].slope, leaves[0].shift
         self.sigma = self.landscape.sigma
         self.cut, self.inner = cut, inner
-        self.width: Floats = np.minimum(0.15 * self.sigma, 0.4)
+        self.share = share
+        self.width: Floats = np.minimum(share * self.sigma, 0.4)
         self._factors: dict[Reach, Floats] = {}
         self.missing: Floats = np.zeros(len(leaves)) if cut is None else _tail(cut / np.hypot(1.0, self.width))
 
@@ -80,9 +84,14 @@ class Family:
     def swapped(self) -> Family:
         """The family of M(−1 − z)."""
         turned = tuple(leaf.swapped for leaf in self.leaves)
-        return Family(turned, self.counts, self.landscape, self.cut, self.inner)
+        return Family(turned, self.counts, self.landscape, self.cut, self.inner, self.share)
 
     # ---- windows ----
+
+    @property
+    def narrowed(self) -> Family:
+        """The same with narrow windows: dearer ones, whose parts hold fewer large losses."""
+        return Family(self.leaves, self.counts, self.landscape, self.cut, self.inner, NARROW)
 
     def near(self, imaginary: float, power: float, spare: float) -> Floats | None:
         """Cuts of the parts near the atoms: outside, e^(iuρ) turns so fast for u >= imaginary that it vanishes.
@@ -104,7 +113,7 @@ class Family:
         """What lies in the windows with those cuts."""
         if cut is None or not np.isfinite(cut).any():
             return self
-        return Family(self.leaves, self.counts, self.landscape, cut, self.inner)
+        return Family(self.leaves, self.counts, self.landscape, cut, self.inner, self.share)
 
     def band(self, near: Family, cut: Floats | None) -> tuple[Family, NDArray[np.intp]] | None:
         """What lies in the windows with these cuts, all of it where there are none, but not in `near`; and of whom.
@@ -113,15 +122,16 @@ class Family:
         """
         assert near.cut is not None
         if cut is None:
-            return Family(self.leaves, self.counts, self.landscape, None, near.cut), np.arange(len(self.leaves))
+            whole = Family(self.leaves, self.counts, self.landscape, None, near.cut, self.share)
+            return whole, np.arange(len(self.leaves))
         kept = np.flatnonzero(cut > near.cut)
         if not len(kept):
             return None
         if len(kept) == len(self.leaves):
             outer = cut if np.isfinite(cut).any() else None
-            return Family(self.leaves, self.counts, self.landscape, outer, near.cut), kept
+            return Family(self.leaves, self.counts, self.landscape, outer, near.cut, self.share), kept
         leaves = [self.leaves[k] for k in kept]
-        return Family(leaves, self.counts[kept], None, cut[kept], near.cut[kept]), kept
+        return Family(leaves, self.counts[kept], None, cut[kept], near.cut[kept], self.share), kept
 
     def _factor(self, t: Floats) -> Floats:
         """log of Φ((cut − t)/width), less what the inner window holds."""
@@ -199,7 +209,7 @@ class Family:
             numerator = ground.base[:, part] - normal(ground.nodes[part])
             floor = np.log(self.landscape.weights[:, :1])
             largest = (power * (numerator - floor) + base[:, part]).max(axis=1)
-        elif power >= 0 or self.landscape.linear:
+        elif power >= 0:
             return np.zeros(len(top))
         else:
             largest = exponent[:, part].max(axis=1) - 1
@@ -234,6 +244,8 @@ class Family:
 
     def variance(self, real: float) -> float:
         """The variance of all losses, each tilted by e^(real·L): roughly, to choose a scale by."""
+        if self.landscape.linear:
+            return float(self.counts @ (1 / self.sigma**2))
         ground = self.landscape.ground(self.landscape.reach(self.power(real)))
         exponent = self.power(real) * ground.ratio + ground.base
         weight = np.exp(exponent - exponent.max(axis=1, keepdims=True))
@@ -252,11 +264,31 @@ class Family:
         ground = self.landscape.part(reach, first, last, step)
         return Ground(ground.nodes, ground.step, ground.ratio, self._base(ground) + math.log(ground.step))
 
+    def jump(self, log_delta: float) -> float:
+        """The largest ε at which the counts times a single release's δ(ε) are e^log_delta; 0 where there is none.
+
+        Only for sampled releases in the direction whose losses have no bound: δ(ρ(t)) = q (Φᶜ(t − 1/σ) − e^y Φᶜ(t))
+        with y = t/σ − 1/(2σ²).
+        """
+        if not self.landscape.poisson or self.slope < 0:
+            return 0.0
+        t = np.linspace(0.0, _FARTHEST, 4 * int(_FARTHEST))
+        rate, scale = self.landscape.weights[:, 1:], 1 / self.sigma[:, None]
+        exponent = t * scale - scale * scale / 2
+        tails = _log_tail(t - scale), _log_tail(t)
+        single = np.log(rate) + tails[0] + np.log(-np.expm1(np.minimum(exponent + tails[1] - tails[0], -1e-12)))
+        enough = single + np.log(self.counts.sum()) >= log_delta
+        last = np.where(enough.any(axis=1), len(t) - 1 - enough[:, ::-1].argmax(axis=1), 0)
+        loss = np.logaddexp(np.log1p(-rate), np.log(rate) + exponent)
+        return max(float(loss[np.arange(len(last)), last].max()), 0.0)
+
     # ---- values ----
 
     def growth(self, points: Floats) -> tuple[Floats, ...]:
         """At ascending real points a: log M, mean and variance of the loss tilted by e^(aL), noise of log M; [F, P]."""
         powers = self.slope * points + self.shift
+        if self.landscape.linear:
+            return self._plain_growth(powers)
         ends = (float(powers[0]), float(powers[-1]))
         ground = self._plain(max(ends, key=abs))
         if ground is None:
@@ -267,6 +299,20 @@ class Family:
             for k in range(0, len(self.leaves), rows)
         ]
         return blocks[0] if len(blocks) == 1 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
+
+    def _plain_growth(self, powers: Floats) -> tuple[Floats, ...]:
+        """`growth` of releases without sampling: ρ = (2x − 1)/(2σ²), so that log E[e^(wρ)] = w(w − 1)/(2σ²)."""
+        half = 0.5 / self.sigma[:, None] ** 2
+        value = half * (powers * (powers - 1))
+        mean = half * (self.slope * (2 * powers - 1))
+        return value, mean, np.broadcast_to(2 * half, value.shape), 8 * UNIT * np.abs(value)
+
+    def _plain_line(self, power: float, imaginary: Floats) -> tuple[Complex, Floats]:
+        """`line` of releases without sampling: w(w − 1)/(2σ²) at w = power ± iu."""
+        half = 0.5 / self.sigma[:, None] ** 2
+        level, square, turned = power * (power - 1), imaginary * imaginary, imaginary * (2 * power - 1)
+        wrong = 8 * UNIT * half * (abs(level) + square + np.abs(turned))
+        return joined(half * (level - square), half * (self.slope * turned)), wrong
 
     def _growth(self, powers: Floats, ratio: Floats, log_weight: Floats, missing: Floats) -> tuple[Floats, ...]:
         exponent = powers[:, None] * ratio[:, None, :]
@@ -304,6 +350,8 @@ class Family:
     def line(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
         """log M(real + i·u) at evenly spaced u >= 0, ascending, and a bound of its absolute error; [F, N]."""
         power = self.power(real)
+        if self.landscape.linear:
+            return self._plain_line(power, imaginary)
         ground = self._nodes((power,), float(imaginary[-1]), _RESOLVED)
         ratio, log_weight = ground.ratio, ground.base
         exponent = power * ratio
@@ -406,6 +454,11 @@ def _log_normal(x: Floats) -> Floats:
 
     result: Floats = log_ndtr(x)
     return result
+
+
+def _log_tail(x: Floats) -> Floats:
+    """log(1 − Φ(x))."""
+    return _log_normal(-x)
 
 
 def _tail(x: Floats) -> Floats:

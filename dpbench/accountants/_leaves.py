@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dpbench.accountants._atoms import atomic_support
+from dpbench.accountants._atoms import atomic_support, silent
 from dpbench.accountants._loss_leaf import LossLeaf, Ratio
 from dpbench.accounting import No, Yes
 from dpbench.compose import adaptive_refusal, common_adjacency
@@ -24,10 +24,14 @@ _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 
 
 def support(composition: Composition) -> Yes | No:
-    """Whether every release has leaves and all share one neighbouring relation, with fixed parameters."""
+    """Whether the releases have leaves, or are losses with atoms whose sums are exact alone."""
     kinds = {type(event) for event, _ in composition.parts}
-    if kinds and kinds <= {DiscretePair, Laplace}:
-        return atomic_support(composition)
+    return atomic_support(composition) if kinds and kinds <= {DiscretePair, Laplace} else event_support(composition)
+
+
+def event_support(composition: Composition) -> Yes | No:
+    """Whether every release has leaves or atoms, and all share one neighbouring relation, with fixed parameters."""
+    kinds = {type(event) for event, _ in composition.parts}
     for event, _ in composition.parts:
         reason = _refusal(event)
         if reason:
@@ -41,26 +45,24 @@ def support(composition: Composition) -> Yes | No:
 
 
 def _refusal(event: Event) -> str | None:
-    if isinstance(event, Gaussian):
+    if isinstance(event, Gaussian | Laplace | DiscretePair):
         return None
     if isinstance(event, ConfidentGNMax):
         return None if event.votes is None else "votes are given, but data-dependent losses have no fixed pair"
-    if isinstance(event, SampledGaussian | GroupSampledGaussian | RandomSensitivityGaussian):
-        if event.sampler == "shuffled":
-            return (
-                "sampler = 'shuffled': the records of an epoch are dependent, and no pair of distributions is known"
-                " that dominates it; sample with Poisson, or choose an accountant for this sampler"
-            )
-        if event.sampler != "poisson":
-            return (
-                f"sampler = {event.sampler!r}: no pair of datasets is the worst for every epsilon, so that there is no"
-                " exact curve; the accountant 'lattice' bounds it"
-            )
-        allowed = ("add_or_remove", "replace_one") if isinstance(event, SampledGaussian) else ("add_or_remove",)
-        if event.adjacency not in allowed:
-            return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
-        return None
-    return f"{type(event).__name__} has a loss with atoms: its sums are exact alone, not together with densities"
+    if event.sampler == "shuffled":
+        return (
+            "sampler = 'shuffled': the records of an epoch are dependent, and no pair of distributions is known"
+            " that dominates it; sample with Poisson, or choose an accountant for this sampler"
+        )
+    if event.sampler != "poisson":
+        return (
+            f"sampler = {event.sampler!r}: no pair of datasets is the worst for every epsilon, so that there is no"
+            " exact curve; the accountant 'lattice' bounds it"
+        )
+    allowed = ("add_or_remove", "replace_one") if isinstance(event, SampledGaussian) else ("add_or_remove",)
+    if event.adjacency not in allowed:
+        return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
+    return None
 
 
 def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
@@ -70,7 +72,9 @@ def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
     if isinstance(event, ConfidentGNMax):
         found = _gaussian(event.selection_noise, direction)
         return found + (_gaussian(event.answer_noise / math.sqrt(2), direction) if event.answered else ())
-    assert not isinstance(event, Laplace | DiscretePair)  # `support` has refused these
+    if isinstance(event, Laplace | DiscretePair):
+        assert silent(event)  # `_unlike` has the others
+        return ()
     if event.sampling_rate == 0 or event.noise_multiplier > _MOST_NOISE:
         return ()
     assert not isinstance(event, RandomSensitivityGaussian)  # which has no leaf: `_projections` has its transform

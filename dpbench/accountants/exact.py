@@ -8,7 +8,8 @@
 `_leaf_family` has M of many releases, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken,
 `_inversion` chooses among them, and `_direction` finds δ(ε) and ε(δ) of one direction with them. What is here: both
 directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian releases alone,
-which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`).
+which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`); such losses beside others, over
+whose law the others' δ is averaged (`_unlike`).
 
 Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
 bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
@@ -22,16 +23,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpbench.accountants import gdp
-from dpbench.accountants._atoms import atomic_curve
+from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import Direction, Value
-from dpbench.accountants._leaves import leaves, support
+from dpbench.accountants._leaves import event_support, leaves, support
 from dpbench.accountants._one_release import single_curve
-from dpbench.accountants._poisson import refuse
+from dpbench.accountants._poisson import refuse, reveals_nothing
 from dpbench.accountants._projections import HeavyDirection, heavy_directions
+from dpbench.accountants._unlike import is_mixed, mixed_curve, mixed_refusal
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
-from dpbench.events import Adjacency, Composition, ConfidentGNMax, DiscretePair, Laplace, RandomSensitivityGaussian
+from dpbench.events import (
+    Adjacency,
+    Composition,
+    ConfidentGNMax,
+    DiscretePair,
+    Laplace,
+    RandomSensitivityGaussian,
+)
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _CLOSE = 2.0**-40
@@ -65,11 +74,11 @@ class ExactCurve:
         asked = [check_epsilon(epsilon) for epsilon in epsilons]
         best = dict.fromkeys(sorted(asked), Value(0.0, 0.0))
         for way in self.ways:
-            # where a direction's Chernoff bound is below the other's value, it does not count
+            # where a direction's Chernoff bound is below the other's value, it does not count; at 0 both are the same
             close = [
                 epsilon
                 for epsilon, bound in zip(best, way.bounds(list(best)), strict=True)
-                if best[epsilon].value <= 0 or bound >= math.log(best[epsilon].value)
+                if best[epsilon].value <= 0 or (epsilon > 0 and bound >= math.log(best[epsilon].value))
             ]
             for epsilon, value in zip(close, way.deltas(close), strict=True):
                 best[epsilon] = _larger(best[epsilon], value)
@@ -114,7 +123,7 @@ def _estimate(found: Value, most: float) -> Estimate:
 
 @dataclass(frozen=True)
 class ExactAccountant:
-    """Exact accounting of Gaussian, sampled, group-sampled and random-sensitivity releases, together or alone.
+    """Exact accounting of Gaussian, sampled, group-sampled, random-sensitivity, Laplace and discrete releases.
 
     >>> from dpbench.events import SampledGaussian
     >>> curve = accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),)))
@@ -127,16 +136,26 @@ class ExactAccountant:
 
     def supports(self, composition: Composition) -> Yes | No:
         """No, with the reason, for what has no attained pair and for adaptive parameters."""
-        return support(composition)
+        if is_mixed(composition):
+            answer = event_support(composition)
+            reason = mixed_refusal(composition) if answer else None
+            return answer if reason is None else No(reason)
+        answer = support(composition)
+        atoms = _atoms_alone(composition)
+        return atomic_support(atoms) if answer and atoms is not None else answer
 
     def curve(self, composition: Composition) -> PrivacyCurve:
         """The exact curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
-        merged = merge(composition)
-        if merged and all(isinstance(event, DiscretePair | Laplace) for event, _ in merged):
-            return atomic_curve(composition)
+        if is_mixed(composition):
+            return mixed_curve(composition)
+        atoms = _atoms_alone(composition)
+        if atoms is not None:
+            return atomic_curve(atoms)
+        merged = tuple((event, count) for event, count in merge(composition) if not silent(event))
+        composition = Composition(merged)
         if gdp.accountant.supports(composition):
             return gdp.accountant.curve(composition)
         if sum(count for _, count in merged) == 1:
@@ -151,6 +170,22 @@ class ExactAccountant:
             parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
             ways.append(Direction(Transform(parts)) if parts else None)
         return ExactCurve(tuple(way for way in ways if way is not None), adjacency)
+
+
+def _atoms_alone(composition: Composition) -> Composition | None:
+    """The losses with atoms, where nothing else reveals anything; None where something does, or where there are none.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> _atoms_alone(Composition(((Laplace(2.0), 3), (SampledGaussian(0.0, 1.0), 5))))
+    Composition(parts=((Laplace(noise_multiplier=2.0, adjacency='add_or_remove'), 3),), adaptive=False)
+    """
+    merged = merge(composition)
+    atoms = tuple((event, count) for event, count in merged if isinstance(event, DiscretePair | Laplace))
+    rest = [event for event, _ in merged if not isinstance(event, DiscretePair | Laplace)]
+    silent_atoms = all(silent(event) for event, _ in atoms)
+    if any(not reveals_nothing(event) for event in rest) or not atoms or (rest and silent_atoms):
+        return None
+    return Composition(atoms, composition.adaptive)
 
 
 accountant = ExactAccountant()

@@ -79,6 +79,39 @@ class Curve:
         self.asked.curve(training(1.3)).deltas(self.epsilons)
 
 
+class Curves:
+    """δ at 200 ε up to twice that of a stored point, on a new curve: the median of four points of a regime."""
+
+    params = (REGIMES,)
+    param_names = ("regime",)
+    timeout = 300
+    unit = "seconds"
+
+    def setup(self, regime: str) -> None:
+        work = questions(regime)
+        self.asked = accountant("exact", work[0][0])
+        if not hasattr(self.asked.curve(training(1.3)), "deltas"):
+            raise NotImplementedError("no whole curves in this commit")
+        self.work = []
+        for composition, delta in work[:: max(1, len(work) // 4)]:
+            top = 2 * self.asked.curve(composition).epsilon(delta).value
+            self.work.append((composition, [top * place / 199 for place in range(200)]))
+
+    def track_two_hundred_points(self, regime: str) -> float:
+        del regime  # `setup` has made its questions
+        return statistics.median(self._seconds(*question) for question in self.work)
+
+    def _seconds(self, composition: Any, epsilons: list[float]) -> float:
+        best = float("inf")
+        for _ in range(2):
+            start = timer()
+            curve = self.asked.curve(composition)
+            found = curve.deltas(epsilons) if hasattr(curve, "deltas") else [curve.delta(one) for one in epsilons]
+            best = min(best, timer() - start)
+            assert len(found) == len(epsilons)
+        return best
+
+
 class Unlike:
     """ε of 400 releases that all differ, at a small and at a large sampling rate, on a new curve."""
 
