@@ -67,6 +67,10 @@ class RemoteFile:
         """The SHA-256 that the file found by `locate` must have."""
         return self.sha256 if found.name == PurePosixPath(self.path).name else self.unpacked_sha256
 
+    def digest(self, found: Path) -> str:
+        """The SHA-256 of what `locate` found, to be held against `pinned_sha256`."""
+        return sha256_of(found)
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -225,6 +229,15 @@ def read_file(path: Path) -> bytes:
     """All bytes of a file. Raises DpbenchError when it cannot be read."""
     try:
         return path.read_bytes()
+    except OSError as error:
+        raise DpbenchError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, read piece by piece. Raises DpbenchError when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise DpbenchError(f"cannot read {path}: {error.strerror or error}") from error
 

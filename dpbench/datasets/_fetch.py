@@ -6,7 +6,6 @@ one, so a broken or interrupted download leaves nothing half-written.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from dpbench.datasets._base import (
     RemoteFile,
     data_folder,
     find_missing,
+    sha256_of,
 )
 from dpbench.errors import DpbenchError
 
@@ -84,7 +84,7 @@ def _status(file: RemoteFile, folder: Path) -> FileStatus:
     found = file.locate(folder)
     if found is None:
         return FileStatus(file.path, str(folder / file.path), "missing", file.sha256)
-    pinned, digest = file.pinned_sha256(found), _sha256_of(found)
+    pinned, digest = file.pinned_sha256(found), file.digest(found)
     return FileStatus(file.path, str(found), "ok" if digest == pinned else "corrupt", pinned, digest)
 
 
@@ -128,7 +128,7 @@ def _download(dataset: str, file: RemoteFile, arrived: Path, target: Path, progr
         except (requests.exceptions.RequestException, ValueError) as error:  # ValueError: a malformed header
             reasons.append(f"{url}: {_one_line(error)}")
             continue
-        digest = _sha256_of(arrived)
+        digest = sha256_of(arrived)
         if digest == file.sha256:
             return
         reasons.append(f"{url}: SHA-256 expected {file.sha256}, found {digest} ({arrived.stat().st_size} bytes)")
@@ -153,14 +153,6 @@ class _Bar:
 
     def close(self) -> None:
         """Nothing to close: whoever gave the function owns its display."""
-
-
-def _sha256_of(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise DpbenchError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _one_line(error: Exception) -> str:

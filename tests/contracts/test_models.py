@@ -27,7 +27,7 @@ from dpbench.randomness import INIT, derived_seed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SHAPES = ((1, 8, 8), (1, 28, 28))
+SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (12,))
 CLASSES = 10
 FACTORIES: dict[str, Callable[..., nn.Module]] = {n: entry.load() for n, entry in sorted(catalog("models").items())}
 
@@ -60,7 +60,9 @@ def shape_of(factory: Callable[..., nn.Module], **more: Any) -> tuple[int, ...]:
 
 
 def inputs_of(shape: tuple[int, ...], count: int, seed: int = 0) -> Tensor:
-    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+    """Values in [0, 1), or numbers of the first hundred words where a record is a sequence of words."""
+    inputs = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+    return inputs if len(shape) > 1 else (100 * inputs).floor()
 
 
 every_variant = pytest.mark.parametrize(("factory", "more"), variants())

@@ -1,0 +1,79 @@
+"""Recurrent layers written from elementary operations, so that every transform of torch.func passes through them.
+
+torch's fused LSTM has no forward mode and no batching rule for stacked parameters; here a step is a product, sigmoids
+and hyperbolic tangents, which have both. Words of a sequence come as numbers in a float tensor, as every input does.
+
+Letters: B batch, T places of the sequence, I inputs, H hidden units, D directions (2), V words, E embedding width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class WordEmbedding(nn.Module):
+    """A row of the table `weight` (V, E) for every word number: inputs (B, T) floats, outputs (B, T, E).
+
+    A number that is not one of 0..V-1, or not whole, or NaN, gives NaN in its record's outputs, because a check that
+    raises would look at data inside a transform; training stops at NaN. Uniform in ±0.05 at the start, as in Keras.
+    """
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(words, width))
+        nn.init.uniform_(self.weight, -0.05, 0.05)
+
+    def forward(self, inputs_BT: Tensor) -> Tensor:
+        return look_up(self.weight, inputs_BT)
+
+
+def look_up(table_VE: Tensor, inputs_BT: Tensor) -> Tensor:
+    """Rows of a table by word numbers that are held as floats; NaN where a number names no row.
+
+    >>> look_up(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 0.0, 2.0]]))[0, :, 0]
+    tensor([2., 1., nan])
+    """
+    known_BT = (inputs_BT >= 0) & (inputs_BT < table_VE.shape[0]) & (inputs_BT == inputs_BT.floor())
+    rows_BTE = nn.functional.embedding(torch.where(known_BT, inputs_BT, 0.0).long(), table_VE)
+    return torch.where(known_BT[..., None], rows_BTE, torch.nan)
+
+
+class BidirectionalLSTM(nn.Module):
+    """A long short-term memory that reads a sequence both ways: inputs (B, T, I), outputs (B, 2H), the last states.
+
+    With the gates in the order input, forget, candidate, output, and s the state, c the cell:
+    [i f g o] = x_t W + s U + b;  c ← sigmoid(f) c + sigmoid(i) tanh(g);  s ← sigmoid(o) tanh(c).
+    Both start at zero; the second direction reads from the last place to the first; no place is masked.
+
+    Parameters: `weight_input` (D, I, 4H), `weight_state` (D, H, 4H), `bias` (D, 4H), so 8H(I + H + 1) numbers (one
+    bias, as in Keras; torch's LSTM has two). They start as in Keras: Glorot-uniform, orthogonal, and zero but one for
+    the forget gate. Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.weight_input = nn.Parameter(torch.empty(2, inputs, 4 * hidden))
+        self.weight_state = nn.Parameter(torch.empty(2, hidden, 4 * hidden))
+        self.bias = nn.Parameter(torch.zeros(2, 4 * hidden))
+        for direction in range(2):
+            nn.init.xavier_uniform_(self.weight_input[direction])
+            nn.init.orthogonal_(self.weight_state[direction])
+        nn.init.ones_(self.bias[:, hidden : 2 * hidden])
+
+    def forward(self, inputs_BTI: Tensor) -> Tensor:
+        both_DBTI = torch.stack([inputs_BTI, inputs_BTI.flip(1)])
+        # the part of the gates that needs no state, for all places at once
+        driven_DBT4H = (both_DBTI.flatten(1, 2) @ self.weight_input + self.bias[:, None]).reshape(
+            2, *inputs_BTI.shape[:2], 4 * self.hidden
+        )
+        state_DBH = torch.zeros_like(driven_DBT4H[:, :, 0, : self.hidden])
+        cell_DBH = torch.zeros_like(state_DBH)
+        for driven_DB4H in driven_DBT4H.unbind(2):
+            gates_DB4H = driven_DB4H + state_DBH @ self.weight_state
+            enter, forget, candidate, leave = gates_DB4H.chunk(4, -1)
+            cell_DBH = forget.sigmoid() * cell_DBH + enter.sigmoid() * candidate.tanh()
+            state_DBH = leave.sigmoid() * cell_DBH.tanh()
+        forward_BH, backward_BH = state_DBH.unbind(0)
+        return torch.cat([forward_BH, backward_BH], -1)
