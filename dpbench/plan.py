@@ -190,7 +190,9 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                 )
 
     entries = _entries(spec)
-    try_model(model_builder(spec, source), tuple(source.input_shape), source.classes)
+    build = model_builder(spec, source)
+    try_model(build, tuple(source.input_shape), source.classes)
+    _try_clipping(entries, build, tuple(source.input_shape))
     resolved: dict[str, Any] = {
         "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
         "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},
@@ -428,6 +430,18 @@ def _entries(spec: Spec) -> list[Entry]:
     entries = [find("models", spec.model.name), find("mechanisms", spec.mechanism.name)]
     clipping = _full(entries[1], spec.mechanism.parameters).get("clipping")
     return [*entries, find("clipping", clipping)] if isinstance(clipping, str) else entries
+
+
+def _try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Raise what the clipping engine raises for a model: one that knows only some layers has a function `refuse`."""
+    import torch
+
+    for entry in entries:
+        refuse = getattr(importlib.import_module(entry.module), "refuse", None) if entry.kind == "clipping" else None
+        if refuse is not None:
+            with torch.random.fork_rng(devices=[]):
+                module = build()
+            refuse(module, torch.zeros(shape))
 
 
 def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:

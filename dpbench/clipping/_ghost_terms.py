@@ -1,0 +1,288 @@
+"""Per-example gradients as sums of products: their norms and their weighted sums from inputs and output gradients.
+
+A term is what one use of a parameter adds to its gradient. For most layers a gradient is a sum over T positions of
+outer products g_t a_tᵀ (a the input, g the gradient by the output), so its norm needs no gradient:
+
+| positions and size | the squared norm is |
+| --- | --- |
+| T = 1 | the product of the squared norms of a and g |
+| 2T² at least as large as the weight | the norm of the gradient, formed for a few examples at a time |
+| else | the sum over t, s of (a_t·a_s)(g_t·g_s) |
+
+The last line is off where the products cancel: with S the sum over t of the norms of a_t times those of g_t its error
+is about u S², whatever the result. It is computed in float64, and examples whose result is below a set part of S² are
+computed by the line above it instead; so no norm is lost, and with it the sensitivity.
+Letters: R runs, B batch, Q = R·B, T positions, I inputs, O outputs, G groups, P parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+NUMERICS = 1
+
+# Elements of what is formed for a few examples at a time; the results do not depend on it.
+_ELEMENTS = 2**22
+
+
+class Term(Protocol):
+    """What one use of a parameter adds to every example's gradient; the parameter is flat (P)."""
+
+    @property
+    def elements(self) -> int:
+        """How many numbers `gradients` forms for one example."""
+        ...
+
+    def gradients(self, rows: Tensor | slice) -> Tensor:
+        """Of some examples, (Q', P)."""
+        ...
+
+    def weighted(self, factor_RB: Tensor) -> Tensor:
+        """The sum over the batch of factor times gradient, (R, P)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Product:
+    """A linear map: a (R, B, G, T, I), g (R, B, G, T, O); the parameter is (G, O, I)."""
+
+    a: Tensor
+    g: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(G, T, I, O)"""
+        return self.a.shape[2], self.a.shape[3], self.a.shape[4], self.g.shape[4]
+
+    @property
+    def elements(self) -> int:
+        return self.a.shape[2] * self.a.shape[-1] * self.g.shape[-1]
+
+    def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """a (Q', G, T, I) and g (Q', G, T, O)."""
+        return self.a.flatten(0, 1)[rows], self.g.flatten(0, 1)[rows]
+
+    def gradients(self, rows: Tensor | slice) -> Tensor:
+        a, g = self.pairs(rows)
+        return (g.mT @ a).flatten(1)
+
+    def weighted(self, factor_RB: Tensor) -> Tensor:
+        a, g = (value.transpose(1, 2).flatten(2, 3) for value in (self.a, _scaled(self.g, factor_RB)))
+        return (g.mT @ a).flatten(1)  # sums over (R, G, B·T, ...)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution without padding: a (R, B, N, C, *space), g (R, B, N, O, *space); the parameter is `size`."""
+
+    a: Tensor
+    g: Tensor
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(G, T, I, O)"""
+        positions = self.g.shape[2] * math.prod(self.g.shape[4:])
+        return self.groups, positions, math.prod(self.size[1:]), self.size[0] // self.groups
+
+    @property
+    def elements(self) -> int:
+        groups, positions, inputs, outputs = self.shape
+        return groups * inputs * (positions + outputs)
+
+    def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """The patches that the kernel sees (Q', G, T, I), and g (Q', G, T, O)."""
+        groups, positions, inputs, outputs = self.shape
+        a, g = self.a.flatten(0, 1)[rows], self.g.flatten(0, 1)[rows]
+        axes = len(self.stride)
+        for axis, (kernel, step, spread) in enumerate(zip(self.size[2:], self.stride, self.dilation, strict=True)):
+            a = a.unfold(3 + axis, spread * (kernel - 1) + 1, step)[..., ::spread]
+        # (Q', N, C, *out, *kernel) -> (Q', G, N, *out, C/G, *kernel)
+        a = torch.unflatten(a, 2, (groups, -1))
+        space, kernels = range(4, 4 + axes), range(4 + axes, 4 + 2 * axes)
+        a = a.permute(0, 2, 1, *space, 3, *kernels).reshape(-1, groups, positions, inputs)
+        g = torch.unflatten(g, 2, (groups, -1)).permute(0, 2, 1, *range(4, 4 + axes), 3)
+        return a, g.reshape(-1, groups, positions, outputs)
+
+    def gradients(self, rows: Tensor | slice) -> Tensor:
+        a, g = self.pairs(rows)
+        return (g.mT @ a).flatten(1)
+
+    def weighted(self, factor_RB: Tensor) -> Tensor:
+        a, g = self.a.flatten(1, 2), _scaled(self.g, factor_RB).flatten(1, 2)
+        axes = len(self.stride)
+        sums = [
+            torch.ops.aten.convolution_backward(
+                g[run], a[run], a.new_empty(self.size), None, self.stride, [0] * axes, self.dilation, False,
+                [0] * axes, self.groups, [False, True, False],
+            )[1]
+            for run in range(len(a))
+        ]  # fmt: skip
+        return torch.stack(sums).flatten(1)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """An embedding: a (R, B, T) whole numbers, g (R, B, T, D), zero at padding; the parameter is (`rows`, D)."""
+
+    a: Tensor
+    g: Tensor
+    rows: int
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.g.shape[-1]
+
+    def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Which rows were looked up (Q', T), and g (Q', T, D)."""
+        return self.a.flatten(0, 1)[rows], self.g.flatten(0, 1)[rows]
+
+    def gradients(self, rows: Tensor | slice) -> Tensor:
+        return _gathered(*self.pairs(rows), self.rows)
+
+    def weighted(self, factor_RB: Tensor) -> Tensor:
+        return _gathered(self.a.flatten(1), _scaled(self.g, factor_RB).flatten(1, 2), self.rows)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A bias, or the weight of a normalisation: its gradients a (R, B, P)."""
+
+    a: Tensor
+
+    @property
+    def elements(self) -> int:
+        return self.a.shape[2]
+
+    def gradients(self, rows: Tensor | slice) -> Tensor:
+        return self.a.flatten(0, 1)[rows]
+
+    def weighted(self, factor_RB: Tensor) -> Tensor:
+        return torch.bmm(factor_RB[:, None], self.a)[:, 0]
+
+
+def joined(terms: Sequence[Term]) -> list[Term]:
+    """The same terms, products of the same sizes in one: time steps that use the same weight, say."""
+    alike: dict[tuple[int, int, int], list[Product]] = {}
+    rest: list[Term] = []
+    for term in terms:
+        if isinstance(term, Product):
+            alike.setdefault((term.shape[0], *term.shape[2:]), []).append(term)
+        else:
+            rest.append(term)
+    for found in alike.values():
+        if len(found) > 1:
+            found = [Product(torch.cat([term.a for term in found], 3), torch.cat([term.g for term in found], 3))]
+        rest += found
+    return rest
+
+
+def norms(terms: Sequence[Term], places: int) -> Tensor:
+    """Norms (Q,) of the gradients by one parameter, the sums of these terms; Q = `places`."""
+    products = [term for term in terms if isinstance(term, Product | Convolution)]
+    if len(products) == len(terms) and len({(term.shape[0], *term.shape[2:]) for term in products}) == 1:
+        groups, _, inputs, outputs = products[0].shape
+        positions = sum(term.shape[1] for term in products)
+
+        def pairs(rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+            found = [term.pairs(rows) for term in products]
+            return (
+                found[0]
+                if len(found) == 1
+                else (torch.cat([a for a, _ in found], 2), torch.cat([g for _, g in found], 2))
+            )
+
+        if positions == 1:
+            return _in_parts(lambda rows: _rank_one(*pairs(rows)), places, groups * (inputs + outputs))
+        each = groups * positions * (inputs + outputs)
+        if 2 * positions**2 >= inputs * outputs:
+            return _in_parts(lambda rows: _formed(*pairs(rows)), places, each + groups * inputs * outputs)
+        return _gram_norms(pairs, places, each, groups * positions**2, groups * inputs * outputs)
+    lookups = [term for term in terms if isinstance(term, Lookup)]
+    if len(lookups) == len(terms):
+
+        def merged(rows: Tensor | slice) -> Tensor:
+            found = [term.pairs(rows) for term in lookups]
+            return _merged(torch.cat([a for a, _ in found], 1), torch.cat([g for _, g in found], 1))
+
+        positions = sum(term.a.shape[2] for term in lookups)
+        return _in_parts(merged, places, positions * (positions + lookups[0].g.shape[-1]))
+
+    def whole(rows: Tensor | slice) -> Tensor:
+        return _norm(sum((term.gradients(rows) for term in terms[1:]), start=terms[0].gradients(rows)))
+
+    return _in_parts(whole, places, sum(term.elements for term in terms))
+
+
+def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int) -> Tensor:
+    """The function of all examples, some at a time, so that about `_ELEMENTS` numbers are formed at once."""
+    step = max(1, _ELEMENTS // max(1, elements))
+    return torch.cat([function(slice(start, start + step)) for start in range(0, places, step)])
+
+
+def _rank_one(a: Tensor, g: Tensor) -> Tensor:
+    """One position: the norm of each group's outer product."""
+    each = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)
+    return _norm(each)
+
+
+def _formed(a: Tensor, g: Tensor) -> Tensor:
+    return _norm(g.mT @ a)
+
+
+def _gram_norms(
+    pairs: Callable[[Tensor | slice], tuple[Tensor, Tensor]], places: int, each: int, square: int, formed: int
+) -> Tensor:
+    """The third line of the table, and the second for the examples where it cancels.
+
+    The error of the squared norm is about u S² with u = 2^-53. float64: at least S²/2^8 is kept, so at most 2^8 u of
+    the result is wrong, half of that in the norm. float32: at least S²/2^20, so 2^-33, below float32's 2^-24.
+    """
+    whole = pairs(slice(0, 1))[0].dtype
+    least = 2.0**-8 if whole == torch.float64 else 2.0**-20
+
+    def gram(rows: slice) -> Tensor:
+        a, g = (value.double() for value in pairs(rows))
+        square_Q = ((a @ a.mT) * (g @ g.mT)).sum((1, 2, 3))
+        size_QG = (torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)).sum(-1)
+        good = (square_Q >= least * size_QG.square().sum(1)) & square_Q.isfinite()
+        return torch.where(good, square_Q.clamp_min(0).sqrt(), -1.0)
+
+    norm_Q = _in_parts(gram, places, 2 * (each + square))
+    again = torch.nonzero(norm_Q < 0).flatten()
+    norm_Q = norm_Q.to(whole)
+    if len(again) > 0:
+        norm_Q[again] = _in_parts(lambda rows: _formed(*pairs(again[rows])), len(again), each + formed)
+    return norm_Q
+
+
+def _merged(numbers_QT: Tensor, g_QTD: Tensor) -> Tensor:
+    """Norms of embeddings' gradients: what meets in one row is added at the first place where the row is looked up."""
+    first_QT = (numbers_QT[:, :, None] == numbers_QT[:, None, :]).to(torch.uint8).argmax(2)
+    rows_QTD = torch.zeros_like(g_QTD).scatter_add(1, first_QT[:, :, None].expand_as(g_QTD), g_QTD)
+    return _norm(rows_QTD)
+
+
+def _gathered(numbers_QT: Tensor, g_QTD: Tensor, rows: int) -> Tensor:
+    """(Q, rows · D): g added up in the rows that were looked up."""
+    start = g_QTD.new_zeros(len(g_QTD), rows, g_QTD.shape[-1])
+    return start.scatter_add(1, numbers_QT[:, :, None].expand_as(g_QTD), g_QTD).flatten(1)
+
+
+def _scaled(value: Tensor, factor_RB: Tensor) -> Tensor:
+    return value * factor_RB.reshape(*factor_RB.shape, *[1] * (value.dim() - 2))
+
+
+def _norm(value: Tensor) -> Tensor:
+    """Of each example, over everything but the first axis."""
+    found: Tensor = torch.linalg.vector_norm(value.flatten(1), dim=1)
+    return found

@@ -1,0 +1,159 @@
+"""What the ghost engine sees of a model: every operator that takes a parameter, its input, and a tap on its output.
+
+A tap is a tensor of zeros that is added to the operator's output, so that the gradient by the tap is the gradient by
+the output. The model's own Python runs; only the operators that receive a parameter are looked at, so a layer is known
+by what it computes and not by its class. A reshaped parameter is followed. Any other operator on a parameter is refused
+with its layer's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from dpbench.errors import DpbenchError
+
+NUMERICS = 1
+
+Kind = Literal["linear", "product", "convolution", "embedding", "scale", "shift"]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of one parameter: which tap stands on the output, and which recorded input the parameter meets.
+
+    | kind | output | recorded input | `size` |
+    | --- | --- | --- | --- |
+    | linear | input · weightᵀ | (..., I) | (O, I) |
+    | product | input · weight | (G, T, I) | (G, I, O) |
+    | convolution | without padding | the padded input (N, C, *space) | (O, C/G, *kernel) |
+    | embedding | rows of the weight | whole numbers | (rows, width) |
+    | scale | input · weight | of the output's shape | any that broadcasts to it |
+    | shift | input + bias | none | likewise |
+
+    `size` is the parameter's shape as it is used: the same numbers in the same order as `parameter` has.
+    """
+
+    kind: Kind
+    parameter: str
+    size: tuple[int, ...]
+    tap: int
+    input: int = -1
+    groups: int = 1
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    padding_index: int | None = None
+
+
+class Watch(TorchFunctionMode):
+    """Runs the operators that take parameters, and keeps `uses`, their `inputs` and the shapes of the taps.
+
+    `operators` says what to do for each operator; `owners` names the layer of each parameter. Without `taps` nothing
+    is added to the outputs: that is how the shapes are found out.
+    """
+
+    def __init__(
+        self,
+        operators: Mapping[Any, Callable[..., Any]],
+        owners: Mapping[str, str],
+        named: Mapping[str, Tensor],
+        taps: Sequence[Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.operators = operators
+        self.owners = owners
+        self.names = {id(value): name for name, value in named.items()}
+        self.taps = taps
+        self.uses: list[Use] = []
+        self.inputs: list[Tensor] = []
+        self.tap_shapes: list[tuple[int, ...]] = []
+        self._reshaped: list[Tensor] = []  # kept, so that no other tensor gets the id of one of them
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        touched = [leaf for leaf in tree_leaves((args, dict(kwargs))) if id(leaf) in self.names]
+        if not touched:
+            return func(*args, **kwargs)
+        if func in self.operators:
+            return self.operators[func](self, *args, **kwargs)
+        result = func(*args, **kwargs)
+        if _reshapes(func, args) and result.numel() == touched[0].numel():
+            self._reshaped.append(result)
+            self.names[id(result)] = self.names[id(touched[0])]
+        elif any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            self.refuse(touched[0], f"used by the operator {getattr(func, '__name__', func)}, which is not known")
+        return result  # else a question about shape, type or device
+
+    def refuse(self, parameter: Tensor, why: str) -> NoReturn:
+        """Raise DpbenchError that names the parameter and its layer."""
+        name = self.names.get(id(parameter), "?")
+        raise DpbenchError(
+            f"clipping engine ghost: parameter {name!r} of {self.owners.get(name, 'the model')} is {why}; the engine"
+            " takes linear, convolution, embedding, LayerNorm, RMSNorm, GroupNorm and recurrent layers, products, sums"
+            " and matrix products: use the engine vmap or loop"
+        )
+
+    def is_parameter(self, value: Any) -> bool:
+        return id(value) in self.names
+
+    def only_input(self, *values: Tensor | None) -> None:
+        """Refuse a parameter that stands where an input is expected."""
+        for value in values:
+            if value is not None and self.is_parameter(value):
+                self.refuse(value, "used as an input")
+
+    def reserve(self, shape: Sequence[int]) -> tuple[Tensor | None, int]:
+        """The next tap, if there are any yet, and its number."""
+        number = len(self.tap_shapes)
+        self.tap_shapes.append(tuple(shape))
+        return (None if self.taps is None else self.taps[number]), number
+
+    def tapped(self, output: Tensor) -> tuple[Tensor, int]:
+        """The output with the next tap added, and the tap's number."""
+        tap, number = self.reserve(output.shape)
+        return (output if tap is None else output + tap), number
+
+    def record(self, kind: Kind, weight: Tensor | None, tap: int, value: Tensor, **more: Any) -> None:
+        """Note a use of a weight, if it is a parameter."""
+        if weight is not None and self.is_parameter(weight):
+            more = {"size": tuple(weight.shape), **more}
+            self.uses.append(Use(kind, self.names[id(weight)], tap=tap, input=len(self.inputs), **more))
+            self.inputs.append(value)
+
+    def record_bias(self, bias: Tensor | None, tap: int, after: int = 0) -> None:
+        """Note the use of a bias that `after` axes of the output follow, if it is a parameter."""
+        if bias is not None and self.is_parameter(bias):
+            self.uses.append(Use("shift", self.names[id(bias)], (*bias.shape, *[1] * after), tap))
+
+    def linear(self, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        self.only_input(value)
+        if weight.dim() != 2:
+            self.refuse(weight, "a weight without an output axis")
+        output, tap = self.tapped(F.linear(value, weight, bias))
+        self.record("linear", weight, tap, value)
+        self.record_bias(bias, tap)
+        return output
+
+
+_RESHAPES = {
+    *(getattr(torch, name) for name in ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")),
+    *(getattr(Tensor, name) for name in ("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze")),
+}
+
+
+def _reshapes(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the operator keeps the parameter's numbers in their order, if it keeps all of them."""
+    if func is not Tensor.__getitem__:
+        return func in _RESHAPES
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return all(part is None or part is Ellipsis or isinstance(part, slice) for part in index)

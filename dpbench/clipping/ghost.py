@@ -1,0 +1,157 @@
+"""Clipped sums without per-example gradients (the Outer engine of `004_*`): norms from inputs and output gradients.
+
+One forward and one backward pass give the input of every layer and the gradient by its output; the norms are computed
+from these (`_ghost_terms`), and the clipped sum is the sum of the same products with the clip factors put in, so no
+second backward pass is needed. It is exact, recurrent layers included: they are written out in time
+(`_ghost_recurrent`), and the backward pass through time is one for the whole batch.
+
+Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about what a plain training step
+needs, two copies of each layer's input and output gradient, and no R · B · P gradients. Shared parameters are exact:
+the uses are added before a norm is taken. A parameter that is not used has the gradient zero. What the engine does not
+know it refuses by name (`refuse`): any other operator that takes a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.func import functional_call, grad
+from torch.func import vmap as over
+
+from dpbench.clipping._base import Clipped, Examples, clip_factor
+from dpbench.clipping._ghost_operators import OPERATORS
+from dpbench.clipping._ghost_recurrent import RECURRENT
+from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, joined, norms
+from dpbench.clipping._ghost_watch import Use, Watch
+from dpbench.functional import Network
+
+NUMERICS = 1
+
+_KNOWN = {**OPERATORS, **RECURRENT}
+
+
+def refuse(module: nn.Module, example: Tensor) -> None:
+    """Raise DpbenchError that names the first layer which the engine cannot take; `example` has no batch axis.
+
+    >>> refuse(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)), torch.zeros(4))
+    """
+    named = dict(module.named_parameters())
+    _probe(module, named, lambda leaves: functional_call(module, leaves, (example[None],)))
+
+
+def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+    """The clipped sum of each run's batch, `chunk` places of the batch at a time.
+
+    Raises DpbenchError for what `refuse` names.
+    """
+    named = net.split(theta_RP)
+    one = {name: value[0] for name, value in named.items()}
+    seen = _probe(
+        net.module, one, lambda leaves: net.example_loss(leaves, examples.inputs[0, 0], examples.targets[0, 0])
+    )
+    total = {name: torch.zeros_like(value) for name, value in named.items()}
+    all_norms, losses = [], []
+    for start in range(0, examples.mask_RB.shape[1], chunk):
+        part = examples.part(start, start + chunk)
+        inputs, gradients, loss_RB = _recorded(net, named, part, seen)
+        inputs, gradients = ([_filled(value, part.mask_RB) for value in values] for values in (inputs, gradients))
+        terms = _terms(seen.uses, inputs, gradients)
+        places = part.mask_RB.numel()
+        each_PQ = [norms(pieces, places) for pieces in terms.values()]
+        flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else theta_RP.new_zeros(places)
+        norm_RB = flat_Q.reshape(part.mask_RB.shape)
+        factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB)
+        for name, pieces in terms.items():
+            for piece in pieces:
+                total[name] += piece.weighted(factor_RB).reshape(total[name].shape)
+        all_norms.append(norm_RB)
+        losses.append(_filled(loss_RB, part.mask_RB))
+    return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
+
+
+def _owners(module: nn.Module) -> dict[str, str]:
+    """The layer of each parameter, for messages."""
+    found = {}
+    for name, _ in module.named_parameters():
+        layer = name.rpartition(".")[0]
+        found[name] = f"layer {layer or 'top'!r} ({type(module.get_submodule(layer)).__name__})"
+    return found
+
+
+def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[str, Tensor]], Tensor]) -> Watch:
+    """What a call on one example does with the parameters. Raises DpbenchError for what is not known.
+
+    The backward pass of an `autograd.Function` does not use taps; the graph shows which parameters it is given.
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in named.items()}
+    watch = Watch(_KNOWN, _owners(module), leaves, None)
+    with torch.enable_grad(), watch:
+        output = call(leaves)
+    nodes, done = [output.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if isinstance(node, FunctionCtx) and variable is not None and watch.is_parameter(variable):
+                watch.refuse(variable, f"used by {type(node).__name__.removesuffix('Backward')}, an autograd.Function")
+            nodes.append(following)
+    return watch
+
+
+def _recorded(
+    net: Network, named: Mapping[str, Tensor], part: Examples, seen: Watch
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
+    """Of each use the input (R, B, ...); of each tap the gradient (R, B, ...); the losses (R, B)."""
+
+    def loss(taps: Sequence[Tensor], one: dict[str, Tensor], example: Tensor, target: Tensor) -> Any:
+        with Watch(_KNOWN, seen.owners, one, taps) as watch:
+            value = net.example_loss(one, example, target)
+        return value, (tuple(watch.inputs), value)
+
+    zero = next(iter(named.values())).new_zeros(())
+    taps = tuple(zero.expand(shape) for shape in seen.tap_shapes)
+    of_one = partial(grad(loss, has_aux=True), taps)
+    gradients, (inputs, loss_RB) = over(over(of_one, in_dims=(None, 0, 0)))(named, part.inputs, part.targets)
+    return inputs, gradients, loss_RB
+
+
+def _filled(value: Tensor, mask_RB: Tensor) -> Tensor:
+    """Zero at empty places, whatever stands there."""
+    mask = mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2))
+    return torch.where(mask, value, torch.zeros((), dtype=value.dtype, device=value.device))
+
+
+def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, list[Term]]:
+    """The terms of each parameter that is used."""
+    terms: dict[str, list[Term]] = {}
+    for use in uses:
+        g = gradients[use.tap]
+        a = inputs[use.input] if use.input >= 0 else g
+        terms.setdefault(use.parameter, []).append(_term(use, a, g))
+    return {name: joined(pieces) for name, pieces in terms.items()}
+
+
+def _term(use: Use, a: Tensor, g: Tensor) -> Term:
+    """What one use adds, from its input and the gradient by its output (see `Use` for their shapes)."""
+    runs, places = g.shape[:2]
+    if use.kind == "linear":
+        return Product(*(value.reshape(runs, places, 1, -1, value.shape[-1]) for value in (a, g)))
+    if use.kind == "product":  # the parameter is (G, I, O): a and g change places
+        return Product(g, a)
+    if use.kind == "convolution":
+        return Convolution(a, g, use.size, use.stride, use.dilation, use.groups)
+    if use.kind == "embedding":
+        kept = a != (-1 if use.padding_index is None else use.padding_index)
+        g = torch.where(kept[..., None], g, torch.zeros_like(g))
+        return Lookup(a.reshape(runs, places, -1), g.reshape(runs, places, -1, g.shape[-1]), use.size[0])
+    each = a * g if use.kind == "scale" else g
+    size = (*[1] * (each.dim() - 2 - len(use.size)), *use.size)
+    return Elementwise(each.sum_to_size(runs, places, *size).reshape(runs, places, -1))

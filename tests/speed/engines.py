@@ -1,0 +1,64 @@
+"""Clipping engines side by side: seconds and peak memory of one clipped sum of one run, for three kinds of layers."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import torch
+
+from . import imported, names
+
+timer = time.process_time  # on one thread: what else the machine does counts less
+repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds after which to stop
+
+# model, its parameters, the shape of an example, classes, examples
+WORK: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int, int]] = {
+    "wide": ("mlp", {"hidden": (256,)}, (1, 28, 28), 10, 64),
+    "convolutions": ("tfp_cnn", {}, (1, 28, 28), 10, 32),
+    "recurrent": ("imdb_lstm", {"words": 1000, "embedding": 32, "hidden": 32}, (40,), 2, 16),
+}
+
+
+@cache
+def problem(work: str) -> tuple[Any, ...]:
+    """What an engine takes: the network, one run's parameters, the examples, the clip norm, all in one chunk."""
+    torch.set_num_threads(1)
+    model, parameters, shape, classes, places = WORK[work]
+    functional, base = imported("functional"), imported("clipping._base")
+    factory = imported(f"models.{model}").model
+
+    def build() -> Any:
+        return factory(shape, classes, **parameters)
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(1, places, *shape, generator=generator)
+    inputs = (1000 * inputs).floor() if work == "recurrent" else inputs
+    targets = torch.randint(classes, (1, places), generator=generator)
+    examples = base.Examples(inputs, targets, torch.ones(1, places, dtype=torch.bool))
+    theta_RP = functional.initial_parameters(build, 0)[None]
+    return functional.network(build()), theta_RP, examples, torch.ones(1, dtype=torch.float64), places
+
+
+class Engines:
+    """Each engine on each kind of model; the whole batch in one chunk."""
+
+    params = (names("clipping"), tuple(WORK))
+    param_names = ("engine", "model")
+
+    def setup(self, engine: str, model: str) -> None:
+        self.engine = imported(f"clipping.{engine}").clipping
+        problem(model)
+
+    def time_sum(self, engine: str, model: str) -> None:
+        del engine
+        self.engine(*problem(model))
+
+    def track_peak_bytes(self, engine: str, model: str) -> int:
+        """The most that torch's allocator held at once, above what was there before. Hardly any noise."""
+        del engine
+        found: int = imported("clipping._measure").cost(self.engine, *problem(model), calls=1).peak_bytes
+        return found
+
+    track_peak_bytes.unit = "bytes"  # type: ignore[attr-defined]
