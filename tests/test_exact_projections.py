@@ -137,7 +137,9 @@ def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch
     else:
         path = Release._path
         monkeypatch.setattr(
-            Release, "_path", lambda self, box: replace(path(self, box), outer=path(self, box).outer[:2])
+            Release,
+            "_path",
+            lambda self, box, **given: replace(path(self, box, **given), outer=path(self, box, **given).outer[:2]),
         )
     assert certified_failures()
 
@@ -181,6 +183,30 @@ def test_one_release_is_its_definition_integrated(r: int, direction: str) -> Non
         found = next(way for way in ways if way.direction == direction).delta(epsilon)
         assert found.value == pytest.approx(truth, rel=1e-9)
         assert abs(found.value - truth) <= found.error + 1e-11 * truth
+
+
+@pytest.mark.parametrize("sigma", [0.2, 3.0, 30.0])
+def test_one_release_is_told_for_every_number_of_projections(sigma: float) -> None:
+    """With 19 to 28 projections it was not a number: K of an argument beyond 2^30."""
+    for r in (*range(1, 41), 100, 1000):
+        delta = accountant.curve(times(RandomSensitivityGaussian(1.0, sigma, r), 1)).delta(0.0)
+        assert 0 < delta.value < 1
+
+
+def test_more_projections_are_more_private_where_the_noise_is_large_and_not_where_it_is_small() -> None:
+    """One release, q = 1, ε = 0: δ = E[h(G)], G = χ²_r/r, h(g) = 2Φ(u/√g) − 1, u = 1/(2σ).
+
+    G with r is a mean-preserving spread of G with r + 1 (means of ever more draws are a reverse martingale), so that δ
+    falls in r where h is convex, g >= u²/3, and rises where it is concave. That of infinitely many is below all others
+    where u² <= 3 and the tangent at g = 1 lies below h, h(1) + u φ(u) <= 1; so for σ = 1, and not for σ = 0.2.
+    """
+    limit = accountant.curve(times(Gaussian(1.0), 1)).delta(0.0).value
+    found = [
+        accountant.curve(times(RandomSensitivityGaussian(1.0, 1.0, r), 1)).delta(0.0).value for r in (1, 3, 20, 300)
+    ]
+    assert all(value > limit for value in found)
+    small = [accountant.curve(times(RandomSensitivityGaussian(1.0, 0.2, r), 1)).delta(0.0).value for r in (1, 5, 100)]
+    assert small[0] < small[1] < small[2] < accountant.curve(times(Gaussian(0.2), 1)).delta(0.0).value
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0])
@@ -314,6 +340,80 @@ def test_what_reveals_nothing_costs_nothing_beside_other_releases() -> None:
     assert accountant.curve(Composition(silent)).epsilon(1e-5).value == 0
     beside = accountant.curve(Composition((*silent, (TRAINING, 100)))).epsilon(1e-5).value
     assert beside == accountant.curve(times(TRAINING, 100)).epsilon(1e-5).value
+
+
+@pytest.mark.parametrize("count", [2, 58])
+def test_delta_far_below_every_double_that_matters_is_bounded(count: int) -> None:
+    """It was [0, 1] here, and an ArithmeticError."""
+    answer = accountant.curve(times(RandomSensitivityGaussian(0.0059, 5.1, 100), count)).delta(0.5)
+    assert answer.lower == 0
+    assert answer.upper is not None
+    assert 0 < answer.upper < 1e-30
+    assert answer.reason is None
+
+
+@pytest.mark.parametrize(
+    ("event", "count", "epsilon"),
+    [
+        (RandomSensitivityGaussian(0.1, 3.0, 2), 20, 1.0),
+        (RandomSensitivityGaussian(0.05, 2.0, 30), 200, 4.0),
+        (RandomSensitivityGaussian(1.0, 5.0, 30), 10, 6.0),
+        (RandomSensitivityGaussian(0.0059, 5.1, 100), 58, 0.07),
+        (RandomSensitivityGaussian(0.01, 1.3, 1000), 500, 2.0),
+    ],
+)
+def test_the_bound_lies_above_delta(event: RandomSensitivityGaussian, count: int, epsilon: float) -> None:
+    ways = heavy_directions(((event, count),))
+    assert ways is not None
+    for way in ways:
+        value = way.delta(epsilon)
+        assert math.exp(way.bound(epsilon)) >= value.value - value.error
+        if value.value > 0:  # and it is of use
+            assert way.bound(epsilon) < 0.25 * math.log(value.value)
+
+
+@pytest.mark.parametrize(("count", "delta"), [(2, 1e-18), (58, 1e-10), (58, 1e-25)])
+def test_epsilon_at_a_tiny_delta_is_bracketed(count: int, delta: float) -> None:
+    """By the bound from above, by one release alone from below, where the path cannot tell."""
+    curve = accountant.curve(times(RandomSensitivityGaussian(0.0059, 5.1, 100), count))
+    answer = curve.epsilon(delta)
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert 0.01 < answer.lower <= answer.value <= answer.upper < 0.25
+    assert isinstance(curve, ExactCurve)
+    one = accountant.curve(times(RandomSensitivityGaussian(0.0059, 5.1, 100), 1)).epsilon(delta).value
+    assert answer.value > one
+    assert curve.delta(answer.upper).value <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "r", "count", "delta"),
+    [
+        # a path that went on along the edge for thousands of units took minutes
+        (0.0020106, 8.52, 4, 318, 8.3e-5),
+        (0.0017497, 10.98, 31, 7, 8.7e-7),
+        (0.0003048, 5.609, 60, 448, 1.4e-10),
+    ],
+)
+def test_the_work_is_bounded(rate: float, sigma: float, r: int, count: int, delta: float) -> None:
+    (way, _) = heavy_directions(((RandomSensitivityGaussian(rate, sigma, r), count),)) or (None, None)
+    assert way is not None
+    found = way.epsilon(math.log(delta))
+    assert way._spent < 3e7
+    there = way.delta(found.value)
+    assert there.value == pytest.approx(delta, rel=1e-8, abs=1e-12)
+
+
+def test_large_moments_beside_a_sampled_gaussian_do_not_mislead_the_path() -> None:
+    """log M above 650 was cut off on the ladder, and the path began at 1e-30."""
+    parts = (
+        (RandomSensitivityGaussian(0.002414545314353763, 10.173307415819226, 100000), 87),
+        (SampledGaussian(0.2671340448848329, 2.088317130844371), 79),
+    )
+    limit = tuple((SampledGaussian(event.sampling_rate, event.noise_multiplier), count) for event, count in parts)
+    answer = accountant.curve(Composition(parts)).epsilon(1.2e-6)
+    assert answer.reason is None
+    assert answer.value == pytest.approx(accountant.curve(Composition(limit)).epsilon(1.2e-6).value, rel=1e-6)
 
 
 @pytest.mark.parametrize(

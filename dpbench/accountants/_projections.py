@@ -40,22 +40,30 @@ from numpy.typing import NDArray
 from dpbench.accountants._direction import Value
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 from dpbench.accountants._projections_density import Law
+from dpbench.accountants._projections_ladder import Ladder, climb
 from dpbench.accountants._projections_moment import GAUSS, POINTS, Box, Release, Whole, panel_nodes, roughness
+from dpbench.accountants._projections_single import log_single
 from dpbench.events import ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 
 TILT = 0.2  # tangent
+_UNITS, _GROWTH = 24, 0.08  # blocks of the edge are units long up to here, and longer beyond
 _TARGET = 1e-13  # what one panel may miss, relative to δ
 _ENDS = 37.0  # e^−37 is below 1e-16
 _ROUNDS = 24
 _SERVES = 3e-11  # relative error of δ up to which a path made for another ε serves
 _STEPS = 60
+_BUILT = 50.0  # a contour costs as much as so many nodes
+_NOTHING = 1e-31  # δ below this is told by its bound
+_MOST_LOSS = 1e20
 _UNTOLD = 0.01  # relative error of δ from which on ε is not told
-_CHUNK = 10
 _MOST_PANELS = 4000
-_LOST = 5.0  # log of what rounding may grow by
+_LOST = 9.0  # log of what rounding may grow by
+_LOSSES = (_LOST, 13.0, 4.0)  # tried until one does well
+_WHOLE_LOSSES = (4.0, _LOST, 13.0)  # where nothing is sampled, and long edges cost little
+_WELL = 1e-10  # relative error of ε
 _SHORT = 2.0  # an edge up to here is not dearer than a ray
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
-_RUNGS = np.exp(np.arange(math.log(1e-30), math.log(2e4), 0.2))
+_WORK = 1.2e7  # nodes of paths times nodes of contours: about half a second
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,8 @@ class HeavyDirection:
     parts: tuple[tuple[Release | Whole, int], ...]
     squared_mu: float
     direction: str
-    _rungs: list[tuple[Floats, Floats, Floats]] = field(default_factory=list, repr=False)
+    _ladders: list[Ladder] = field(default_factory=list, repr=False)
+    _spent: float = field(default=0.0, repr=False)
 
     # ---- the transform ----
 
@@ -147,65 +156,54 @@ class HeavyDirection:
         for box, there in _boxes(w, 1 + start if remove else -start, leans):
             for part, count in self.parts:
                 if isinstance(part, Release):
+                    self._spend(part.cost(box) * (float(np.count_nonzero(there)) + _BUILT))
                     value, wrong = part.log_moment(w[there], above[there], box)
                     total[there] += count * value
                     error[there] += count * wrong
         total = total if remove else np.conj(total)
         for part, count in self.parts:
             if isinstance(part, Whole):  # symmetric: the same M in both directions
+                self._spend(500.0 * len(z))
                 value, wrong = part.log_moment(1 + z, z)
                 total, error = total + count * value, error + count * wrong
         return total, error
 
-    def ladder(self) -> tuple[Floats, Floats, Floats]:
-        """Real points x, log |M| there without the tail, and the angle of M on the edge; a few digits of each."""
-        if not self._rungs:
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._rungs.append(self._climb())
-        return self._rungs[0]
+    def _losses(self) -> tuple[float, ...]:
+        return _LOSSES if any(isinstance(part, Release) for part, _ in self.parts) else _WHOLE_LOSSES
 
-    def _climb(self) -> tuple[Floats, Floats, Floats]:
-        found: list[tuple[Floats, Floats, Floats]] = []
-        for first in range(0, len(_RUNGS), _CHUNK):
-            x = _RUNGS[first : first + _CHUNK]
-            w, above = (1 + x, x) if self.direction == "remove" else (-x, -1 - x)
-            log_moment, angle = self.squared_mu / 2 * w * above, np.zeros_like(x)
-            for part, count in self.parts:
-                whole = isinstance(part, Whole)
-                value, turned = part.real_line(1 + x, x) if whole else part.real_line(w, above)
-                log_moment, angle = log_moment + count * value, angle + count * turned
-            found.append((x, log_moment, angle))
-            if not log_moment[-1] < 1e5 or angle[-1] > 3:
-                break
-        x, log_moment, angle = (np.concatenate([piece[k] for piece in found]) for k in range(3))
-        good = np.flatnonzero(~(log_moment < 1e5))
-        end = int(good[0]) if len(good) else len(x)
-        return x[:end], log_moment[:end], np.maximum.accumulate(angle[:end])
+    def _spend(self, work: float) -> None:
+        self._spent += work
+        if self._spent > _WORK:
+            raise ArithmeticError("the path takes too many nodes")
+
+    def ladder(self) -> Ladder:
+        """M on the real line, to a few digits."""
+        if not self._ladders:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._ladders.append(climb(self.parts, self.squared_mu, self.direction == "remove"))
+        return self._ladders[0]
 
     def bound(self, epsilon: float) -> float:
-        """The logarithm of a bound of δ(ε): Chernoff's for add; −∞ beyond the largest loss."""
-        if epsilon >= self.largest_loss:
-            return -math.inf
-        if self.cut:
-            return 0.0
-        x, log_moment, _ = self.ladder()
-        bound = log_moment - x * epsilon + x * np.log(x) - (1 + x) * np.log1p(x)
-        return float(bound.min()) + 1e-3  # the ladder has a few digits
+        """The logarithm of an upper bound of δ(ε); −∞ beyond the largest loss."""
+        return -math.inf if epsilon >= self.largest_loss else self.ladder().bound(epsilon)
 
     # ---- the path ----
 
-    def start(self, epsilon: float) -> tuple[float, float, float, bool]:
+    def start(self, epsilon: float, lost: float = _LOST) -> tuple[float, float, float, bool]:
         """Where the path leaves the real line, log of the integrand's size there, log δ(ε) to a digit, and whether
-        the path ends there."""
-        x, log_moment, angle = self.ladder()
+        the path ends there. Rounding grows by e^lost at most."""
+        ladder = self.ladder()
+        x, log_moment = ladder.x, ladder.log_moment
         line = log_moment - x * epsilon - np.log(x) - np.log1p(x)
+        angle = ladder.angle(int(np.argmin(line)))
         allowed = np.flatnonzero(angle > 1.0)
         count = max(int(allowed[0]) if len(allowed) else len(x), 3)
+        angle = np.concatenate([angle, np.full(3, math.pi)])
         best = int(np.argmin(line[:count]))
         tail = line[: best + 1] + np.log(x[: best + 1]) + np.log(np.maximum(np.sin(angle[: best + 1]), 1e-320))
-        edge = float(np.logaddexp.reduce(tail)) + math.log(0.2 / math.pi)
-        first = min(max(best, 1), count - 2) if count > 2 else best
-        curve = _second_difference(np.log(x), line, first)
+        steps = np.gradient(np.log(x))
+        edge = float(np.logaddexp.reduce(tail + np.log(steps[: best + 1] / math.pi)))
+        curve = _second_difference(np.log(x), line, min(max(best, 1), count - 2))
         place = float(x[best])
         bulk = float(line[best]) + math.log(place) - 0.5 * math.log(2 * math.pi * max(curve, 0.5))
         log_delta = float(np.logaddexp(edge, bulk))
@@ -214,13 +212,13 @@ class HeavyDirection:
             return float(x[ended[0]]), float(line[ended[0]]), min(log_delta, 0.0), True
         width = place / math.sqrt(max(curve, 0.5))
         if self.cut:  # nearer to 0 the edge costs less, and rounding a little more
-            early = np.flatnonzero(line[: best + 1] + np.log(x[: best + 1]) < min(log_delta + _LOST, -1.0))
+            early = np.flatnonzero(line[: best + 1] + np.log(x[: best + 1]) < min(log_delta + lost, -1.0))
             place = min(float(x[early[0]]), place) if len(early) else place
         return place, width, min(log_delta, 0.0), False
 
-    def path(self, epsilon: float) -> Path:
-        """Nodes for δ near ε."""
-        place, width, log_delta, ended = self.start(epsilon)
+    def path(self, epsilon: float, lost: float = _LOST) -> Path:
+        """Nodes for δ near ε. Raises ArithmeticError where these take too many."""
+        place, width, log_delta, ended = self.start(epsilon, lost)
         scale = math.exp(max(log_delta, -700.0))
         pieces = []
         if self.cut:
@@ -236,9 +234,10 @@ class HeavyDirection:
         return Path(tuple(pieces))
 
     def _edge(self, end: float, epsilon: float, scale: float) -> Nodes | None:
-        x, log_moment, angle = self.ladder()
-        inside = np.flatnonzero(x <= end)
-        x, log_moment, angle = x[inside], log_moment[inside], angle[inside]
+        ladder = self.ladder()
+        inside = np.flatnonzero(ladder.x <= end)
+        x, log_moment = ladder.x[inside], ladder.log_moment[inside]
+        angle = ladder.angle(len(inside) - 1) if len(inside) else x
         with np.errstate(divide="ignore"):
             mass = log_moment - x * epsilon - np.log1p(x) + np.log(np.sin(np.minimum(angle, 1.5)))
         if not len(x) or mass.max() < math.log(scale) - _ENDS:
@@ -246,11 +245,10 @@ class HeavyDirection:
         first = x[max(int(np.flatnonzero(mass > mass.max() - _ENDS)[0]) - 1, 0)]
         # x = end · t²: powers of √x, which the tail has, are powers of t
         low = math.sqrt(first / end)
-        marks = {
-            low,
-            1.0,
-            *(math.sqrt(k / 2 / end) for k in range(1, int(2 * end) + 1) if low < math.sqrt(k / 2 / end) < 1),
-        }
+        places = [k / 2 for k in range(1, 2 * _UNITS)]
+        while places[-1] < end:
+            places.append(places[-1] * math.exp(_GROWTH))
+        marks = {low, 1.0, *(share for share in (math.sqrt(place / end) for place in places) if low < share < 1)}
         t = 0.5
         while t > low:
             marks.add(t)
@@ -271,6 +269,8 @@ class HeavyDirection:
             return np.asarray(start + lengths.real * along), np.full_like(lengths, along)
 
         marks = [0.0, min(width, start)]
+        if not 0 < marks[1] < math.inf:
+            raise ArithmeticError("the path does not see the bulk of the loss")
         while True:
             probe = marks[-1] * np.array([0.6, 0.75, 0.9, 1.0])
             z, _ = at(np.asarray(probe + 0j))
@@ -336,17 +336,37 @@ class HeavyDirection:
             return self._deltas(epsilons)
 
     def _deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        found, path = [], None
+        found: list[Value] = []
+        path: Path | None = None
         for epsilon in epsilons:
             if epsilon >= self.largest_loss:
                 found.append(Value(0.0, 0.0))
                 continue
             value, _, error = path(epsilon) if path is not None else (0.0, 0.0, 1.0)
+            most = math.exp(self.bound(epsilon))
             if not error < max(_SERVES * value, 1e-300):
-                path = self.path(epsilon)
-                value, _, error = path(epsilon)
-            found.append(_checked(max(value, 0.0), error))
+                path, value, error = self._alone(epsilon, most)
+            # nothing is known but the bound
+            found.append(_checked(max(value, 0.0), error) if error < most else Value(0.0, max(most, math.ulp(0.0))))
         return found
+
+    def _alone(self, epsilon: float, most: float) -> tuple[Path | None, float, float]:
+        """A path for this ε, δ there and its error, which is no better than `most` where no path tells."""
+        if most < _NOTHING:
+            return None, 0.0, most
+        best: tuple[Path | None, float, float] = None, 0.0, most
+        for lost in self._losses():  # nearer to 0 the path costs less, and loses more to rounding
+            self._spent = 0.0
+            try:
+                path = self.path(epsilon, lost)
+            except ArithmeticError:  # too many nodes
+                continue
+            value, _, error = path(epsilon)
+            if error < best[2]:
+                best = path, value, error
+            if error <= _SERVES * value:
+                break
+        return best
 
     def bounds(self, epsilons: Sequence[float]) -> list[float]:
         """`bound` at every ε."""
@@ -371,13 +391,26 @@ class HeavyDirection:
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._epsilon(log_delta)
+            if self.largest_loss <= 0:
+                return Value(0.0, 0.0)
+            certain = [0.0, self.largest_loss]
+            best: Value | None = None
+            for first, lost in zip((True, False, False), self._losses(), strict=True):
+                try:
+                    found = self._root(
+                        log_delta, lost, certain, self.guess(log_delta) if first else self._hit(log_delta)
+                    )
+                except ArithmeticError:  # too many nodes, or too much rounding
+                    continue
+                if best is None or found.error < best.error:
+                    best = found
+                if best.error <= _WELL * best.value:
+                    break
+            return self._bracket(log_delta, certain) if best is None else best
 
-    def _epsilon(self, log_delta: float) -> Value:
+    def _root(self, log_delta: float, lost: float, certain: list[float], epsilon: float) -> Value:
+        """The root by Newton's method from `epsilon` on; `certain` is told between which two ε it lies for sure."""
         ceiling, target = self.largest_loss, math.exp(log_delta)
-        if ceiling <= 0:
-            return Value(0.0, 0.0)
-        epsilon = self.guess(log_delta)
         value = slope = error = math.nan
         path: Path | None = None
         touched, last = False, max(epsilon, 1e-300)
@@ -387,16 +420,20 @@ class HeavyDirection:
             if path is not None:
                 value, slope, error = path(epsilon)
             if path is None or not error < max(_SERVES, 2 * usual) * value:
-                path = self.path(epsilon)
+                path = self.path(epsilon, lost)
                 value, slope, error = path(epsilon)
                 usual = error / value if value > error else 0.0
+            if value - error > target:
+                certain[0] = max(certain[0], epsilon)
+            elif value + error < target:
+                certain[1] = min(certain[1], epsilon)
             if epsilon == 0 and value <= target:
                 return Value(0.0, max(0.0, (value + error - target) / abs(slope)) if slope else 0.0)
-            if not slope < 0 or value <= error:
-                epsilon = epsilon / 2 if epsilon else last / 8
-                continue
-            if not math.isfinite(value):
+            if not (math.isfinite(value) and math.isfinite(error)):
                 break
+            if not slope < 0 or value <= error:
+                epsilon = (epsilon + certain[0]) / 2 if certain[0] < epsilon else last / 8
+                continue
             change = (math.log(value) - log_delta) * value / slope
             moved = max(epsilon - change, epsilon / 8)
             last = epsilon or last
@@ -411,6 +448,48 @@ class HeavyDirection:
             raise ArithmeticError(f"log delta = {log_delta:.6g} is below what this path can tell from its rounding")
         wrong = (error + abs(value - target)) / abs(slope) + 4 * UNIT * epsilon
         return _checked(epsilon, wrong)
+
+    def _bracket(self, log_delta: float, certain: Sequence[float]) -> Value:
+        """The middle of where the root lies by the bound of δ and by what one release alone reveals."""
+        low, high = 0.0, 1e-3
+        while high < certain[1] and self.bound(high) > log_delta:
+            low, high = high, 2 * high
+            if high > _MOST_LOSS:
+                raise ArithmeticError(f"log delta = {log_delta:.6g}: neither a path nor a bound gives an epsilon")
+        high = min(high, certain[1])
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.bound(middle) > log_delta else (low, middle)
+        low, top = min(certain[0], high), high
+        if self._one(low) > log_delta:
+            for _ in range(40):
+                middle = (low + top) / 2
+                low, top = (middle, top) if self._one(middle) > log_delta else (low, middle)
+        return Value((low + high) / 2, (high - low) / 2)
+
+    def _hit(self, log_delta: float) -> float:
+        """ε with δ(ε) about e^log_delta where one release reaches ε, and the others reveal next to nothing."""
+        way = ("remove", "add").index(self.direction)
+        low, high = 0.0, 1e-3
+
+        def total(epsilon: float) -> float:
+            logs = [
+                math.log(n) + log_single(1.0 if isinstance(p, Whole) else p.rate, p.law, epsilon, way)
+                for p, n in self.parts
+            ]
+            return float(np.logaddexp.reduce(np.array(logs)))
+
+        while high < _MOST_LOSS and total(high) > log_delta:
+            low, high = high, 2 * high
+        for _ in range(10):
+            middle = (low + high) / 2
+            low, high = (middle, high) if total(middle) > log_delta else (low, middle)
+        return (low + high) / 2
+
+    def _one(self, epsilon: float) -> float:
+        """The logarithm of the largest δ of one release alone."""
+        way = ("remove", "add").index(self.direction)
+        return max(log_single(1.0 if isinstance(p, Whole) else p.rate, p.law, epsilon, way) for p, _ in self.parts)
 
 
 def _checked(value: float, error: float) -> Value:
@@ -428,7 +507,7 @@ def _miss(tail: Floats, whole: Floats, edge: bool) -> Floats:
 def _second_difference(places: Floats, values: Floats, index: int) -> float:
     if not 0 < index < len(values) - 1:
         return 1.0
-    step = float(places[1] - places[0])
+    step = float(places[index + 1] - places[index - 1]) / 2
     return float(values[index + 1] - 2 * values[index] + values[index - 1]) / step**2
 
 
@@ -437,9 +516,14 @@ def _boxes(w: Complex, start: float, leans: float) -> list[tuple[Box, NDArray[np
     found: list[tuple[Box, NDArray[np.bool_]]] = []
     flat = w.imag == 0
     if flat.any():
+        ahead = flat & (w.real > 0)
         nearest = np.maximum(np.round(w.real - 1), 0.0)
-        for k in np.unique(nearest[flat & (w.real > 0)]):
-            found.append((Box(max(k + 0.5, 1.0), k + 1.5, 0.0, 0.0), flat & (w.real > 0) & (nearest == k)))
+        for k in np.unique(nearest[ahead & (nearest < _UNITS)]):
+            found.append((Box(max(k + 0.5, 1.0), k + 1.5, 0.0, 0.0), ahead & (nearest == k)))
+        step = np.floor(np.log(np.maximum(w.real - 0.5, _UNITS) / _UNITS) / _GROWTH)
+        for k in np.unique(step[ahead & (nearest >= _UNITS)]):
+            low, high = (_UNITS * math.exp(_GROWTH * j) + 0.5 for j in (k, k + 1))
+            found.append((Box(low, high, 0.0, 0.0), ahead & (nearest >= _UNITS) & (step == k)))
     below = flat & (w.real <= 0)  # on the edge of other releases
     if below.any():
         found.append((Box(min(start, 0.0), 0.0, 0.0, 0.0), below))

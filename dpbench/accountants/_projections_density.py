@@ -170,6 +170,17 @@ class Law:
         result: Floats = np.where(wave == 0, 0.0, math.pi * np.exp(np.minimum(log_factor, 700.0)) * wave)
         return result
 
+    def log_edge_bound(self, w: Floats, above: Floats) -> Floats:
+        """The logarithm of a bound of |`edge`|, by |J(t)| <= 1 and |J(t)| <= (t/2)^order / Γ(order + 1)."""
+        if self.projections is None:
+            return np.full_like(w, -np.inf)
+        order = self.projections / 2
+        with np.errstate(divide="ignore"):
+            log_power = order * (np.log(w) + np.log(above) + math.log(self.projections / 4)) / 2
+            log_power -= order * math.log(self.sigma)
+        wave = np.minimum(log_power - math.lgamma(order + 1), 0.0)
+        return np.asarray(log_power - math.lgamma(order) + wave + math.log(math.pi))
+
 
 def _root(square: Complex) -> Complex:
     """The square root in the right half plane; below the cut where `square` is negative."""
@@ -182,7 +193,7 @@ def _log_scaled_bessel(order: float, argument: Complex) -> Complex:
     from scipy.special import kve
 
     result: Complex = np.log(kve(order, argument))
-    large = np.abs(argument) > 1e8 * (1 + order)  # where kve gives up; the next term is below 1e-17
+    large = np.abs(argument) > min(1e8 * (1 + order), 5e8)  # kve gives up at 2^30; the next term is below 1e-17
     if large.any():
         beyond = argument[large]
         result[large] = 0.5 * np.log(math.pi / (2 * beyond)) + (4 * order**2 - 1) / (8 * beyond)

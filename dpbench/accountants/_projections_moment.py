@@ -40,6 +40,10 @@ SMOOTH = 1e-9
 _NOTHING = 43.0  # e^−43 is below 1e-18
 _ROUNDS = 30
 _BLOCK = 1 << 17
+_MISSED, _LONG = 1e-13, 6000  # of H, and nodes: from here on a short contour is tried
+_QUICK, _UNITS = 40, 24  # from this r on, and beyond this Re z, no terms need be taken out
+_EXPONENTS = 256  # terms of the edge for a few digits
+_FAR = 2e3  # the end of the grids for a few digits
 _SERIES = 200  # more terms than any of the boxes takes
 
 
@@ -78,6 +82,7 @@ class Course:
     corners: tuple[complex, ...]
     outer: tuple[complex, ...] = ()
     taken: int = -1
+    cut: float = 0.0  # what it leaves out
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,21 @@ class Contour:
     body: int  # the nodes from here on lie on the upright
     beyond: complex  # −∫ p to the right of where the outer part begins
     left: float  # where R^w − 1 is integrated, in place of (1 + ρe^s)^w − 1: P(s < the first node); else −1
+
+
+@dataclass(frozen=True)
+class RealLine:
+    """At real w: log |H|, the same of the bulk of s alone, log P(s beyond the bulk), whether bulk and tail can be told
+    apart, and whether there is a tail that may tell; for releases without sampling the angle of H on the edge."""
+
+    w: Floats
+    above: Floats
+    log_moment: Floats
+    log_bulk: Floats
+    log_outside: Floats
+    good: NDArray[np.bool_]
+    tail: NDArray[np.bool_]
+    turned: Floats | None = None
 
 
 @dataclass
@@ -166,22 +186,27 @@ class Release:
 
     # ---- contours ----
 
+    def _grid(self, far: float) -> tuple[Floats, Floats]:
+        return _asinh_grid(self.law.sigma, -50.0 - max(0.0, self.log_odds), far)
+
     def _scan(self, w: float, far: float) -> tuple[Floats, Floats]:
-        scale = 0.25 / self.law.sigma
-        low = -50.0 - max(0.0, self.log_odds) - 14 / self.law.sigma
-        left, right = math.asinh(low / scale), math.asinh(max(far, 60.0 + 14 / self.law.sigma) / scale)
-        s = scale * np.sinh(np.linspace(left, right, 600))
+        s, _ = self._grid(far)
         return s, self.height(s, w)
 
     def contour(self, box: Box) -> Contour:
         """The contour that serves every w of a block."""
         if box not in self._known:
-            self._known[box] = self._refined(box, self._path(box))
+            found = self._refined(box, self._path(box))
+            if found.wrong > _MISSED or len(found.log_ratio) > _LONG:
+                short = self._refined(box, self._path(box, short=True))
+                found = short if short.wrong < max(found.wrong, _MISSED) else found
+            self._known[box] = found
             if len(self._known) > 64:
                 del self._known[next(iter(self._known))]
         return self._known[box]
 
-    def _path(self, box: Box) -> Course:
+    def _path(self, box: Box, short: bool = False) -> Course:
+        """The contour for a block; a short one ends where p R^w is least, and what it leaves out counts as missed."""
         r, sigma = self.law.projections, self.law.sigma
         beyond = box.high - 1
         pull = box.high / sigma**2 + abs(self.log_odds) + 20 / sigma
@@ -198,7 +223,10 @@ class Release:
         kept = np.flatnonzero(body > top - _NOTHING)
         first, last = max(int(kept[0]) - 1, 0), min(int(kept[-1]) + 1, end)
         upright = heavy and last == end and size[end] > top - _NOTHING
-        if upright and box.bottom < min(beyond / 5, 1.9):
+        cut = 20 * math.exp(min(float(size[end]), 700.0)) if short and upright else 0.0
+        upright = upright and not short
+        quick = r is not None and r >= _QUICK and beyond > _UNITS  # on the upright p falls fast
+        if upright and box.bottom < min(beyond / 5, 1.9) and not quick:
             far = max(float(s[end]), -self.log_odds) + 2 * _NOTHING + 10 / sigma
             return Course((complex(2 * float(s[first]) - 2.0), complex(far)), (), round(box.low + box.high) // 2 - 1)
         corners: tuple[complex, ...] = (complex(s[first]), complex(s[last]))
@@ -208,11 +236,11 @@ class Release:
         if not upright:
             high = box.bottom / sigma**2
             if high < 1.5 or corners[-1].real < clear + 1 or box.high <= 1:
-                return Course(corners)
+                return Course(corners, cut=cut)
             # beyond the zeros as high as a Gaussian's saddle
             turn = complex(clear, 1.5)
             corners = (*(corner for corner in corners[:-1] if corner.real < clear - 0.5), turn)
-            return Course(corners, (turn, complex(clear, high), complex(s[last], high)))
+            return Course(corners, (turn, complex(clear, high), complex(s[last], high)), cut=cut)
         turn = corners[-1]
         if turn.real < clear:
             turn = complex(clear, max(turn.imag, 1.5))
@@ -250,6 +278,7 @@ class Release:
         # for Re w < 0 the power is far above its limit (1−q)^w's distance to 1
         level = box.low < 0 and not course.outer and course.taken < 0
         body, wrong = self._halved(box, np.array(starts), np.array(ends), course.taken, False, level)
+        wrong += course.cut
         joined, beyond = body, 0j
         left = self._mass_left_of(course.corners[0].real) if level else -1.0
         if course.outer:
@@ -313,6 +342,11 @@ class Release:
 
     # ---- values ----
 
+    def cost(self, box: Box) -> float:
+        """The nodes of the contour of a block, and the terms that are taken out."""
+        found = self.contour(box)
+        return float(len(found.log_ratio)) * (1 + max(found.taken, 0) / 8)
+
     def log_moment(self, w: Complex, above: Complex, box: Box) -> tuple[Complex, Floats]:
         """log H(w) for w of a block in the upper half plane, edges included, and a bound of its absolute error.
 
@@ -355,49 +389,86 @@ class Release:
 
     def edge(self, w: Floats, above: Floats) -> Floats:
         """Im H(w + i0) for real w > 1; `above` is w − 1."""
-        total = np.zeros_like(w)
-        log_binomial = np.zeros_like(w)
-        for k in range(math.ceil(float(above.max()))):
+        logs, binomial = [], np.zeros_like(w)
+        order = (self.law.projections or 0) / 2
+        terms = range(math.ceil(float(above.max())))
+        for k in terms:
             there = above > k
             left = np.where(there, w - k, 2.0)
-            scale = log_binomial + left * math.log(self.rate) + k * self.log_rest
-            tail = self.law.edge(left, np.where(there, above - k, 1.0))
-            total += np.where(there, np.exp(np.minimum(scale, 700.0)) * tail, 0.0)
-            log_binomial = log_binomial + np.log(left) - math.log(k + 1)
-        return total
+            scale = binomial + left * math.log(self.rate) + k * self.log_rest
+            logs.append(np.where(there, scale, -np.inf))
+            binomial = binomial + np.log(left) - math.log(k + 1)
+        if not logs:
+            return np.zeros_like(w)
+        scale = np.array(logs)
+        left = np.maximum(w - np.arange(len(terms))[:, None], 1.0)
+        # |J(t)| is at most 1 and (t/2)^order/Γ(order+1), which is e^(0.31 order) too much where they meet
+        size = scale + self.law.log_edge_bound(left, np.maximum(above - np.arange(len(terms))[:, None], 0.0))
+        kept = size > size.max(axis=0) - 45 - 0.31 * order
+        index, column = np.nonzero(kept)
+        tail = self.law.edge(w[column] - index, above[column] - index)
+        found = np.zeros_like(scale)
+        found[index, column] = np.exp(np.minimum(scale[index, column], 700.0)) * tail
+        result: Floats = found.sum(axis=0)
+        return result
 
-    def real_line(self, w: Floats, above: Floats) -> tuple[Floats, Floats]:
-        """For real w, to a few digits: log |H| without the heavy tail, and the angle that this gives H on the edge."""
-        s, _ = self._scan(1.0, 2e3)
-        step = np.gradient(s)
+    def edge_about(self, w: Floats, above: Floats) -> Floats:
+        """`edge` to a few digits, and only the terms of the smaller exponents: those cost little for any w."""
+        from scipy.special import gammaln
+
+        k = np.ceil(above)[:, None] - np.arange(1.0, min(float(np.ceil(above.max(initial=1.0))), _EXPONENTS) + 1)
+        there = k >= 0
+        k = np.where(there, k, 0.0)
+        left = w[:, None] - k
+        binomial = gammaln(w[:, None] + 1) - gammaln(k + 1) - gammaln(left + 1)
+        scale = binomial + left * math.log(self.rate) + k * self.log_rest
+        terms = np.exp(np.minimum(scale, 700.0)) * self.law.edge(left, above[:, None] - k)
+        result: Floats = np.where(there, terms, 0.0).sum(axis=1)
+        return result
+
+    def real_line(self, w: Floats, above: Floats, cap: float = -math.inf) -> RealLine:
+        """For real w, to a few digits: log |H| without the heavy tail, or without more than e^cap of its mass."""
+        s, size_of_step = self._grid(_FAR)
         log_ratio = self.log_ratio(_complex(s)).real
         log_density = self.law.log_even(_complex(s)).real - s
         power = np.multiply.outer(w, log_ratio)
         size = power + log_density
         tail = np.zeros(len(w), dtype=np.bool_)
+        good = np.ones(len(w), dtype=np.bool_)
+        outside = np.full(len(w), -math.inf)
+        log_weight = log_density + np.log(size_of_step)
         if self.law.projections is not None:  # the bulk ends where p R^w is least
             place = np.arange(len(s))
             dips, dipped = _dips(s, size)
+            beyond = _mass_from(log_weight + log_ratio + self.log_rest)
+            dips = np.minimum(dips, int(np.argmax(beyond[1:] <= cap)) if cap > -math.inf else len(s) - 1)
             least = np.where(above > 0, dips, len(s) - 1)
             power = np.where(place <= least[:, None], power, 0.0)
             highest = np.where(place <= least[:, None], size, -np.inf).max(axis=1)
             tail = (above > 0) & (size[np.arange(len(w)), least] > highest - 200)
-        weight = np.exp(np.minimum(log_density + np.log(step), 0.0))
+            good = dipped | (above <= 0)
+            outside = np.where(above > 0, beyond[np.minimum(least + 1, len(s))], -math.inf)
+        weight = np.exp(np.minimum(log_weight, 0.0))
         missing = max(1 - float(weight.sum()), 0.0) if self.law.projections is not None else 0.0
         missing = missing if missing > 1e-13 else 0.0  # else it is rounding
-        above_limit = weight * np.expm1(np.minimum(power, 650.0))
-        result = w * self.log_rest + np.log1p(np.maximum(above_limit.sum(axis=1), -0.9))
-        whole = np.logaddexp.reduce(power + np.log(weight + 1e-320), axis=1)
+        above_limit = (weight * np.expm1(np.minimum(power, 650.0))).sum(axis=1)
+        whole = np.logaddexp.reduce(power + log_weight, axis=1)
         limit = w * self.log_rest
         with np.errstate(divide="ignore"):
-            result = np.where(w < 0, limit + np.logaddexp(whole, np.log(missing)), result)
-        angle = np.zeros_like(w)
+            result = np.where(w < 0, limit + np.logaddexp(whole, np.log(missing)), limit + whole)
+        result = np.where((w > 0) & (whole < 30), limit + np.log1p(np.maximum(above_limit, -0.9)), result)
+        return RealLine(w, above, result, result, outside, good, tail)
+
+    def angle(self, line: RealLine, there: slice) -> Floats:
+        """The angle of H on the edge at some of the points of `line`, to a few digits."""
+        tail = line.tail[there]
+        found = np.zeros(len(tail))
         if tail.any():
+            share = np.abs(self.edge_about(line.w[there][tail], line.above[there][tail]))
             with np.errstate(over="ignore"):
-                angle[tail] = np.arctan(np.abs(self.edge(w[tail], above[tail])) * np.exp(-result[tail]))
-        if self.law.projections is not None:  # no dip: bulk and tail cannot be told apart
-            angle = np.where(dipped | (above <= 0), angle, math.pi)
-        return result, angle
+                turned = np.arctan(share * np.exp(-line.log_moment[there][tail]))
+            found[tail] = np.where(np.isnan(turned), math.pi, turned)
+        return found
 
 
 @dataclass
@@ -418,10 +489,28 @@ class Whole:
             result[edge] = result[edge].real + 1j * np.where(np.cos(result[edge].imag) < 0, math.pi - angle, angle)
         return result, error
 
-    def real_line(self, w: Floats, above: Floats) -> tuple[Floats, Floats]:
-        """For real w: log |H|, and the angle of H on the edge."""
+    def real_line(self, w: Floats, above: Floats, cap: float = -math.inf) -> RealLine:
+        """For real w > 1: log |H|, its bulk, and the angle of H on the edge."""
         value, _ = self.log_moment(_complex(w), _complex(above))
-        return value.real, np.abs(np.arcsin(np.sin(value.imag)))
+        with np.errstate(invalid="ignore"):
+            turned = np.abs(np.arcsin(np.sin(value.imag)))
+        s, step = _asinh_grid(self.law.sigma, -60.0, _FAR)
+        log_even, log_step = self.law.log_even(_complex(s)).real, np.log(step)
+        size = log_even + np.multiply.outer(above, s)
+        dips, dipped = _dips(s, size)
+        beyond = _mass_from(log_even + log_step)
+        if cap > -math.inf:
+            place = int(np.argmax(beyond[1:] <= cap))
+            dips, dipped = np.minimum(dips, place), dipped | (dips >= place)
+        kept = np.where(np.arange(len(s)) <= dips[:, None], size, -np.inf)
+        bulk = np.logaddexp.reduce(kept + log_step, axis=1)
+        outside = np.where(dipped, beyond[np.minimum(dips + 1, len(s))], 0.0)
+        return RealLine(w, above, value.real, bulk, outside, np.isfinite(value.real), dipped, turned)
+
+    def angle(self, line: RealLine, there: slice) -> Floats:
+        """The angle of H on the edge at some of the points of `line`."""
+        assert line.turned is not None
+        return line.turned[there]
 
 
 def _dips(s: Floats, size: Floats) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -433,6 +522,24 @@ def _dips(s: Floats, size: Floats) -> tuple[NDArray[np.int64], NDArray[np.bool_]
     dipped = falls.any(axis=1)
     places: NDArray[np.int64] = np.where(dipped, last, np.argmin(slopes, axis=1) + 1)
     return places, np.asarray(dipped)
+
+
+def _asinh_grid(sigma: float, low: float, far: float) -> tuple[Floats, Floats]:
+    """Points s from `low` to `far`, and their weights: the trapezoidal rule in asinh(4σs)."""
+    scale = 0.25 / sigma
+    left, right = math.asinh((low - 14 / sigma) / scale), math.asinh(max(far, 60.0 + 14 / sigma) / scale)
+    place = np.linspace(left, right, 600)
+    return scale * np.sinh(place), scale * np.cosh(place) * ((right - left) / 599)
+
+
+def _mass_from(log_mass: Floats) -> Floats:
+    """log Σ of these masses, grid points to the right included, and of what lies beyond the grid, where they fall like
+    a power that only rises: one entry more than there are points."""
+    last, before = (float(np.logaddexp.reduce(log_mass[piece])) for piece in (slice(-8, None), slice(-16, -8)))
+    beyond = -math.inf
+    if last > -math.inf:
+        beyond = math.log(2) + last + (last - before) - math.log(-math.expm1(min(last - before, -1e-9)))
+    return np.asarray(np.logaddexp.accumulate(np.concatenate([[beyond], log_mass[::-1]]))[::-1])
 
 
 def _complex(values: Floats | Complex) -> Complex:

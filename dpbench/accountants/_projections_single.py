@@ -30,18 +30,22 @@ def log_release(event: RandomSensitivityGaussian, epsilon: float, way: int) -> f
     >>> round(math.exp(log_release(RandomSensitivityGaussian(0.01, 1.0, 1), 0.0, 0)), 12)
     0.005902117958
     """
-    rate, sigma = event.sampling_rate, event.noise_multiplier
-    if rate == 0 or sigma > _MOST_NOISE:
+    if event.sampling_rate == 0 or event.noise_multiplier > _MOST_NOISE:
         return -math.inf
+    return log_single(event.sampling_rate, Law(event.noise_multiplier, event.projections), epsilon, way)
+
+
+def log_single(rate: float, law: Law, epsilon: float, way: int) -> float:
+    """`log_release` of a rate in (0, 1] and the law of the log ratio."""
     if way == 0:
         # a = log(1 + (e^ε − 1)/q)
         a = math.log1p(math.expm1(epsilon) / rate) if epsilon < 30 else _far(epsilon, rate)
-        return math.log(rate) + _log_integral(a, Law(sigma, event.projections))
+        return math.log(rate) + _log_integral(a, law)
     rest = math.expm1(-epsilon) / rate  # R(−a) = e^−ε: e^−a = 1 + (e^−ε − 1)/q
     if rest <= -1:
         return -math.inf
     share = -math.expm1(epsilon + math.log1p(-rate)) if rate < 1 else 1.0
-    return math.log(share) + _log_integral(-math.log1p(rest), Law(sigma, event.projections))
+    return math.log(share) + _log_integral(-math.log1p(rest), law)
 
 
 def _far(epsilon: float, rate: float) -> float:
@@ -53,7 +57,7 @@ def _log_integral(a: float, law: Law) -> float:
     """log ∫_0^∞ p(−a−t) (1 − e^(−t)) dt."""
     length = min(1.0, 1 / law.sigma) / 4
     tops = np.concatenate([[0.0], length * 2.0 ** np.arange(0.0, 400.0)])
-    tops = tops[tops < 1e200]
+    tops = tops[tops < 1e140 / max(law.sigma, 1.0)]  # whose square is a double
     starts, ends = tops[:-1] + 0j, tops[1:] + 0j
     logs = []
     highest = -math.inf
