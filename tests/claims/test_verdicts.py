@@ -93,7 +93,6 @@ def test_everything_that_the_paper_numbers_is_covered(ledger: Ledger) -> None:
     assert missing == set(), sorted(missing)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "claim",
     [c for c in CLAIMS if c.kind == "bound" and not c.by and "epsilon" in c.printed and c.verdict == "unsound"],
