@@ -57,7 +57,27 @@ def judge_bound(claim: Claim, certified: bool = False, epsilon: Printed | None =
     routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
     if verdict in ("unsound", "refuted"):
         routes |= _second_route(claim.events, printed.value, delta, certified)
-    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, routes)
+    value = shown_end(verdict, known.lower, known.upper)
+    plot = _delta_curve(claim.events, 1.5 * max(printed.value, known.middle), printed.text, delta)
+    return Judgement(verdict, reason, value, evidence, routes, plot)
+
+
+def _delta_curve(composition: Composition, farthest: float, printed: str, delta: float) -> dict[str, Any] | None:
+    """δ(ε) by `exact` around the printed ε, for the report; None where that takes an accountant that it has not."""
+    accountant = load_accountant("exact")
+    if not accountant.supports(composition) or not 0 < farthest < math.inf:
+        return None
+    places = [farthest * number / (_PLACES - 1) for number in range(_PLACES)]
+    curve: Any = accountant.curve(composition)
+    try:
+        deltas = curve.deltas(places) if hasattr(curve, "deltas") else [curve.delta(place) for place in places]
+    except (DpbenchError, ArithmeticError):
+        return None
+    lines = {
+        "true": [math.log10(max(found.value, _LEAST_DELTA)) for found in deltas],
+        f"printed: {delta:g} at ε = {printed}": [math.log10(delta)] * _PLACES,
+    }
+    return {"x": places, "x_label": "ε", "y_label": "log10 δ", "lines": lines}
 
 
 def shown_end(verdict: str, lower: float, upper: float) -> float:

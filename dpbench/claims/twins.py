@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from decimal import ROUND_FLOOR, Decimal
@@ -30,9 +29,7 @@ def twins(claim: Claim) -> Iterator[tuple[str, Judgement]]:
     if not claim.by and claim.kind == "bound":
         name = "mu" if "mu" in claim.printed else "epsilon"
         if name == "mu":
-            smaller = dataclasses.replace(claim, printed={"mu": claim.printed["mu"].moved(-TEN)})
-            if claim.verdict == "sound" and smaller.printed["mu"].value > 0:
-                yield "mu less ten units", judge_bound(smaller)
+            yield "a tenth of mu", judge_bound(claim, epsilon=Printed(f"{claim.printed['mu'].value / TEN:.9f}"))
             return
         if "rdp" in claim.printed:
             lower = judge_renyi(claim).evidence["lower"]

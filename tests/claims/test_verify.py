@@ -175,3 +175,9 @@ def test_the_report_has_the_claims_the_mistakes_and_the_coverage(ledger: Path, t
     ):
         assert words in page
     assert 'data-verdict="unsound"' in page
+    record = read_verdicts(out)["mine.unsound"]
+    assert record.plot is not None
+    curve = dict(zip(record.plot["x"], record.plot["lines"]["true"], strict=True))
+    assert min(curve) == 0 < 0.8645 < max(curve)
+    assert all(here > there for here, there in zip(list(curve.values()), list(curve.values())[1:], strict=False))
+    assert page.count('id="figure-mine-') >= 2
