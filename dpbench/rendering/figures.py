@@ -84,6 +84,7 @@ class Figure:
     logarithmic: bool = False
     width: float = 400.0
     height: float = 270.0
+    whole: bool = False  # all of every line, instead of where a training ended
     room: float = 1.0  # how much of the way below the lowest final value is shown, times their range
 
 
@@ -174,6 +175,8 @@ def _limits(axes: Any, figure: Figure) -> None:
 
     Nor may the whiskers of a few seeds, which are long, press everything else together.
     """
+    if figure.whole:
+        return
     ends = [p for series in figure.series for p in (series.points or series.line[-1:])]
     values = [p.y for p in ends]
     shown = max(max(values) - min(values), 2.0) if values else 0.0

@@ -77,7 +77,7 @@ def section_figures(assessment: Assessment, section: Section) -> list[Drawn]:
 
 
 def claim_figure(record: VerdictRecord) -> Drawn:
-    """The curve that a claim's evidence holds: {x, x_label, y_label, lines: {name: values}, logarithmic}."""
+    """The curve that a claim's evidence holds: {x, x_label, y_label, lines: {name: values}}."""
     plot = record.plot or {}
     lines: dict[str, Sequence[float]] = plot["lines"]
     series = tuple(
@@ -91,7 +91,7 @@ def claim_figure(record: VerdictRecord) -> Drawn:
         x_label=plot["x_label"],
         y_label=plot["y_label"],
         series=series,
-        logarithmic=bool(plot.get("logarithmic")),
+        whole=True,
     )
     return Drawn(figure, tuple(enumerate(lines)))
 
