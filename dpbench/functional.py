@@ -74,15 +74,26 @@ def initial_parameters(build: Callable[[], nn.Module], seed: int) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).float()
 
 
-def evaluate(net: Network, theta_RP: Tensor, inputs: Tensor, targets: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,)."""
+def evaluate(
+    net: Network,
+    theta_RP: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    chunk: int,
+    view: Callable[[Tensor], Tensor | None] = lambda _: None,
+) -> tuple[Tensor, Tensor]:
+    """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,).
+
+    `view` gives what each run's network sees of some inputs, (B, ...) to (R, B, ...); None: the inputs themselves.
+    """
     named = net.split(theta_RP)
     loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)
     right_R = torch.zeros_like(loss_R)
     with torch.no_grad():
         for start in range(0, len(targets), chunk):
             x, y_B = inputs[start : start + chunk], targets[start : start + chunk]
-            output_RBC = vmap(lambda one, x=x: net.outputs(one, x))(named)
+            seen = view(x)
+            output_RBC = vmap(net.outputs, in_dims=(0, None if seen is None else 0))(named, x if seen is None else seen)
             score_RBC = output_RBC.double().log_softmax(-1)
             loss_R -= score_RBC.gather(-1, y_B[None, :, None].expand(len(loss_R), -1, 1)).sum((1, 2))
             right_R += (output_RBC.argmax(-1) == y_B).sum(1)

@@ -50,7 +50,8 @@ class Run:
     """One training run: a spec, a seed, and every number that the run depends on.
 
     `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
-    `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `action` and
+    `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `spends` is the
+    budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `action` and
     `reason` say what will happen to it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of
     the code that takes part.
     """
@@ -67,6 +68,7 @@ class Run:
     noise_multiplier: float | None
     epsilon: float | None
     epsilon_kind: str | None = None
+    spends: tuple[float, float] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     action: Action = "train"
     reason: str = ""
@@ -150,6 +152,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     source = dataset_source(spec)
     examples = source.train_size
     from dpbench.layers import try_model
+    from dpbench.pipeline import Setting
 
     training, budget = spec.training, spec.budget
     if training.batch_size is not None:
@@ -174,7 +177,13 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     sigma: float | None = None
     epsilon: float | None = None
     kind: str | None = None
-    if budget is not None:
+    spends: tuple[float, float] | None = None
+    if mechanism.spends_budget:
+        if budget is None or budget.epsilon is None:
+            raise DpbenchError(f"budget: {spec.mechanism.name} spends a budget; expected epsilon and delta")
+        spends = epsilon, _ = budget.epsilon, budget.delta
+        kind = "upper_bound"
+    elif budget is not None:
         ledger = partial(_ledger, mechanism, rate, steps)
         if budget.noise_multiplier is not None:
             sigma = float(budget.noise_multiplier)
@@ -189,6 +198,18 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                     f" {budget.calibrate_with}; is the ledger of {spec.mechanism.name} the same at every call?"
                 )
 
+    mechanism.check(
+        Setting(
+            examples=examples,
+            sampling_rate=rate,
+            steps=steps,
+            learning_rate=float(training.learning_rate),
+            clip_norm=None if training.clip_norm is None else float(training.clip_norm),
+            noise_multiplier=sigma,
+            epsilon=None if budget is None else budget.epsilon,
+            delta=None if budget is None else budget.delta,
+        )
+    )
     entries = _entries(spec)
     build = model_builder(spec, source)
     try_model(build, tuple(source.input_shape), source.classes)
@@ -203,6 +224,8 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
         "clip_norm": None if training.clip_norm is None else float(training.clip_norm),
         "noise_multiplier": sigma,
     }
+    if spends is not None:
+        resolved |= {"epsilon": spends[0], "delta": spends[1]}
     modules = _modules(entries)
     resolved["numerics"] = {name: _numerics(name) for name in modules}
     sources = {name: code_hash(name) for name in modules}
@@ -223,6 +246,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                 noise_multiplier=sigma,
                 epsilon=epsilon,
                 epsilon_kind=kind,
+                spends=spends,
                 sources=sources,
             )
         )

@@ -18,7 +18,10 @@ from torch import Tensor
 NUMERICS = 1
 GRADE = "Philox 4x32-10, benchmark grade: not cryptographic; a release needs a secure generator"
 
-INIT, SAMPLE, NOISE = 0, 1, 2  # streams: what the numbers are for
+# Streams: what the numbers are for. Two streams never share a number.
+INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
+PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), into microbatches, noise on statistics of the inputs
+ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -5,7 +5,10 @@ Pure functions of tensors, state in and state out. Shapes: R runs, N examples, B
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -21,7 +24,8 @@ NUMERICS = 1
 class Batch:
     """One batch for each run: positions in the training set, and which of the B places are filled.
 
-    `index_RB` is int64 (0 where empty), `mask_RB` bool. B is the largest batch drawn, at least 1; none is cut.
+    `index_RB` is int64, `mask_RB` bool. B is the largest batch drawn, at least 1; none is cut. An empty place repeats
+    the run's first example, so that no example which was not drawn is ever looked at; 0 where none was drawn at all.
     """
 
     index_RB: Tensor
@@ -73,13 +77,65 @@ def filled(chosen_RN: Tensor) -> Batch:
     mask_RB = torch.zeros(chosen_RN.shape[0], size, dtype=torch.bool, device=chosen_RN.device)
     index_RB[run, place] = example
     mask_RB[run, place] = True
-    return Batch(index_RB, mask_RB)
+    return Batch(torch.where(mask_RB, index_RB, index_RB[:, :1]), mask_RB)
 
 
 def gaussian_noise(sum_RP: Tensor, deviation_R: Tensor, seed_R: Tensor, step_R: Tensor) -> Tensor:
     """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry."""
     noise_RP = randomness.normal(seed_R, randomness.NOISE, step_R, sum_RP.shape[1], dtype=sum_RP.dtype)
     return sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP
+
+
+class NoiseSchedule(Protocol):
+    """How the noise goes with the steps: what runs (`factor`) and what the ledger says of it (`stretches`)."""
+
+    def factor(self, step_R: Tensor, rate_R: Tensor) -> Tensor:
+        """What the noise multiplier of each run is times at its step; float64 (R,)."""
+        ...
+
+    def stretches(self, rate: float, steps: int) -> Iterator[tuple[float, int]]:
+        """The factors of a run of `steps` steps in their order, and for how many steps each holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstantNoise:
+    """The same noise in every step."""
+
+    def factor(self, step_R: Tensor, rate_R: Tensor) -> Tensor:
+        del step_R
+        return torch.ones_like(rate_R)
+
+    def stretches(self, rate: float, steps: int) -> Iterator[tuple[float, int]]:
+        del rate
+        yield 1.0, steps
+
+
+@dataclass(frozen=True)
+class DecayingNoise:
+    """σ_t = σ_0·e^(−kt) with t the number of whole epochs done (Yu et al. 2019, exponential decay; k → `decay`).
+
+    An epoch is 1/q steps: step i, counted from 0, belongs to epoch ⌊iq⌋. Code and ledger compute the same product in
+    float64; their exponentials may differ in the last place. Raises ValueError for a `decay` that is no finite number,
+    0 or more.
+
+    >>> [count for _, count in DecayingNoise(0.1).stretches(0.4, 6)]
+    [3, 2, 1]
+    """
+
+    decay: float
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.decay, int | float) and not isinstance(self.decay, bool)
+        if not number or not 0 <= self.decay < math.inf:
+            raise ValueError(f"noise_decay = {self.decay!r}: expected a finite number, 0 or more")
+
+    def factor(self, step_R: Tensor, rate_R: Tensor) -> Tensor:
+        return torch.exp(-self.decay * torch.floor(step_R.double() * rate_R))
+
+    def stretches(self, rate: float, steps: int) -> Iterator[tuple[float, int]]:
+        for epoch, members in groupby(range(steps), lambda step: math.floor(step * rate)):
+            yield math.exp(-self.decay * epoch), sum(1 for _ in members)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -138,13 +138,15 @@ def train(
     courses = [
         _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
     ]
-    state = _join(
-        [_start(course, mechanism, build, None if smoke else checkpoints, net.size) for course in courses], device
-    )
-    knobs = _knobs(runs, device)
+    starts = [
+        _start(course, mechanism, build, None if smoke else checkpoints, net.size, inputs, targets)
+        for course in courses
+    ]
+    state, knobs = _join(starts, device), _knobs(runs, device)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     sums = _zeros(len(runs), device)
     bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+    stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
 
     while courses:
         begin = time.perf_counter()
@@ -156,19 +158,25 @@ def train(
                 k: sums[k] + v for k, v in (("drawn", seen.drawn_R), ("loss", seen.loss_R), ("clipped", seen.clipped_R))
             }
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
+            for place, reason in seen.stopped.items():
+                stopped.setdefault(place, (courses[place].step, reason))
             for course in courses:
                 course.step += 1
             watch(
                 Progress(sum(c.step for c in courses) + total - sum(c.stops[-1] for c in courses), total, len(courses))
             )
-            if stop():
+            if stop() or stopped:
                 break
         _settle(courses, sums, time.perf_counter() - begin, device)
         sums = _zeros(len(courses), device)
         ended: list[int] = []
-        for at, outcome in _evaluated(courses, net, state, bad_R, test, mechanism):
+        for at, (step, reason) in stopped.items():
+            ended.append(at)
+            yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
+        for at, outcome in _evaluated(courses, net, state, knobs, bad_R, test, mechanism, frozenset(stopped)):
             if outcome is None:
-                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs)))
+                ledger = mechanism.released(_one(state, at), _one(knobs, at))[0]
+                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
             ended.append(at)
             yield outcome
         if ended:
@@ -176,7 +184,7 @@ def train(
             kept = torch.tensor(keep, dtype=torch.int64, device=device)
             courses = [courses[i] for i in keep]
             state, knobs, bad_R = state.take(kept), knobs.take(kept), bad_R[kept]
-            sums = _zeros(len(courses), device)
+            sums, stopped = _zeros(len(courses), device), {}
         stopping = bool(courses) and stop()
         overdue = time.monotonic() - saved > execution.checkpoint_seconds
         if courses and checkpoints is not None and not smoke and (stopping or overdue):
@@ -190,22 +198,29 @@ def _evaluated(
     courses: list[_Course],
     net: Network,
     state: State,
+    knobs: Knobs,
     bad_R: Tensor,
     test: tuple[Tensor, Tensor],
     mechanism: Mechanism,
+    stopped: frozenset[int],
 ) -> Iterator[tuple[int, Outcome | None]]:
     """Evaluate the runs that are due and add to their curves; gives those that end: their place, and why if it is bad.
 
-    `bad_R` holds the first step whose gradient was not finite, -1 where all were.
+    `bad_R` holds the first step whose gradient was not finite, -1 where all were. `stopped` have ended already.
     """
-    due = [at for at, course in enumerate(courses) if course.step in course.stops]
+    due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
     if not due:
         return
     index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
-    loss_R, accuracy_R = evaluate(net, state.theta_RP[index], *test, max(50, EVALUATION_PLACES // len(due)))
-    sound_R = state.theta_RP[index].isfinite().all(1) & loss_R.isfinite()
-    figures = zip(due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), strict=True)
-    for at, loss, accuracy, sound, bad in figures:
+    there, chosen = state.take(index), knobs.take(index)
+    places = max(50, EVALUATION_PLACES // len(due))
+    loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
+    released = mechanism.released(there, chosen)
+    sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
+    figures = zip(
+        due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), released, strict=True
+    )
+    for at, loss, accuracy, sound, bad, ledger in figures:
         course = courses[at]
         if bad >= 0:
             yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad)
@@ -213,7 +228,7 @@ def _evaluated(
             error = f"the parameters after step {course.step}: not finite"
             yield at, Outcome(course.run, error=error, step=course.step)
         else:
-            _point(course, loss, accuracy, _releases(mechanism, course))
+            _point(course, loss, accuracy, _releases(mechanism, course.run, ledger))
             if course.step == course.stops[-1]:
                 yield at, None
 
@@ -222,6 +237,18 @@ def failure(run: Run, error: BaseException) -> Outcome:
     """The outcome of a run that an exception ended."""
     text = "".join(traceback.format_exception(error))
     return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
+
+
+Rows = TypeVar("Rows", State, Knobs)
+
+
+def _one(stack: Rows, at: int) -> Rows:
+    """One run of a stack."""
+    return stack.take(torch.tensor([at], device=_device(stack)))
+
+
+def _device(stack: State | Knobs) -> torch.device:
+    return stack.step_R.device if isinstance(stack, State) else stack.seed_R.device
 
 
 def _zeros(runs: int, device: torch.device) -> dict[str, Tensor]:
@@ -238,6 +265,9 @@ def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
         learning_rate_R=column([run.learning_rate for run in runs]),
         clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),
         noise_multiplier_R=column([run.noise_multiplier or 0.0 for run in runs]),
+        steps_R=torch.tensor([run.steps for run in runs], dtype=torch.int64, device=device),
+        epsilon_R=column([math.nan if run.spends is None else run.spends[0] for run in runs]),
+        delta_R=column([math.nan if run.spends is None else run.spends[1] for run in runs]),
     )
 
 
@@ -255,18 +285,15 @@ def _settle(courses: list[_Course], sums: Mapping[str, Tensor], seconds: float, 
         course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
 
 
-def _releases(mechanism: Mechanism, course: _Course) -> int | None:
+def _releases(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
     """How many releases of the whole run's ledger lie behind the steps done; None where they are not its beginning."""
-    run = course.run
-
-    def ledger(steps: int) -> events.Composition | None:
-        return mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=steps)
-
-    so_far, whole = ledger(course.step), ledger(run.steps)
-    if so_far is None or whole is None:
+    if so_far is None:
         return None
     count = sum(number for _, number in so_far.parts)
-    return count if whole.prefix(count) == so_far else None
+    if mechanism.spends_budget:  # its ledger is what was released, step by step
+        return count
+    whole = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=run.steps)
+    return count if whole is not None and whole.prefix(count) == so_far else None
 
 
 def _point(course: _Course, loss: float, accuracy: float, releases: int | None) -> None:
@@ -286,9 +313,15 @@ def _point(course: _Course, loss: float, accuracy: float, releases: int | None) 
     course.drawn = course.loss = course.clipped = 0.0
 
 
-def _result(course: _Course, net: Network, data: Dataset, mechanism: Mechanism, stack_runs: int) -> dict[str, Any]:
+def _result(
+    course: _Course,
+    net: Network,
+    data: Dataset,
+    mechanism: Mechanism,
+    stack_runs: int,
+    ledger: events.Composition | None,
+) -> dict[str, Any]:
     run, last = course.run, course.curve[-1]
-    ledger = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=course.step)
     expected = run.sampling_rate * len(data.train_targets)
     facts = {
         "private": mechanism.private,
@@ -317,7 +350,13 @@ def _result(course: _Course, net: Network, data: Dataset, mechanism: Mechanism, 
 
 
 def _start(
-    course: _Course, mechanism: Mechanism, build: Callable[[], torch.nn.Module], folder: Path | None, size: int
+    course: _Course,
+    mechanism: Mechanism,
+    build: Callable[[], torch.nn.Module],
+    folder: Path | None,
+    size: int,
+    inputs: Tensor,
+    targets: Tensor,
 ) -> State:
     """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
     path = None if folder is None else folder / f"{course.run.key}.pt"
@@ -328,7 +367,8 @@ def _start(
                 setattr(course, name, kept[name])
             course.resumed = True
             return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
-    return mechanism.start(initial_parameters(build, course.run.seed)[None])
+    theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
+    return mechanism.start(theta_RP, _knobs([course.run], inputs.device), inputs, targets)
 
 
 def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
@@ -362,7 +402,7 @@ def _save(courses: list[_Course], state: State, folder: Path) -> None:
 
 def _join(states: list[State], device: torch.device) -> State:
     """One stack of single-run states."""
-    memory = {name: torch.cat([s.memory[name] for s in states]).to(device) for name in states[0].memory}
+    memory = {name: torch.cat([s.memory[name].to(device) for s in states]) for name in states[0].memory}
     return State(
-        torch.cat([s.theta_RP for s in states]).to(device), memory, torch.cat([s.step_R for s in states]).to(device)
+        torch.cat([s.theta_RP.to(device) for s in states]), memory, torch.cat([s.step_R.to(device) for s in states])
     )

@@ -54,9 +54,10 @@ def operators(
 ) -> int:
     """The operators of one step of a stack."""
     net = network(build())
-    state = mechanism.start(torch.stack([initial_parameters(build, run) for run in range(runs)]))
     inputs = torch.rand(EXAMPLES, *shape, generator=torch.Generator().manual_seed(0))
     targets: Tensor = torch.arange(EXAMPLES) % 10
+    theta_RP = torch.stack([initial_parameters(build, run) for run in range(runs)])
+    state = mechanism.start(theta_RP, knobs(range(runs), rate), inputs, targets)
     with Count() as count:
         mechanism.step(net, state, knobs(range(runs), rate), inputs, targets, chunk)
     return sum(count.seen.values())
@@ -117,8 +118,9 @@ def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> N
     for runs in (1, 16):
         net = network(factory(shape, 10))
         mechanism = MECHANISMS["noisy_sgd"]
-        state = mechanism.start(torch.stack([initial_parameters(lambda: factory(shape, 10), 0)] * runs))
         inputs, targets = torch.zeros(1024, *shape), torch.arange(1024) % 10
+        theta_RP = torch.stack([initial_parameters(lambda: factory(shape, 10), 0)] * runs)
+        state = mechanism.start(theta_RP, knobs(range(runs), 0.25), inputs, targets)
         chunk = Execution("cpu").chunk(runs, net.size)
         with Count() as count:
             mechanism.step(net, state, knobs(range(runs), 0.25), inputs, targets, chunk)

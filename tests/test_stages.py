@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,16 @@ from dpbench.checks import _statistics as statistics
 from dpbench.checks import sampler_inclusion
 from dpbench.checks._subject import Subject
 from dpbench.checks.philox_vectors import uniform
-from dpbench.stages import Adam, PoissonSampler, Sgd, filled, gaussian_noise
+from dpbench.stages import (
+    Adam,
+    ConstantNoise,
+    DecayingNoise,
+    NoiseSchedule,
+    PoissonSampler,
+    Sgd,
+    filled,
+    gaussian_noise,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 quick = settings(derandomize=True, deadline=None, max_examples=80)
@@ -87,7 +97,9 @@ def test_batches_are_the_definition(runs: list[tuple[int, int, float]], examples
     assert [row[mask].tolist() for row, mask in zip(batch.index_RB, batch.mask_RB, strict=True)] == expected
     assert sampler_inclusion.malformed(batch, examples) is None
     assert batch.mask_RB.shape[1] == max(1, *map(len, expected)), "the largest batch drawn, at least 1"
-    assert bool((batch.index_RB[~batch.mask_RB] == 0).all())
+    first_RB = batch.index_RB[:, :1].expand_as(batch.index_RB)
+    assert torch.equal(batch.index_RB[~batch.mask_RB], first_RB[~batch.mask_RB]), "no example that was not drawn"
+    assert all(drawn or first == 0 for drawn, first in zip(expected, first_RB[:, 0].tolist(), strict=True))
 
 
 def test_no_buffer_cuts_an_unlikely_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +261,29 @@ def test_updates_are_pure_and_per_run(update: Sgd | Adam) -> None:
         )
         assert torch.equal(alone[0], whole[run])
         assert all(torch.equal(own[n][0], stored[n][run]) for n in update.memory)
+
+
+# Noise schedules
+
+
+@pytest.mark.parametrize("schedule", [ConstantNoise(), DecayingNoise(0.0), DecayingNoise(0.07)])
+@pytest.mark.parametrize(("rate", "count"), [(0.01, 1000), (256 / 60000, 3516), (1.0, 5), (0.3, 0), (1e-7, 10)])
+def test_the_noise_that_runs_is_the_noise_of_the_ledger(schedule: NoiseSchedule, rate: float, count: int) -> None:
+    """Step by step; exponentials of two libraries agree to a few units in the last place."""
+    told = [factor for factor, times in schedule.stretches(rate, count) for _ in range(times)]
+    assert len(told) == count
+    ran = schedule.factor(torch.arange(count), torch.full((count,), rate, dtype=torch.float64))
+    assert ran.dtype == torch.float64
+    assert ran.tolist() == pytest.approx(told, rel=1e-15)
+
+
+def test_decaying_noise_is_the_formula() -> None:
+    """σ_0·e^(−kt), t whole epochs (Yu et al. 2019)."""
+    factor_R = DecayingNoise(0.5).factor(torch.tensor([0, 3, 4, 11]), torch.full((4,), 0.25).double())
+    assert factor_R.tolist() == pytest.approx([1.0, 1.0, math.exp(-0.5), math.exp(-1.0)], rel=1e-15)
+
+
+@pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf, "fast", True])
+def test_a_bad_decay_is_refused(decay: Any) -> None:
+    with pytest.raises(ValueError, match=r"^noise_decay = .*: expected a finite number, 0 or more$"):
+        DecayingNoise(decay)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpbench import randomness
 from dpbench.catalog import catalog
+from dpbench.checks import _problems
 from dpbench.clipping import loop
 from dpbench.clipping._base import Examples
 from dpbench.data import find_dataset
@@ -47,10 +48,7 @@ def parameters(runs: int) -> Tensor:
 
 
 def knobs(runs: int, rate: float) -> Knobs:
-    def column(value: float) -> Tensor:
-        return torch.full((runs,), value, dtype=torch.float64)
-
-    return Knobs(torch.arange(runs), column(rate), column(1.0), column(1.0), column(1.0))
+    return _problems.knobs(range(runs), rate, learning_rate=1.0)
 
 
 @pytest.mark.benchmark(group="training step")
@@ -58,7 +56,8 @@ def knobs(runs: int, rate: float) -> Knobs:
 def test_training_step(benchmark: Any, runs: int) -> None:
     data = find_dataset("digits").load(None)
     net, mechanism = network(build()), noisy_sgd.mechanism()
-    start, numbers = mechanism.start(parameters(runs)), knobs(runs, BATCH / len(data.train_targets))
+    numbers = knobs(runs, BATCH / len(data.train_targets))
+    start = mechanism.start(parameters(runs), numbers, data.train_inputs, data.train_targets)
     chunk = Execution().chunk(runs, net.size)
     state, seen = timed(benchmark, mechanism.step, net, start, numbers, data.train_inputs, data.train_targets, chunk)
     assert state.step_R.tolist() == [1] * runs

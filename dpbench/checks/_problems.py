@@ -46,7 +46,7 @@ def gradient(
 ) -> Tensor:
     """The noisy gradient (R, P) that one step of the mechanism, at step number `step`, hands to its update."""
     shown = revealing(mechanism)
-    start: State = shown.start(theta_RP)
+    start: State = shown.start(theta_RP, knobs, inputs, targets)
     start = dataclasses.replace(start, step_R=torch.full_like(start.step_R, step))
     state, _ = shown.step(net, start, knobs, inputs, targets, len(targets))
     return state.memory["gradient_RP"]  # type: ignore[no-any-return]
@@ -59,6 +59,9 @@ def knobs(
     learning_rate: float | Sequence[float] = 0.1,
     clip_norm: float | Sequence[float] = 1.0,
     noise_multiplier: float | Sequence[float] = 1.0,
+    steps: int = 100,
+    epsilon: float | Sequence[float] = 1.0,
+    delta: float | Sequence[float] = 1e-5,
 ) -> Knobs:
     """Knobs of a stack; a single number holds for every run.
 
@@ -76,6 +79,9 @@ def knobs(
         column(learning_rate),
         column(clip_norm),
         column(noise_multiplier),
+        torch.full((len(seeds),), steps, dtype=torch.int64),
+        column(epsilon),
+        column(delta),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -36,6 +37,25 @@ class Clipped:
 
 # (network, theta_RP, examples, clip_R, places per call) -> Clipped; the last argument never changes the result
 ClippedSum = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where the runs stand in their own randomness: seed and step (R,), and which examples fill the places (R, B).
+
+    `index_RB` are positions in the training set, int64.
+    """
+
+    seed_R: Tensor
+    step_R: Tensor
+    index_RB: Tensor
+
+
+@runtime_checkable
+class DrawnSum(Protocol):
+    """An engine with randomness of its own: `at` gives the engine of one step."""
+
+    def at(self, draw: Draw) -> ClippedSum: ...
 
 
 def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:

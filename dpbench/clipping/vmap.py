@@ -26,11 +26,19 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
         part = examples.part(start, start + chunk)
         gradients, loss_RB = per_example(named, part.inputs, part.targets)
         flat = {name: g.flatten(2) for name, g in gradients.items()}  # each (R, B, p)
+        if not bool(part.mask_RB.all()):  # 0·NaN is NaN: what stands at an empty place may not reach the sum
+            flat = {name: _filled(g, part.mask_RB[:, :, None]) for name, g in flat.items()}
+            loss_RB = _filled(loss_RB, part.mask_RB)
         norm_RB = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
         factor_R1B = clip_factor(norm_RB, clip_R, part.mask_RB)[:, None, :]
         sums = {name: torch.bmm(factor_R1B, g) for name, g in flat.items()}
         total = sums if total is None else {name: total[name] + piece for name, piece in sums.items()}
-        norms.append(norm_RB * part.mask_RB)
-        losses.append(loss_RB * part.mask_RB)
+        norms.append(norm_RB)
+        losses.append(loss_RB)
     assert total is not None  # a batch has at least one place
     return Clipped(net.join(total), torch.cat(norms, 1), torch.cat(losses, 1))
+
+
+def _filled(value: Tensor, mask: Tensor) -> Tensor:
+    """The value where the mask is true, 0 elsewhere, whatever stands there."""
+    return torch.where(mask, value, torch.zeros((), dtype=value.dtype, device=value.device))

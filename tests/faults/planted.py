@@ -301,7 +301,7 @@ def _expected(knobs: Knobs, batch: Batch, examples: int) -> Tensor:
 class FaultyPipeline(Pipeline):
     """A pipeline whose noise and whose divisor can be replaced."""
 
-    noise: Noise = _good_noise
+    noising: Noise = _good_noise
     divisor: Callable[[Knobs, Batch, int], Tensor] = _expected
 
     def step(
@@ -310,7 +310,7 @@ class FaultyPipeline(Pipeline):
         batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         found = self.clipped_sum(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
-        total_RP = self.noise(found.sum_RP, knobs, state.step_R, batch)
+        total_RP = self.noising(found.sum_RP, knobs, state.step_R, batch)
         gradient_RP = total_RP / self.divisor(knobs, batch, len(targets)).to(total_RP.dtype)[:, None]
         theta_RP, memory = self.update(
             state.theta_RP, dict(state.memory), gradient_RP, knobs.learning_rate_R, state.step_R
@@ -329,7 +329,7 @@ def faulty(**wrong: Any) -> FaultyPipeline:
 
 def _noise(change: Callable[[Tensor, Knobs, Tensor, Batch], Tensor]) -> FaultyPipeline:
     """`change` gives the noise itself."""
-    return faulty(noise=lambda total, knobs, step, batch: total + change(total, knobs, step, batch).to(total.dtype))
+    return faulty(noising=lambda total, knobs, step, batch: total + change(total, knobs, step, batch).to(total.dtype))
 
 
 def _draw(total_RP: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:

@@ -5,8 +5,11 @@ A step starts from the same state each time, so that it draws the same batch and
 
 from __future__ import annotations
 
+import inspect
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache, partial
 from typing import Any
 
@@ -48,16 +51,23 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
     def column(value: float) -> torch.Tensor:
         return torch.full((runs,), value, dtype=torch.float64)
 
-    knobs = imported("pipeline").Knobs(
-        seed_R=torch.arange(runs),
-        sampling_rate_R=column(batch / len(targets)),
-        learning_rate_R=column(0.25),
-        clip_norm_R=column(1.0),
-        noise_multiplier_R=column(1.0),
-    )
+    made = imported("pipeline").Knobs
+    values = {
+        "seed_R": torch.arange(runs),
+        "sampling_rate_R": column(batch / len(targets)),
+        "learning_rate_R": column(0.25),
+        "clip_norm_R": column(1.0),
+        "noise_multiplier_R": column(1.0),
+        "steps_R": torch.full((runs,), 1000),
+        "epsilon_R": column(math.nan),
+        "delta_R": column(math.nan),
+    }
+    knobs = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
     if chunk is None:
         chunk = imported("train").Execution().chunk(runs, net.size)
-    taken = partial(mechanism.step, net, mechanism.start(theta_RP), knobs, inputs, targets, chunk)
+    known = len(inspect.signature(mechanism.start).parameters) == 1  # so in earlier commits
+    start = mechanism.start(theta_RP) if known else mechanism.start(theta_RP, knobs, inputs, targets)
+    taken = partial(mechanism.step, net, start, knobs, inputs, targets, chunk)
     taken()  # torch imports and remembers much in its first step
     return taken
 
