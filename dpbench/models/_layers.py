@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-Activation = Literal["relu", "tanh"]
+# A name, or the scale, temperature and offset of a tempered sigmoid.
+Activation = Literal["relu", "tanh"] | tuple[float, float, float]
 
 
-def activation_layer(name: Activation) -> nn.Module:
-    """A new activation layer. Raises ValueError for an unknown name."""
+class TemperedSigmoid(nn.Module):
+    """φ(x) = s / (1 + e^(−T·x)) − o (Papernot et al. 2021, equation (1)): scale s, inverse temperature T, offset o.
+
+    >>> TemperedSigmoid(2.0, 2.0, 1.0)(torch.zeros(1)).item()  # these three make the hyperbolic tangent
+    0.0
+    """
+
+    def __init__(self, scale: float, temperature: float, offset: float) -> None:
+        super().__init__()
+        self.scale, self.temperature, self.offset = scale, temperature, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * torch.sigmoid(self.temperature * x) - self.offset
+
+
+def activation_layer(activation: Activation) -> nn.Module:
+    """A new activation layer. Raises ValueError for an unknown name, or numbers that make no tempered sigmoid."""
     layers: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
-    if name not in layers:
-        raise ValueError(f"activation = {name!r}: expected one of {', '.join(layers)}")
-    return layers[name]()
+    if isinstance(activation, str) and activation in layers:
+        return layers[activation]()
+    expected = f"expected one of {', '.join(layers)}, or [scale, temperature, offset] of a tempered sigmoid"
+    if isinstance(activation, str) or len(activation) != 3 or not all(map(math.isfinite, activation)):
+        raise ValueError(f"activation = {activation!r}: {expected}")
+    if min(activation[:2]) <= 0:
+        raise ValueError(f"activation = {activation!r}: {expected}, scale and temperature above 0")
+    return TemperedSigmoid(*activation)
 
 
 def glorot(module: nn.Module) -> nn.Module:

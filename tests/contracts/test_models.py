@@ -10,7 +10,7 @@ import itertools
 import math
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -32,10 +32,12 @@ CLASSES = 10
 FACTORIES: dict[str, Callable[..., nn.Module]] = {n: entry.load() for n, entry in sorted(catalog("models").items())}
 
 
-def activations(factory: Callable[..., nn.Module]) -> tuple[str, ...]:
-    """The values that the annotation of a parameter `activation` allows."""
+def activations(factory: Callable[..., nn.Module]) -> tuple[Any, ...]:
+    """The words that the annotation of a parameter `activation` allows, and a tempered sigmoid where it takes one."""
     hint = typing.get_type_hints(factory).get("activation")
-    return typing.get_args(hint) if hint is not None else ()
+    parts = typing.get_args(hint) if typing.get_origin(hint) is not Literal else (hint,)
+    words = [word for part in parts for word in typing.get_args(part) if isinstance(word, str)]
+    return (*words, (1.58, 3.04, 0.71)) if tuple[float, float, float] in parts else tuple(words)
 
 
 def variants() -> list[Any]:
@@ -43,7 +45,7 @@ def variants() -> list[Any]:
     found = []
     for name, factory in FACTORIES.items():
         choices: list[dict[str, Any]] = [{}, *({"activation": a} for a in activations(factory))]
-        found += [pytest.param(factory, more, id=" ".join([name, *more.values()])) for more in choices]
+        found += [pytest.param(factory, more, id=" ".join([name, *map(str, more.values())])) for more in choices]
     return found
 
 
