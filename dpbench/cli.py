@@ -18,6 +18,8 @@ from dpbench.cli_accounting import account, certify
 from dpbench.cli_calibrate import calibrate
 from dpbench.cli_conform import conform
 from dpbench.cli_data import data, fetch_files
+from dpbench.cli_engines import engines
+from dpbench.cli_list import list_
 from dpbench.cli_verify import verify
 from dpbench.errors import DpbenchError, ProblemsError
 
@@ -353,6 +355,8 @@ cli.add_command(calibrate)
 cli.add_command(certify)
 cli.add_command(conform)
 cli.add_command(data)
+cli.add_command(engines)
+cli.add_command(list_)
 cli.add_command(verify)
 
 
