@@ -31,10 +31,12 @@ from dpbench.compose import MOST_RELEASES, as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 from dpbench.group_privacy import PROMISES
+from dpbench.scaling import repeated
 from dpbench.search import LARGEST, Found, largest_number, largest_whole, smallest_noise
 
-FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch")
-WHOLE = ("steps", "batch")
+WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # what moves unlike releases together, see scaling.py
+FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch", *WHOLE_SEQUENCE)
+WHOLE = ("steps", "batch", "repetitions")
 Releases = Composition | Event
 
 
@@ -47,7 +49,7 @@ class Calibrated:
     """
 
     find: str
-    value: Any  # a float for noise, epochs and rate, an int for steps and batch
+    value: Any  # an int for steps, repetitions and batch, else a float
     neighbour: Any
     attained: Estimate
     neighbour_attained: Estimate | None
@@ -76,10 +78,12 @@ def solve(
 ) -> Calibrated:
     """The edge of one parameter for a target (epsilon, delta), with what `accountant` says on both sides of it.
 
-    `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`; `make_composition` takes that
-    number and returns what would then be released. `most` limits steps and batches (2^53 without it). With
-    `group_size` g the target is for groups of g records, by the generic bound. Raises DpbenchError where the
-    accountant refuses or gives only lower bounds, and where no number or every number meets the target.
+    `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`, or for unlike releases together
+    (with `scaling.noise_scaled`, `repeated` and `rates_scaled`) `noise_factor`, `repetitions`, `rate_factor`. Noise is
+    made as small as possible, all else as large. `make_composition` takes the number and returns what would then be
+    released. `most` limits whole numbers (2^53 without it). With `group_size` g the target is for groups of g records,
+    by the generic bound. Raises DpbenchError where the accountant refuses or gives only lower bounds, and where no
+    number or every number meets the target.
 
     >>> from dpbench.events import Gaussian
     >>> found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp")
@@ -131,11 +135,11 @@ def _attained(
 
 
 def _search(find: str, attained: Callable[[Any], float], target: float, who: str, most: int | None) -> Found:
-    if find == "noise_multiplier":
-        return smallest_noise(attained, target, who)
+    if find in ("noise_multiplier", "noise_factor"):
+        return smallest_noise(attained, target, who, find.replace("_", " "))
     if find == "sampling_rate":
         return largest_number(attained, target, 1.0, who, find)
-    if find == "epochs":
+    if find in ("epochs", "rate_factor"):
         found = largest_number(attained, target, LARGEST, who, find)
     else:
         found = largest_whole(attained, target, most or MOST_RELEASES, who, find)
@@ -164,7 +168,7 @@ def largest_steps(
     >>> largest_steps(Gaussian(20.0), epsilon=1.0, delta=1e-5, accountant="gdp")
     28
     """
-    make = releases if callable(releases) else lambda steps: repeated(as_composition(releases), steps)
+    make = releases if callable(releases) else lambda steps: repeated(releases, steps)
     found = solve("steps", make, epsilon=epsilon, delta=delta, accountant=accountant, most=most)
     return int(found.value)
 
@@ -204,16 +208,6 @@ def largest_batch(
     """
     found = solve("batch", make_composition, epsilon=epsilon, delta=delta, accountant=accountant, most=examples)
     return int(found.value)
-
-
-def repeated(composition: Composition, times: int) -> Composition:
-    """The releases of a composition, `times` over.
-
-    >>> from dpbench.events import Gaussian
-    >>> repeated(Composition(((Gaussian(1.0), 2),)), 5).parts[0][1]
-    10
-    """
-    return Composition(tuple((event, count * times) for event, count in composition.parts), composition.adaptive)
 
 
 @dataclass(frozen=True)

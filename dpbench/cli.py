@@ -38,12 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(str(error), err=True)
         status = getattr(error, "exit_status", 2)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show(error: click.ClickException) -> None:
+    """One sentence and where to read more; a verb that was called without what it needs shows its help."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if "\n" in message or context is None:
+        error.show()
+    else:
+        click.echo(f"{message.rstrip('.')} (see `{context.command_path} --help`)", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -336,17 +346,22 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
 
 
 @cli.command()
-def schema() -> int:
-    """Print the JSON Schema of spec files, for your editor.
+@click.argument("kind", type=click.Choice(["run", "events", "claims"]), default="run")
+def schema(kind: str) -> int:
+    """Print the JSON Schema of files of a KIND, for your editor: run (specs, the default), events or claims.
 
     \b
     Example:
       dpbench schema > dpbench.schema.json
       # then write as the first line of a spec:  # yaml-language-server: $schema=dpbench.schema.json
+      dpbench schema claims > claims.schema.json
     """
     from dpbench.schema import json_schema
+    from dpbench.schema_claims import claims_schema
+    from dpbench.schema_events import events_schema
 
-    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    made = {"run": json_schema, "events": events_schema, "claims": claims_schema}[kind]()
+    click.echo(json.dumps(made, indent=2, ensure_ascii=False))
     return 0
 
 

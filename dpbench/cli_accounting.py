@@ -21,6 +21,7 @@ from dpbench.cli_releases import (
     group_option,
     json_option,
     release_options,
+    whole,
 )
 from dpbench.cli_trade_off import show_trade_offs, trade_offs
 from dpbench.errors import DpbenchError
@@ -60,7 +61,12 @@ def account(file: Path | None, **options: Any) -> int:
           --curve --plot curve.svg
       dpbench account --event random_sensitivity_gaussian --projections 5 \\
           --sampling-rate 0.01 --steps 999 --sigma 1 --delta 1e-5
+      dpbench account --event gaussian --sigma 4 --steps 20 --delta 1e-5
+      dpbench account --event group --group-size 3 --sampling-rate 0.01 \\
+          --steps 999 --sigma 2 --delta 1e-5
       dpbench account --event laplace --sigma 20 --steps 10 --delta 1e-6
+      dpbench account --event confident_gnmax --threshold 300 \\
+          --selection-noise 200 --answer-noise 40 --steps 10 --delta 1e-6
       dpbench account --event discrete_pair --first 0.75,0.25 --second 0.25,0.75 \\
           --delta 1e-6
       dpbench account events.yaml --delta 1e-5 --accountant rdp
@@ -257,16 +263,20 @@ def _plot(path: Path, found: Releases, guarantees: Sequence[Guarantee], points: 
 @delta_option
 @click.option("--epsilon", type=float, help="Enclose δ at this ε, in place of --delta.")
 @click.option("--digits", type=click.IntRange(2, 60), default=10, show_default=True, help="Digits asked for.")
+@click.option("--group-size", callback=whole, metavar="G", help="Records of the group, for --event group.")
 @json_option
 def certify(file: Path | None, digits: int, **options: Any) -> int:
     """Prove how private a training is: an interval that contains ε (or δ), every rounding included.
 
     The enclosure is computed in ball arithmetic from the definition; nothing in it is an estimate.
 
-    
+    \b
     Examples:
       dpbench certify --n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5
       dpbench certify --sampling-rate 0.01 --steps 99 --sigma 1 --epsilon 2 --json
+      dpbench certify --event group --group-size 3 --sampling-rate 0.01 \\
+          --steps 99 --sigma 2 --delta 1e-5
+      dpbench certify --event laplace --sigma 20 --steps 10 --delta 1e-6
       dpbench certify events.yaml --delta 1e-5
     """
     from dpbench.accounting import Estimate, Guarantee
@@ -277,7 +287,11 @@ def certify(file: Path | None, digits: int, **options: Any) -> int:
     if (delta is None) == (epsilon is None):
         raise click.UsageError("give either --delta, to enclose ε, or --epsilon, to enclose δ")
     _check_questions([{"delta": delta} if delta is not None else {"epsilon": epsilon}])
-    found, _ = described(options, file, None)
+    found, generic = described(options, file, options["group_size"])
+    if options["group_size"] is not None and (file is not None or generic != 1):
+        raise click.UsageError(
+            "--group-size goes with --event group; `dpbench account` has the generic bound for others"
+        )
     certificate = _proven(found.composition, delta=delta, epsilon=epsilon, digits=digits)
     estimate = certificate.estimate()
     if certificate.quantity == "epsilon":

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpbench.cli_releases import delta_option, emit, facts, group_option, json_option, release_options, said
+from dpbench.cli_releases import (
+    delta_option,
+    emit,
+    facts,
+    file_argument,
+    group_option,
+    in_file,
+    json_option,
+    release_options,
+    said,
+)
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
@@ -19,16 +30,20 @@ if TYPE_CHECKING:
     from dpbench.releases import Releases, Said
 
 FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch")
+FILE_FINDS = ("noise_factor", "repetitions", "rate_factor")
 
 
 @click.command()
+@file_argument
 @release_options
 @click.option("--epsilon", type=float, help="The target ε.")
 @delta_option
 @click.option(
     "--find",
-    type=click.Choice(FINDS),
-    help="What to look for: the smallest noise (default), or the most steps or epochs, the largest rate or batch.",
+    type=click.Choice((*FINDS, *FILE_FINDS)),
+    metavar="WHAT",
+    help="What to look for: noise_multiplier (default), steps, epochs, sampling_rate, batch; of a FILE: noise_factor"
+    " (default), repetitions, rate_factor.",
 )
 @click.option("--accountant", metavar="NAME", help="Default: exact where it covers the releases, else rdp.")
 @group_option
@@ -38,11 +53,13 @@ FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch")
     help="Given --sigma: the noise that costs by --accountant (default gdp_clt) what σ costs by this one.",
 )
 @json_option
-def calibrate(**options: Any) -> int:
+def calibrate(file: Path | None, **options: Any) -> int:
     """Find the smallest noise, or the most steps, epochs, rate or batch, for a target (ε, δ).
 
     The answer is rounded to the safe side, and the accountant is asked again at exactly that number; the number beside
-    it fails. `--recalibrate moments` solves equations (3.3) and (3.4) of Bu, Dong, Long and Su (2020).
+    it fails. Of a FILE of `kind: events` all releases move together: the smallest factor on every noise, the most
+    repetitions of the whole sequence, the largest factor on every sampling rate; what has none of it stays as it is.
+    `--recalibrate moments` solves equations (3.3) and (3.4) of Bu, Dong, Long and Su (2020).
 
     \b
     Examples:
@@ -52,25 +69,34 @@ def calibrate(**options: Any) -> int:
       dpbench calibrate --find batch --n 60000 --epochs 15 --sigma 1.3 \\
           --epsilon 1 --delta 1e-5 --accountant rdp
       dpbench calibrate --event laplace --steps 10 --epsilon 1 --delta 1e-6
+      dpbench calibrate events.yaml --epsilon 2 --delta 1e-5
+      dpbench calibrate events.yaml --find repetitions --epsilon 2 --delta 1e-5
       dpbench calibrate --recalibrate moments --sigma 1.3 --n 60000 --batch 256 \\
           --epochs 20 --delta 1e-5
     """
-    what, group_size = said(options, options["group_size"])
     if options["delta"] is None:
         raise click.UsageError("--delta is missing")
     if options["recalibrate"] is not None:
-        return _recalibrate(what, options)
+        if file is not None:
+            raise click.UsageError(f"--recalibrate does not go with a file ({file}): it is about one --sigma")
+        return _recalibrate(said(options, options["group_size"])[0], options)
     if options["epsilon"] is None:
         raise click.UsageError("--epsilon is missing: the target")
-    return _calibrate(what, group_size, options)
+    if file is not None:
+        find = options["find"] or "noise_factor"
+        group_size = 1 if options["group_size"] is None else options["group_size"]
+        return _calibrate(find, _file_maker(in_file(file, options), find), group_size, options)
+    find = options["find"] or "noise_multiplier"
+    what, group_size = said(options, options["group_size"])
+    return _calibrate(find, _maker(what, find), group_size, options, most=what.examples if find == "batch" else None)
 
 
-def _calibrate(what: Said, group_size: int, options: dict[str, Any]) -> int:
+def _calibrate(
+    find: str, make: Callable[[Any], Releases], group_size: int, options: dict[str, Any], most: int | None = None
+) -> int:
     from dpbench.calibration import WHOLE, solve
     from dpbench.terminal_accounting import calibrated_lines, console, say
 
-    find = options["find"] or "noise_multiplier"
-    make = _maker(what, find)
     name = options["accountant"] or _default_accountant(make(1 if find in WHOLE else 1.0).composition)
     found = solve(
         find,
@@ -78,7 +104,7 @@ def _calibrate(what: Said, group_size: int, options: dict[str, Any]) -> int:
         epsilon=options["epsilon"],
         delta=options["delta"],
         accountant=name,
-        most=what.examples if find == "batch" else None,
+        most=most,
         group_size=group_size,
     )
     made = make(found.value)
@@ -98,6 +124,9 @@ def _maker(what: Said, find: str) -> Callable[[Any], Releases]:
     """From the number that is looked for to the releases. Raises DpbenchError where that number was given."""
     from dpbench.releases import needs, option, releases
 
+    if find in FILE_FINDS:
+        instead = FINDS[(0, 1, 3)[FILE_FINDS.index(find)]]
+        raise DpbenchError(f"--find {find}: it moves the releases of a FILE together; here use --find {instead}")
     same = {"steps": ("steps", "epochs"), "sampling_rate": ("sampling_rate", "batch")}
     for name in next((pair for pair in same.values() if find in pair), (find,)):
         if getattr(what, name) is not None:
@@ -113,6 +142,25 @@ def _maker(what: Said, find: str) -> Callable[[Any], Releases]:
 
     def make(value: Any) -> Releases:
         return releases(replace(what, **{find: value}))
+
+    return make
+
+
+def _file_maker(found: Releases, find: str) -> Callable[[Any], Releases]:
+    """From the number that is looked for to the releases of the file. Raises DpbenchError for what no file has."""
+    from dpbench.scaling import noise_scaled, rates_scaled, repeated
+
+    moves: dict[str, Callable[[Composition, Any], Composition]] = {
+        "noise_factor": noise_scaled,
+        "repetitions": repeated,
+        "rate_factor": rates_scaled,
+    }
+    if find not in moves:
+        others = ", ".join(FILE_FINDS)
+        raise DpbenchError(f"--find {find}: {found.file} holds a sequence, which moves as a whole; use one of {others}")
+
+    def make(value: Any) -> Releases:
+        return replace(found, composition=moves[find](found.composition, value))
 
     return make
 

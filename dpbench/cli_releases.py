@@ -124,18 +124,24 @@ def said(options: Mapping[str, Any], group_size: int | None = None) -> tuple[Sai
 
 def described(options: Mapping[str, Any], file: Path | None, group_size: int | None) -> tuple[Releases, int]:
     """The releases of the file or of the options. Raises DpbenchError for a mistake in either, and where both speak."""
-    from dpbench.releases import option, releases
+    from dpbench.releases import releases
 
     if file is None:
         what, group = said(options, group_size)
         return releases(what), group
+    return in_file(file, options), 1 if group_size is None else group_size
+
+
+def in_file(file: Path, options: Mapping[str, Any]) -> Releases:
+    """The releases of a file of `kind: events`. Raises DpbenchError for its mistakes, and where options speak too."""
     from dpbench.errors import DpbenchError
     from dpbench.event_files import load_events
+    from dpbench.releases import option
 
     for name in (*SAID, "event", *PARAMETERS, "adaptive"):
         if options[name] not in (None, False):
             raise DpbenchError(f"{option(name)}: {file} describes the releases already; leave one of the two out")
-    return load_events(file), 1 if group_size is None else group_size
+    return load_events(file)
 
 
 def facts(found: Releases, group_size: int) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dpbench.grammar.yaml_loader import Document, Listing, Node, Place, Scalar, 
 from dpbench.releases import Releases, composed, event, event_class, rate
 
 KEYS = ("kind", "adaptive", "events")
+COUNT_TEXT = r"[0-9.eE+]+(\*[0-9.eE+]+)*(/[0-9.eE+]+)?"  # 15*60000/256, where counts need not be whole
 EXAMPLE = "{event: gaussian, noise_multiplier: 1.0, count: 10}"
 
 
@@ -143,7 +144,7 @@ class EventReader:
     def _fraction(self, node: Scalar) -> float:
         """A count such as 3515.625 or 15*60000/256."""
         value = math.nan
-        if re.fullmatch(r"[0-9.eE+]+(\*[0-9.eE+]+)*(/[0-9.eE+]+)?", node.text):
+        if re.fullmatch(COUNT_TEXT, node.text):
             over, _, under = node.text.partition("/")
             with contextlib.suppress(ValueError, ZeroDivisionError):
                 exact = math.prod(map(Fraction, over.split("*"))) / Fraction(under or 1)

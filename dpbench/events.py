@@ -7,13 +7,74 @@ Standard library only: the independent references import this module and nothing
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 Adjacency = Literal["add_or_remove", "replace_one", "zero_out"]
 Sampler = Literal["poisson", "without_replacement", "shuffled"]
 ADJACENCIES: tuple[str, ...] = ("add_or_remove", "replace_one", "zero_out")
 SAMPLERS: tuple[str, ...] = ("poisson", "without_replacement", "shuffled")
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a parameter may be. The events check it, and the JSON Schema of files of `kind: events` is made of it.
+
+    `expected` says it in words; numbers are at least `least`, more than `above`, at most `most`; `choices` are for
+    names; a list has `length` values or more, each of them like that.
+    """
+
+    about: str
+    expected: str
+    form: Literal["number", "finite", "whole", "name", "flag"] = "number"
+    least: int | None = None
+    above: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    length: int | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises ValueError with one sentence for another value."""
+        if self.length is None:
+            _check(name, value, self._holds(name, value), self.expected)
+            return
+        listed = isinstance(value, tuple | list) and len(value) >= self.length
+        _check(name, value, listed and all(self._holds(name, item) for item in value), self.expected)
+
+    def _holds(self, name: str, value: Any) -> bool:
+        if self.form == "flag":
+            return isinstance(value, bool)
+        if self.form == "name":
+            return value in self.choices
+        if self.form == "whole":
+            return isinstance(value, int) and not isinstance(value, bool) and value >= (self.least or 0)
+        number = _number(name, value)
+        if (self.least is not None and number < self.least) or (self.most is not None and number > self.most):
+            return False
+        return (self.above is None or number > self.above) and (self.form == "number" or math.isfinite(number))
+
+
+_COUNTED = "a whole number, 1 or more"
+_DEVIATION = "a number above 0"
+_PROBABILITIES = "numbers from 0 to 1 that sum to 1 within 1e-12"
+PARAMETERS: dict[str, Values] = {
+    "sampling_rate": Values("q, the probability that a record is in a batch", "a number from 0 to 1", least=0, most=1),
+    "noise_multiplier": Values("σ (or the scale b) relative to the sensitivity", _DEVIATION, above=0),
+    "adjacency": Values("neighbouring relation", "one of " + ", ".join(ADJACENCIES), "name", choices=ADJACENCIES),
+    "sampler": Values("how batches are drawn", "one of " + ", ".join(SAMPLERS), "name", choices=SAMPLERS),
+    "projections": Values("r, the Gaussian projections of each gradient", _COUNTED, "whole", least=1),
+    "group_size": Values("g, the records of a group", _COUNTED, "whole", least=1),
+    "first": Values("P(x) of each outcome, with the record", _PROBABILITIES, least=0, most=1, length=1),
+    "second": Values("Q(x) of each outcome, without it", _PROBABILITIES, least=0, most=1, length=1),
+    "threshold": Values("what the largest noisy count has to pass", "a finite number", "finite"),
+    "selection_noise": Values("σ₁, of the test against the threshold", _DEVIATION, above=0),
+    "answer_noise": Values("σ₂, on every count of the answer", _DEVIATION, above=0),
+    "answered": Values("whether the threshold was passed", "true or false", "flag"),
+    "votes": Values("the counts of all classes", "two or more whole numbers, 0 or more", "whole", least=0, length=2),
+}
+
+
+_COUNT = Values("how often it was released", "a whole number, 0 or more", "whole", least=0)
 
 
 def _check(name: str, value: object, ok: bool, expected: str) -> None:
@@ -27,23 +88,12 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _check_noise(event: Any) -> None:
-    """The noise and the neighbouring relation, which every event with noise has."""
-    value = _number("noise_multiplier", event.noise_multiplier)
-    _check("noise_multiplier", event.noise_multiplier, value > 0, "a number above 0")
-    _check("adjacency", event.adjacency, event.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
-
-
-def _check_sampled(event: Any) -> None:
-    """The four parameters that every event of a sampled Gaussian has."""
-    rate = _number("sampling_rate", event.sampling_rate)
-    _check("sampling_rate", event.sampling_rate, 0 <= rate <= 1, "a number from 0 to 1")
-    _check_noise(event)
-    _check("sampler", event.sampler, event.sampler in SAMPLERS, "one of " + ", ".join(SAMPLERS))
+def _check_all(event: Any) -> None:
+    """Every parameter of an event against `PARAMETERS`; one that need not be given may be None."""
+    for slot in fields(event):
+        value = getattr(event, slot.name)
+        if value is not None or slot.default is not None:
+            PARAMETERS[slot.name].check(slot.name, value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +115,7 @@ class Gaussian:
         return True
 
     def __post_init__(self) -> None:
-        _check_noise(self)
+        _check_all(self)
 
 
 @dataclass(frozen=True)
@@ -77,6 +127,9 @@ class SampledGaussian:
 
     - `poisson`, `add_or_remove`: for remove (1−q)·N(0, σ²) + q·N(1, σ²) against N(0, σ²), for add the same pair
       reversed; both are attained.
+    - `poisson`, `zero_out`: the same two pairs, attained. The record without effect is drawn or not, and moves no sum
+      either way; the others are drawn independently of it, so the sum has the law that it has where the record is
+      absent.
     - `poisson`, `replace_one`: (1−q)·N(0, σ²) + q·N(1, σ²) against (1−q)·N(0, σ²) + q·N(−1, σ²); attained.
     - `without_replacement` (a fixed batch of qN records), `replace_one`: no pair of datasets is the worst for every ε;
       bounds compose a proven dominating pair.
@@ -97,7 +150,7 @@ class SampledGaussian:
         return self.sampler == "poisson"
 
     def __post_init__(self) -> None:
-        _check_sampled(self)
+        _check_all(self)
 
 
 @dataclass(frozen=True)
@@ -125,17 +178,18 @@ class RandomSensitivityGaussian:
         return False
 
     def __post_init__(self) -> None:
-        _check_sampled(self)
-        _check("projections", self.projections, _whole(self.projections, 1), "a whole number, 1 or more")
+        _check_all(self)
 
 
 @dataclass(frozen=True)
 class GroupSampledGaussian:
-    """`SampledGaussian` seen by a group of g records that are all there or all absent.
+    """`SampledGaussian` seen by a group of g records that are all there or all absent (or all without effect).
 
     The sum of an aligned group moves by the number of its sampled members, so the pairs are, for remove,
-    Σ_k Bin(k; g, q)·N(k, σ²) against N(0, σ²), and for add the reverse. Mixed groups, some records added and some
-    removed, are not covered: for them there is only the generic bound of group privacy.
+    Σ_k Bin(k; g, q)·N(k, σ²) against N(0, σ²), and for add the reverse. Under `zero_out` they are the same, and
+    attained as well: members without effect may be drawn but move no sum, and nobody else's draw depends on theirs.
+    Mixed groups, some records added and some removed, and replaced ones are not covered: for them there is only the
+    generic bound of group privacy.
 
     >>> GroupSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0, group_size=4).group_size
     4
@@ -150,11 +204,10 @@ class GroupSampledGaussian:
     @property
     def attained(self) -> bool:
         """Whether a pair of datasets attains the dominating pair under the released output."""
-        return self.sampler == "poisson" and self.adjacency == "add_or_remove"
+        return self.sampler == "poisson" and self.adjacency != "replace_one"
 
     def __post_init__(self) -> None:
-        _check_sampled(self)
-        _check("group_size", self.group_size, _whole(self.group_size, 1), "a whole number, 1 or more")
+        _check_all(self)
 
 
 @dataclass(frozen=True)
@@ -177,7 +230,7 @@ class Laplace:
         return True
 
     def __post_init__(self) -> None:
-        _check_noise(self)
+        _check_all(self)
 
 
 @dataclass(frozen=True)
@@ -202,17 +255,13 @@ class DiscretePair:
         return True
 
     def __post_init__(self) -> None:
+        _check_all(self)
         for name in ("first", "second"):
-            values = getattr(self, name)
-            listed = isinstance(values, tuple | list) and len(values) > 0
-            _check(name, values, listed, "a list of probabilities")
-            numbers = tuple(_number(name, value) for value in values)
-            inside = all(0 <= value <= 1 for value in numbers) and abs(math.fsum(numbers) - 1) <= 1e-12
-            _check(name, values, inside, "numbers from 0 to 1 that sum to 1 within 1e-12")
+            numbers = tuple(float(value) for value in getattr(self, name))
+            _check(name, numbers, abs(math.fsum(numbers) - 1) <= 1e-12, _PROBABILITIES)
             object.__setattr__(self, name, numbers)
         lengths = (len(self.first), len(self.second))
         _check("second", self.second, lengths[0] == lengths[1], f"{lengths[0]} probabilities, as many as in `first`")
-        _check("adjacency", self.adjacency, self.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
 
 
 @dataclass(frozen=True)
@@ -242,16 +291,9 @@ class ConfidentGNMax:
         return False
 
     def __post_init__(self) -> None:
-        _check("threshold", self.threshold, math.isfinite(_number("threshold", self.threshold)), "a finite number")
-        for name in ("selection_noise", "answer_noise"):
-            _check(name, getattr(self, name), _number(name, getattr(self, name)) > 0, "a number above 0")
-        _check("answered", self.answered, isinstance(self.answered, bool), "true or false")
+        _check_all(self)
         if self.votes is not None:
-            listed = isinstance(self.votes, tuple | list) and len(self.votes) >= 2
-            good = listed and all(_whole(vote, 0) for vote in self.votes)
-            _check("votes", self.votes, good, "two or more whole numbers, 0 or more")
             object.__setattr__(self, "votes", tuple(self.votes))
-        _check("adjacency", self.adjacency, self.adjacency in ADJACENCIES, "one of " + ", ".join(ADJACENCIES))
 
 
 Event = (
@@ -291,7 +333,7 @@ class Composition:
     def __post_init__(self) -> None:
         for event, count in self.parts:
             _check("event", event, type(event).__name__ in EVENTS, "one of " + ", ".join(EVENTS))
-            _check("count", count, _whole(count, 0), "a whole number, 0 or more")
+            _COUNT.check("count", count)
 
     def prefix(self, releases: int) -> Composition:
         """The first `releases` releases: what had been spent when training had got that far."""

@@ -11,6 +11,7 @@ Every mistake is one `DpbenchError` that names the option, its value and what wa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import EVENTS, Composition, Event
 
 SHORT = {"group": "GroupSampledGaussian"}  # besides the class's name in any spelling
+RATE_TEXT = r" *\+?([0-9][0-9 ]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)? *(/ *[0-9][0-9 ]*)?"  # 0.01, 1e-3 or 256/60000
 RATE = ("batch", "examples", "epochs")  # what only a release of a random sample has
 
 
@@ -71,6 +73,17 @@ def event_class(name: str) -> type[Any]:
     if _bare(name) not in known:
         raise DpbenchError(f"event {name!r} is not known{suggestion(name, tuple(map(snake_case, EVENTS)))}")
     return EVENTS[known[_bare(name)]]
+
+
+def spellings(name: str) -> str:
+    """A regular expression of every spelling that `event_class` takes for that class's name.
+
+    >>> re.search(spellings("Laplace"), "la-PLACE") is not None, re.search(spellings("Laplace"), "lapace") is None
+    (True, True)
+    """
+    bare = [_bare(name), *(_bare(short) for short, full in SHORT.items() if full == name)]
+    letters = ["[-_ ]*".join(f"[{letter}{letter.upper()}]" for letter in each) for each in bare]
+    return f"^[-_ ]*({'|'.join(letters)})[-_ ]*$"
 
 
 def _bare(name: str) -> str:
@@ -201,10 +214,10 @@ def rate(value: str | float) -> Fraction:
     >>> rate("256/60000") == Fraction(256, 60000), rate(0.1)
     (True, Fraction(1, 10))
     """
-    try:
-        found = Fraction(str(value).replace(" ", ""))
-    except (ValueError, ZeroDivisionError):
-        found = Fraction(-1)
+    found = Fraction(-1)
+    if re.fullmatch(RATE_TEXT, str(value)):
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            found = Fraction(str(value).replace(" ", ""))
     if not 0 <= found <= 1:
         raise DpbenchError(f"--sampling-rate {value}: expected a number from 0 to 1, such as 0.01 or 256/60000")
     return found

@@ -69,10 +69,11 @@ class _Asked:
         return Found(self.number(meeting), neighbour, len(self.known))
 
 
-def smallest_noise(attained: Attained, target: float, who: str) -> Found:
+def smallest_noise(attained: Attained, target: float, who: str, what: str = "noise multiplier") -> Found:
     """The smallest noise multiplier on the grid whose attained ε is at most `target`, and whose lower neighbour fails.
 
-    `attained` gives ε at a noise multiplier and should not increase with it; `who` names the accountant in errors.
+    `attained` gives ε at a noise multiplier and should not increase with it; `who` names the accountant in errors,
+    `what` the number.
     First decades are tried from 1 outwards; then the edge is closed in on, on average in about ten calls. Raises
     DpbenchError where no noise up to 1e9 suffices, and where 1e-6 already does.
 
@@ -85,7 +86,7 @@ def smallest_noise(attained: Attained, target: float, who: str) -> Found:
         if grid_number(last) >= LARGEST:
             raise DpbenchError(
                 f"epsilon = {target:g} is out of reach: {who} still gives epsilon = {asked.epsilon(last):.6g} with"
-                f" noise multiplier {LARGEST:g}; ask for a larger epsilon or delta, fewer steps or a smaller sampling"
+                f" {what} {LARGEST:g}; ask for a larger epsilon or delta, fewer steps or a smaller sampling"
                 " rate"
             )
         last += _PER_DECADE
@@ -93,8 +94,8 @@ def smallest_noise(attained: Attained, target: float, who: str) -> Found:
     while asked.excess(first) <= 0:
         if grid_number(first) <= SMALLEST:
             raise DpbenchError(
-                f"epsilon = {target:g} needs no noise: {who} meets it with noise multiplier {SMALLEST:g};"
-                " check that the composition depends on the noise multiplier and releases anything at all"
+                f"epsilon = {target:g} needs no noise: {who} meets it with {what} {SMALLEST:g};"
+                f" check that the composition depends on the {what} and releases anything at all"
             )
         first, last = first - _PER_DECADE, first
     edge = _close_in(asked.excess, first, last)

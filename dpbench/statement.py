@@ -22,6 +22,11 @@ _NEIGHBOURS = {
     "replace_one": "datasets of equal size that differ in one record replaced by another",
     "zero_out": "datasets that differ in one record replaced by one without any effect",
 }
+_GROUPS = {  # where the events are about a group of their own
+    "add_or_remove": "datasets that differ in {} records, all added or all removed",
+    "replace_one": "datasets of equal size that differ in {} records, all replaced by others",
+    "zero_out": "datasets that differ in {} records, all replaced by ones without any effect",
+}
 LISTED = 4  # releases that a description names before it only counts
 
 
@@ -80,13 +85,16 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     True
     """
     events = [event for event, _ in found.composition.parts]
-    words = [_promise(guarantees, group_size), f"Released: {summary(found)}."]
+    own = _members(events)
+    words = [_promise(guarantees, group_size, own), f"Released: {summary(found)}."]
     adjacency = common_adjacency(found.composition)
-    unit = "one record" if group_size == 1 else f"a group of {group_size} records"
+    members = group_size * own
+    unit = "one record" if members == 1 else f"a group of {members} records"
     if adjacency is None:
         words.append("The releases name different neighbouring relations, so no one guarantee holds for all.")
     else:
-        words.append(f"Unit of privacy: {unit}. Neighbours: {_NEIGHBOURS[adjacency]}.")
+        neighbours = _NEIGHBOURS[adjacency] if own == 1 else _GROUPS[adjacency].format(own)
+        words.append(f"Unit of privacy: {unit}. Neighbours: {neighbours}.")
     samplers = dict.fromkeys(getattr(event, "sampler", None) for event in events)
     known = [_SAMPLERS[sampler] for sampler in samplers if sampler is not None]
     words.append(
@@ -94,10 +102,15 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     )
     if found.composition.adaptive:
         words.append("Later parameters depend on earlier outputs.")
-    return " ".join(word for word in [*words, *_special(events), _not_covered(known, group_size)] if word)
+    return " ".join(word for word in [*words, *_special(events), _not_covered(known, members)] if word)
 
 
-def _promise(guarantees: Sequence[Guarantee], group_size: int) -> str:
+def _members(events: Sequence[Event]) -> int:
+    """How many records the events themselves take together: the fewest that all of them do."""
+    return min((getattr(event, "group_size", 1) for event in events), default=1)
+
+
+def _promise(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
     promised = [one for one in guarantees if one.kind in PROMISES and one.answer is not None]
     if not promised:
         if any(one.answer is not None for one in guarantees):
@@ -107,7 +120,8 @@ def _promise(guarantees: Sequence[Guarantee], group_size: int) -> str:
     epsilon, delta = best.epsilon, best.delta
     assert epsilon is not None
     assert delta is not None
-    whom = "" if group_size == 1 else f" for every group of {group_size} records"
+    whom = "" if group_size * own == 1 else f" for every group of {group_size * own} records"
+    whom += " that are all there or all absent" if own > 1 else ""
     pair = f"ε = {bound(epsilon.safe, 'upper_bound', 6)}, δ = {number(delta)}"
     if best.delta_at is not None:
         pair = f"ε = {number(epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
@@ -118,7 +132,8 @@ def _promise(guarantees: Sequence[Guarantee], group_size: int) -> str:
 
 def _special(events: Sequence[Event]) -> list[str]:
     words = []
-    if not all(event.attained for event in events):
+    paired = [event for event in events if getattr(event, "sampler", "") != "shuffled"]  # for those no pair is known
+    if not all(event.attained for event in paired):
         words.append(
             "The pairs of distributions dominate the mechanism, which need not attain them: the number bounds its ε"
             " from above."

@@ -156,6 +156,9 @@ _UNITS = {
     "sampling_rate": ("q", "largest sampling rate"),
     "batch": ("B", "largest expected batch"),
     "epochs": ("E", "most epochs"),
+    "noise_factor": ("c", "smallest factor on every noise"),
+    "repetitions": ("k", "most repetitions of the whole sequence"),
+    "rate_factor": ("c", "largest factor on every sampling rate"),
 }
 
 

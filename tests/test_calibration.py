@@ -16,7 +16,8 @@ from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accounting import Estimate, load_accountant, steps_from_epochs
 from dpbench.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Gaussian, SampledGaussian
+from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Gaussian, Laplace, SampledGaussian
+from dpbench.scaling import noise_scaled, rates_scaled, repeated
 from dpbench.search import LARGEST, SMALLEST, grid_number, largest_number, largest_whole, smallest_noise
 
 accountants = st.sampled_from(["rdp", "gdp_clt"])
@@ -283,6 +284,91 @@ class TestLargest:
     def test_no_limit_is_an_error(self) -> None:
         with pytest.raises(DpbenchError, match="sets no limit"):
             largest_steps(SampledGaussian(0.0, 1.0), epsilon=1.0, delta=1e-5)
+
+
+PAIR = DiscretePair((0.501, 0.499), (0.5, 0.5))
+sequences = st.lists(
+    st.tuples(
+        st.one_of(
+            st.builds(SampledGaussian, st.floats(1e-4, 0.2), st.floats(0.7, 5.0)),
+            st.builds(Gaussian, st.floats(3.0, 50.0)),
+            st.builds(Laplace, st.floats(5.0, 50.0)),
+            st.just(PAIR),
+        ),
+        st.integers(1, 50),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda parts: Composition(((SampledGaussian(0.01, 1.0), 10), *parts)))  # something that is sampled and has noise
+
+
+class TestUnlikeReleases:
+    """One number for the whole sequence: it meets the target, its neighbour does not, by an accountant asked anew."""
+
+    @given(sequences, st.floats(0.5, 20.0), deltas)
+    @settings(max_examples=30, deadline=None)
+    def test_a_factor_on_the_noise(self, sequence: Composition, target: float, delta: float) -> None:
+        assume(epsilon_of("rdp", noise_scaled(sequence, LARGEST), delta) < target)  # what stays as it is may cost more
+        found = solve("noise_factor", lambda c: noise_scaled(sequence, c), epsilon=target, delta=delta)
+        assert found.neighbour == below(found.value)
+        assert epsilon_of("rdp", noise_scaled(sequence, found.value), delta) <= target
+        assert epsilon_of("rdp", noise_scaled(sequence, below(found.value)), delta) > target
+
+    @given(sequences, st.floats(0.5, 20.0), deltas)
+    @settings(max_examples=30, deadline=None)
+    def test_repetitions(self, sequence: Composition, target: float, delta: float) -> None:
+        assume(epsilon_of("rdp", sequence, delta) <= target)
+        found = solve("repetitions", lambda times: repeated(sequence, times), epsilon=target, delta=delta)
+        assert isinstance(found.value, int)
+        assert epsilon_of("rdp", repeated(sequence, found.value), delta) <= target
+        assert epsilon_of("rdp", repeated(sequence, found.value + 1), delta) > target
+
+    @given(sequences, st.floats(0.5, 20.0), deltas)
+    @settings(max_examples=30, deadline=None)
+    def test_a_factor_on_the_rates(self, sequence: Composition, target: float, delta: float) -> None:
+        """The neighbour misses the target, or would be a sampling rate above 1."""
+        assume(epsilon_of("rdp", rates_scaled(sequence, 1e-12), delta) <= target)
+        found = solve("rate_factor", lambda c: rates_scaled(sequence, c), epsilon=target, delta=delta)
+        assert found.neighbour == above(found.value)
+        assert epsilon_of("rdp", rates_scaled(sequence, found.value), delta) <= target
+        largest = max(event.sampling_rate for event, _ in sequence.parts if isinstance(event, SampledGaussian))
+        if largest * above(found.value) <= 1:
+            assert epsilon_of("rdp", rates_scaled(sequence, above(found.value)), delta) > target
+        else:
+            assert found.neighbour_attained is not None
+            assert "expected a number from 0 to 1" in (found.neighbour_attained.reason or "")
+
+    def test_the_transform_finds_what_a_closed_form_gives(self) -> None:
+        """Gaussians σ_i, T_i are one of μ = √Σ T_i/σ_i²: a factor c makes μ/c, so c = μ · σ(ε, δ) of one release."""
+        sequence = Composition(((Gaussian(20.0), 100), (Gaussian(5.0), 7)))
+        mu = math.sqrt(100 / 400 + 7 / 25)
+        factor = calibrate(lambda c: noise_scaled(sequence, c), epsilon=1.0, delta=1e-5, accountant="exact")
+        edge = calibrate(Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp") * mu  # off by at most a unit of its own
+        assert abs(factor - edge) <= 1e-5 * mu + 1e-5
+
+    def test_every_noise_moves_and_nothing_else(self) -> None:
+        query = ConfidentGNMax(threshold=300.0, selection_noise=200.0, answer_noise=40.0)
+        given = Composition(((query, 2), (PAIR, 3), (SampledGaussian(0.1, 2.0), 4)), adaptive=True)
+        moved = noise_scaled(given, 0.5)
+        assert moved.adaptive
+        assert moved.parts == (
+            (ConfidentGNMax(threshold=300.0, selection_noise=100.0, answer_noise=20.0), 2),
+            (PAIR, 3),
+            (SampledGaussian(0.1, 1.0), 4),
+        )
+        assert rates_scaled(given, 0.5).parts == (*given.parts[:2], (SampledGaussian(0.05, 2.0), 4))
+        assert [count for _, count in repeated(given, 3).parts] == [6, 9, 12]
+
+    def test_nothing_to_move_is_one_sentence(self) -> None:
+        with pytest.raises(DpbenchError, match=r"^none of these releases has a noise, so that a factor on it"):
+            noise_scaled(Composition(((PAIR, 3),)), 2.0)
+        with pytest.raises(DpbenchError, match="has a sampling rate"):
+            rates_scaled(Composition(((Gaussian(1.0), 3),)), 2.0)
+        with pytest.raises(DpbenchError, match="sets no limit"):
+            solve("repetitions", lambda times: repeated(Composition(()), times), epsilon=1.0, delta=1e-5)
+        fixed = Composition(((DiscretePair((0.9, 0.1), (0.1, 0.9)), 9), (Gaussian(1.0), 1)))
+        with pytest.raises(DpbenchError, match=r"out of reach: .* with noise factor 1e\+09"):
+            solve("noise_factor", lambda c: noise_scaled(fixed, c), epsilon=1.0, delta=1e-5)
 
 
 class TestSolve:

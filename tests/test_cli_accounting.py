@@ -31,6 +31,12 @@ ROOT = Path(__file__).parent.parent
 TRAINING = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
 ROW_1 = "--n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5"
 SMALL = "--sampling-rate 0.01 --steps 100 --sigma 1 --delta 1e-5"
+UNLIKE = """\
+kind: events
+events:
+  - {event: sampled_gaussian, sampling_rate: 0.01, noise_multiplier: 2, count: 500}
+  - {event: gaussian, noise_multiplier: 20, count: 2}
+"""
 KEYS = {"accountant", "epsilon", "delta", "kind", "relative_error", "seconds"}
 
 
@@ -321,6 +327,8 @@ BAD = [
     ("calibrate --batch 6 --epochs 1 --delta 1e-5 --epsilon 1 --find batch --sigma 1", "is what is looked for"),
     ("calibrate --epochs 1 --delta 1e-5 --epsilon 1 --find batch --sigma 1", "--n is missing"),
     ("calibrate --event gaussian --sigma 1 --delta 1e-5 --epsilon 1 --find sampling_rate", "has no sampling_rate"),
+    ("calibrate --sampling-rate 0.1 --steps 9 --delta 1e-5 --epsilon 1 --find rate_factor", "use --find sampling_rate"),
+    ("calibrate nothing.yaml --delta 1e-5 --epsilon 1", "does not exist"),
     ("calibrate --event gaussian --sigma 1 --delta 1e-5 --epsilon 1 --find epochs", "is not sampled; use --find steps"),
     ("calibrate --n 600 --batch 6 --epochs 1 --delta 1e-5 --epsilon 1 --sampler shuffled", "cannot calibrate with"),
     (f"calibrate {SMALL} --recalibrate rdp --epsilon 1", "--epsilon does not go with --recalibrate"),
@@ -329,6 +337,7 @@ BAD = [
     (f"certify {SMALL} --epsilon 1", "give either --delta, to enclose ε, or --epsilon"),
     ("certify --sampling-rate 0.01 --steps 9 --sigma 0 --delta 1e-5", "expected a number above 0"),
     (f"certify {SMALL} --sampler shuffled", "shuffled"),
+    (f"certify {SMALL} --group-size 3", "--group-size goes with --event group"),
 ]
 
 
@@ -338,7 +347,8 @@ def test_bad_input_is_one_sentence(line: str, message: str, capsys: pytest.Captu
     assert status == 2
     assert message in err
     assert "Traceback" not in err
-    assert len(err.strip().splitlines()[-1]) < 400
+    assert len(err.strip().splitlines()) == 1
+    assert len(err) < 400
 
 
 class TestCalibrate:
@@ -380,6 +390,61 @@ class TestCalibrate:
         assert again.epsilon.value == data["guarantees"][0]["epsilon"]
         assert isinstance(data["value"], int if find in ("steps", "batch") else float)
 
+    @pytest.mark.parametrize(
+        ("find", "same", "first"),
+        [
+            ("noise_factor", ("sampling_rate",), "smallest factor on every noise"),
+            ("repetitions", ("sampling_rate", "noise_multiplier"), "most repetitions of the whole sequence"),
+            ("rate_factor", ("noise_multiplier",), "largest factor on every sampling rate"),
+        ],
+    )
+    @pytest.mark.parametrize("accountant", [None, "rdp"])
+    def test_a_file_moves_as_a_whole(
+        self,
+        find: str,
+        same: tuple[str, ...],
+        first: str,
+        accountant: str | None,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        path = tmp_path / "events.yaml"
+        path.write_text(UNLIKE)
+        line = f"calibrate {path} --epsilon 2 --delta 1e-5" + (f" --accountant {accountant}" if accountant else "")
+        line += "" if find == "noise_factor" else f" --find {find}"
+        data = told(line, capsys)
+        assert data["find"] == find
+        [attained] = data["guarantees"]
+        assert attained["accountant"] == (accountant or "exact")
+        composition = from_json(data["composition"])
+        [again] = ask(composition, delta=1e-5, accountants=attained["accountant"])
+        assert again.epsilon is not None
+        assert again.epsilon.value == attained["epsilon"] <= 2.0 < data["neighbour_attained"]["epsilon"]
+        for name in same:
+            assert getattr(composition.parts[0][0], name) == getattr(SampledGaussian(0.01, 2.0), name)
+        times = data["value"] if find == "repetitions" else 1
+        assert [count for _, count in composition.parts] == [500 * times, 2 * times]
+        assert first in call(line, capsys)[1]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--find steps", "holds a sequence, which moves as a whole; use one of noise_factor, repetitions"),
+            ("--sigma 3", "--noise-multiplier: "),
+            ("--recalibrate moments", "--recalibrate does not go with a file"),
+            ("--accountant gdp", "cannot calibrate with accountant 'gdp'"),
+        ],
+    )
+    def test_what_no_file_has_is_one_sentence(
+        self, options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "events.yaml"
+        path.write_text(UNLIKE)
+        status, out, err = call(f"calibrate {path} --epsilon 2 --delta 1e-5 {options}", capsys)
+        assert (status, out) == (2, "")
+        assert message in err
+        assert "Traceback" not in err
+
     def test_an_approximation_promises_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         line = "calibrate --sampling-rate 0.01 --steps 1000 --epsilon 1 --delta 1e-5 --accountant gdp_clt"
         assert told(line, capsys)["promise"] is False
@@ -416,6 +481,14 @@ class TestCertify:
         assert re.search(r"^δ at ε = 0.5 is in \[\d.*, \d.*\]", out)
         for word in ("relative width", "direction", "precision", "radius", "time", "proven"):
             assert word in " ".join(out.split())
+
+    def test_a_group_is_certified_as_such(self, capsys: pytest.CaptureFixture[str]) -> None:
+        line = "--event group --group-size 3 --sampling-rate 0.01 --steps 10 --sigma 2 --delta 1e-5"
+        data = told(f"certify {line} --digits 4", capsys)
+        [exact] = told(f"account {line} --accountant exact", capsys)["guarantees"]
+        assert data["guarantees"][0]["epsilon_lower"] <= exact["epsilon"] <= data["guarantees"][0]["epsilon_upper"]
+        assert "every group of 3 records that are all there or all absent" in data["statement"]
+        assert "differ in 3 records, all added or all removed" in data["statement"]
 
     def test_what_is_shown_is_rounded_outwards(self) -> None:
         assert outwards("0.12345678", "0.12345999") == ("0.1234567", "0.1234600")
@@ -462,6 +535,21 @@ class TestProgram:
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
         assert "Traceback" not in err
+
+    @pytest.mark.parametrize("verb", ["account", "calibrate", "certify"])
+    def test_the_examples_of_help_run(
+        self, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("events.yaml").write_text(UNLIKE)
+        text = (cli.commands[verb].help or "").partition("Examples:")[2].replace("\\\n", " ")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        assert len(lines) >= 4
+        for line in lines:
+            assert line.startswith(f"dpbench {verb} ")
+            status, out, err = call(line.removeprefix("dpbench "), capsys)
+            assert (status, err) == (0, ""), line
+            assert out
 
     def test_help_names_every_option_with_examples(self) -> None:
         for verb in ("account", "calibrate", "certify"):
@@ -515,6 +603,10 @@ class TestWords:
         assert "by the accountant rdp (upper bound)" in statement(found, both)
         assert "promises anything" in statement(found, both[:1])
         assert "has an answer" in statement(found, [])
+
+    def test_of_shuffled_batches_no_pair_is_claimed(self) -> None:
+        said = Said(sampling_rate=0.01, steps=5, noise_multiplier=1.0, parameters={"sampler": "shuffled"})
+        assert "pairs of distributions" not in statement(releases(said), [])
 
     def test_what_is_special_is_said(self) -> None:
         jl = Said(event="random_sensitivity_gaussian", sampling_rate=0.01, steps=5, noise_multiplier=1.0)

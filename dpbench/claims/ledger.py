@@ -21,12 +21,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import catalog, suggestion
 from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
+from dpbench.claims.grammar import (
+    AT,
+    BOUNDS,
+    CLAIM,
+    COVERED,
+    DIGITS,
+    MISTAKE,
+    NAME,
+    QUANTITIES,
+    TOP,
+    UNJUDGED,
+    Key,
+    required,
+)
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
@@ -34,14 +47,6 @@ from dpbench.events import Composition, Event
 from dpbench.grammar.yaml_loader import Document, Listing, Node, Scalar, Table, plain, read
 from dpbench.releases import composed
 
-TOP = ("kind", "paper", "title", "source", "claims", "coverage", "mistakes")
-KEYS = (
-    *("id", "place", "kind", "says", "printed", "text", "verdict", "because"),
-    *("events", "quantity", "accountant", "at", "attained", "by", "parameters", "runs"),
-)
-QUANTITIES = ("epsilon", "delta", "mu", "noise_multiplier")
-BOUNDS = (("delta", "epsilon"), ("mu",), ("rdp",))
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _SUFFIXES = (".yaml", ".yml")
 _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
@@ -129,7 +134,7 @@ class _LedgerReader:
             return empty
         self._known(root, TOP)
         self.paper = self._text(root, "paper", required=True)
-        if self.paper and not _NAME.fullmatch(self.paper):
+        if self.paper and not re.fullmatch(NAME, self.paper):
             self.add(root.get("paper") or root, f"{self.paper!r}: expected a short name such as bu2020")
         listing = root.get("claims")
         if not isinstance(listing, Listing):
@@ -146,11 +151,11 @@ class _LedgerReader:
             file=self.file,
         )
 
-    def _known(self, table: Table, keys: tuple[str, ...]) -> None:
+    def _known(self, table: Table, keys: Mapping[str, Key]) -> None:
         for name, entry in table.entries.items():
             if name not in keys:
                 place = entry.key
-                hint = suggestion(name, keys).removeprefix("; ")
+                hint = suggestion(name, tuple(keys)).removeprefix("; ")
                 self.problems.append(
                     Problem(self.file, place.line, place.column, place.path, f"unknown key {name!r}", hint)
                 )
@@ -161,7 +166,7 @@ class _LedgerReader:
             if required:
                 self.add(table, f"the key {key!r} is missing")
             return ""
-        if not isinstance(node, Scalar) or not node.text.strip():
+        if not isinstance(node, Scalar) or node.value is None or not node.text.strip():
             self.add(node, f"{key}: expected text")
             return ""
         return node.text.strip()
@@ -173,26 +178,26 @@ class _LedgerReader:
             self.add(node, f"found {plain(node)!r}; expected a claim with id, place, kind, says, verdict, because")
             return None
         before = len(self.problems)
-        self._known(node, KEYS)
-        required = {key: self._text(node, key, required=True) for key in ("id", "place", "kind", "verdict", "because")}
-        if required["id"] and not _NAME.fullmatch(required["id"]):
-            self.add(node.get("id") or node, f"id = {required['id']!r}: expected small letters, digits, - and _")
-        kind = required["kind"]
+        self._known(node, CLAIM)
+        texts = {key: self._text(node, key, required=True) for key in required(CLAIM)}
+        if texts["id"] and not re.fullmatch(NAME, texts["id"]):
+            self.add(node.get("id") or node, f"id = {texts['id']!r}: expected small letters, digits, - and _")
+        kind = texts["kind"]
         if kind and kind not in KINDS:
             self.add(node.get("kind") or node, f"kind = {kind!r} is not known{suggestion(kind, tuple(KINDS))}")
         verdicts = BOUND_VERDICTS if kind == "bound" else VERDICTS
-        if kind in KINDS and required["verdict"] and required["verdict"] not in verdicts:
-            message = f"verdict = {required['verdict']!r}: expected one of {', '.join(verdicts)}"
+        if kind in KINDS and texts["verdict"] and texts["verdict"] not in verdicts:
+            message = f"verdict = {texts['verdict']!r}: expected one of {', '.join(verdicts)}"
             self.add(node.get("verdict") or node, message)
         parts = self._events(node)
         made = Claim(
             paper=self.paper,
-            id=required["id"],
-            place=required["place"],
+            id=texts["id"],
+            place=texts["place"],
             kind=kind,
             says=self._text(node, "says"),
-            verdict=required["verdict"],
-            because=required["because"],
+            verdict=texts["verdict"],
+            because=texts["because"],
             printed=self._printed(node),
             text=self._text(node, "text"),
             events=self._composition(node, parts),
@@ -215,7 +220,7 @@ class _LedgerReader:
 
     def _whole(self, node: Table, claim: Claim) -> None:
         """What the kind needs."""
-        if claim.verdict == "not_run" and claim.kind in ("utility", "comparison"):
+        if claim.verdict == "not_run" and claim.kind in UNJUDGED:
             return
         if claim.kind == "utility":
             if not claim.runs:
@@ -249,14 +254,10 @@ class _LedgerReader:
 
     def _digits(self, node: Node) -> Printed | None:
         text = node.text if isinstance(node, Scalar) else ""
-        try:
-            number = Decimal(text)
-        except InvalidOperation:
-            number = Decimal("nan")
-        if not number.is_finite():
+        if not re.fullmatch(DIGITS, text.strip()):
             self.add(node, f"{plain(node)!r}: expected a number with the digits that are printed, such as 0.83")
             return None
-        return Printed(text)
+        return Printed(text.strip())
 
     def _events(self, node: Table) -> tuple[tuple[Event, float], ...]:
         found = node.get("events")
@@ -306,11 +307,7 @@ class _LedgerReader:
     def _at(self, node: Table) -> Mapping[str, float]:
         found = self._mapping(node, "at")
         for name, value in found.items():
-            if (
-                name not in ("epsilon", "delta", "order")
-                or isinstance(value, bool)
-                or not isinstance(value, int | float)
-            ):
+            if name not in AT or isinstance(value, bool) or not isinstance(value, int | float):
                 self.add(node.get("at") or node, f"at = {dict(found)!r}: expected such as {{delta: 1e-5}}")
                 return {}
         return {name: float(value) for name, value in found.items()}
@@ -381,7 +378,7 @@ class _LedgerReader:
     def _coverage(self, root: Table, listing: Listing) -> Iterable[Covered]:
         ids = self._ids(listing)
         for table in self._tables(root, "coverage"):
-            self._known(table, ("place", "claims", "no_claim"))
+            self._known(table, COVERED)
             place = self._text(table, "place", required=True)
             claims, reason = self._named(table, ids), self._text(table, "no_claim")
             if bool(claims) == bool(reason):
@@ -391,7 +388,6 @@ class _LedgerReader:
     def _mistakes(self, root: Table, listing: Listing) -> Iterable[Mistake]:
         ids = self._ids(listing)
         for table in self._tables(root, "mistakes"):
-            texts = ("title", "printed", "true", "demonstration", "instead")
-            self._known(table, (*texts, "claims"))
-            found = {key: self._text(table, key, required=True) for key in texts}
+            self._known(table, MISTAKE)
+            found = {key: self._text(table, key, required=True) for key in required(MISTAKE)}
             yield Mistake(claims=self._named(table, ids), **found)
