@@ -199,7 +199,7 @@ class TestBothAccountants:
     @pytest.mark.parametrize(
         ("event", "expected"),
         [
-            (SampledGaussian(0.1, 1.0, adjacency="zero_out"), "'zero_out'"),
+            (SampledGaussian(0.1, 1.0, adjacency="replace_one", sampler="shuffled"), "shuffled"),
             (SampledGaussian(0.1, 1.0, sampler="shuffled"), "shuffled"),
             (RandomSensitivityGaussian(0.1, 1.0, 5), "RandomSensitivityGaussian"),
             (SampledGaussian(0.1, 1.0, sampler="without_replacement"), "Poisson sampling"),

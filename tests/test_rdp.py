@@ -356,7 +356,6 @@ class TestOtherEvents:
             (GroupSampledGaussian(0.01, 1.0, 3, sampler="shuffled"), "shuffled"),
             (RandomSensitivityGaussian(0.01, 1.0, 3, sampler="shuffled"), "shuffled"),
             (SampledGaussian(0.01, 1.0, "replace_one", "shuffled"), "shuffled"),
-            (SampledGaussian(0.01, 1.0, "zero_out"), "'zero_out'"),
             (SampledGaussian(0.01, 1.0, "zero_out", "without_replacement"), "'without_replacement'"),
         ],
     )

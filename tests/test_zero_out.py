@@ -6,13 +6,17 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from dpbench import certify
+from dpbench.accounting import load_accountant
+from dpbench.catalog import catalog
 from dpbench.events import Adjacency, Composition, GroupSampledGaussian, RandomSensitivityGaussian, SampledGaussian
 
+Sampled = SampledGaussian | GroupSampledGaussian | RandomSensitivityGaussian
 Law = dict[float, float]  # from the noise-free sum to its probability
 
 
@@ -104,3 +108,28 @@ def test_what_is_not_attained(adjacency: Adjacency, sampler: str) -> None:
     group = GroupSampledGaussian(0.1, 1.0, 3, adjacency, sampler)  # type: ignore[arg-type]
     assert group.attained == (poisson and adjacency != "replace_one")
     assert not RandomSensitivityGaussian(0.1, 1.0, 5, adjacency, sampler).attained  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(catalog("accountants")))
+@pytest.mark.parametrize(
+    "event",
+    [
+        SampledGaussian(0.02, 1.1),
+        SampledGaussian(1.0, 3.0),
+        GroupSampledGaussian(0.02, 1.5, 3),
+        RandomSensitivityGaussian(0.02, 1.5, 4),
+    ],
+    ids=str,
+)
+def test_every_accountant_says_of_zero_out_what_it_says_of_add_or_remove(name: str, event: Sampled) -> None:
+    """The pairs are the same, so who covers one covers the other, with the same numbers under its own name."""
+    accountant = load_accountant(name)
+    one = Composition(((event, 20),))
+    other = Composition(((replace(event, adjacency="zero_out"), 20),))
+    assert bool(accountant.supports(one)) is bool(accountant.supports(other))
+    if accountant.supports(one):
+        added, zeroed = accountant.curve(one), accountant.curve(other)
+        assert (added.adjacency, zeroed.adjacency) == ("add_or_remove", "zero_out")
+        assert added.kind == zeroed.kind
+        assert added.epsilon(1e-5) == zeroed.epsilon(1e-5)
+        assert added.delta(0.5) == zeroed.delta(0.5)

@@ -138,7 +138,8 @@ def _mixture_position(rate: float, noise: float, loss: Floats) -> Floats:
     """The inverse: σ² log((e^L − 1 + q)/q) + 1/2."""
     if rate == 1:
         return noise * noise * loss + 0.5
-    small = np.log1p(np.expm1(np.minimum(loss, 1.0)) / rate)
+    with np.errstate(divide="ignore"):  # -inf at the loss log(1 − q), where the position is at infinity
+        small = np.log1p(np.expm1(np.minimum(loss, 1.0)) / rate)
     large = loss - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 1.0)))
     result: Floats = noise * noise * np.where(loss > 1, large, small) + 0.5
     return result

@@ -9,6 +9,7 @@ from dpbench.accountants._loss_leaf import LossLeaf, Ratio
 from dpbench.accounting import No, Yes
 from dpbench.compose import adaptive_refusal, common_adjacency
 from dpbench.events import (
+    ADJACENCIES,
     Composition,
     ConfidentGNMax,
     DiscretePair,
@@ -59,7 +60,7 @@ def _refusal(event: Event) -> str | None:
             f"sampler = {event.sampler!r}: no pair of datasets is the worst for every epsilon, so that there is no"
             " exact curve; the accountant 'lattice' bounds it"
         )
-    allowed = ("add_or_remove", "replace_one") if isinstance(event, SampledGaussian) else ("add_or_remove",)
+    allowed = ADJACENCIES if isinstance(event, SampledGaussian) else ("add_or_remove", "zero_out")
     if event.adjacency not in allowed:
         return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
     return None

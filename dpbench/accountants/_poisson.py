@@ -50,16 +50,19 @@ def shuffled_refusal(event: Event) -> str | None:
 
 
 def poisson_refusal(event: Sampled) -> str | None:
-    """Why a sampled event is refused by an analysis of Poisson sampling under add-or-remove; None where it is not."""
+    """Why a sampled event is refused by an analysis of Poisson sampling under add-or-remove; None where it is not.
+
+    Zero-out has the same pairs: the record without effect is drawn or not and moves no sum.
+    """
     if event.sampler != "poisson":
         return (
             f"sampler = {event.sampler!r}: the analysis needs Poisson sampling, where every record takes part"
             " independently of all others; sample that way, or choose an accountant for this sampler"
         )
-    if event.adjacency != "add_or_remove":
+    if event.adjacency not in ("add_or_remove", "zero_out"):
         return (
             f"adjacency = {event.adjacency!r}: the analysis of the sampled Gaussian is for neighbours that"
-            " differ by one record added or removed; state the release that way, or choose another accountant"
+            " differ by one record added, removed or zeroed; state the release that way, or choose another accountant"
         )
     return None
 
