@@ -380,7 +380,8 @@ def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | N
     from dpbench.spec import load_specs
 
     specs = [spec for spec in load_specs(list(paths)) if chosen_by(spec, only)]
-    for source in {spec.dataset.name: dataset_source(spec) for spec in specs}.values():
+    # By what they are, not by name: two specs may name features of different datasets, and each has its own files.
+    for source in {id(source): source for source in map(dataset_source, specs)}.values():
         if source.missing(folder):
             fetch_files(source, folder)
 

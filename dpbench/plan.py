@@ -130,9 +130,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         try:
             runs += resolve(spec, _seeds(spec, choices.seeds))
         except Exception as error:  # noqa: BLE001 - a person's own model or mechanism may raise anything
-            named = isinstance(error, DpbenchError | ValueError)
-            text = str(error) if named else f"{type(error).__name__}: {error}"
-            problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
+            problems.append(_problem(spec, error))
     if problems:
         raise ProblemsError(problems)
     if choices.only and not runs:
@@ -143,8 +141,22 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         _decide(run, known.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
         for run in runs
     )
+    for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
+        try:
+            source = dataset_source(spec)
+            _try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
+        except Exception as error:  # noqa: BLE001 - as above
+            problems.append(_problem(spec, error))
+    if problems:
+        raise ProblemsError(problems)
     priced = _priced(decided, known.values(), choices.smoke)
     return Plan(priced, _stacks(priced))
+
+
+def _problem(spec: Spec, error: Exception) -> Problem:
+    named = isinstance(error, DpbenchError | ValueError)
+    text = str(error) if named else f"{type(error).__name__}: {error}"
+    return Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split()))
 
 
 def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
@@ -212,8 +224,11 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     )
     entries = _entries(spec)
     build = model_builder(spec, source)
-    try_model(build, tuple(source.input_shape), source.classes)
-    _try_clipping(entries, build, tuple(source.input_shape))
+    tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
+    if tried not in _TRIED:
+        try_model(build, tuple(source.input_shape), source.classes)
+        _try_clipping(entries, build, tuple(source.input_shape))
+        _TRIED.add(tried)
     resolved: dict[str, Any] = {
         "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
         "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},
@@ -288,6 +303,9 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """What a record says about the spec that asked for the run; shown by the report, never keyed."""
     spec, budget = run.spec, run.spec.budget
+    calibrated_by = None if budget is None or budget.epsilon is None else budget.calibrate_with
+    if run.spends is not None:
+        calibrated_by = "rdp_filter"  # what a mechanism asks that chooses its noise while it runs
     return {
         "name": spec.name,
         "label": spec.label,
@@ -300,7 +318,7 @@ def context(run: Run) -> dict[str, Any]:
         "tuned": spec.tuned,
         "delta": None if budget is None else budget.delta,
         "target_epsilon": None if budget is None else budget.epsilon,
-        "calibrate_with": None if budget is None or budget.epsilon is None else budget.calibrate_with,
+        "calibrate_with": calibrated_by,
     }
 
 
@@ -355,10 +373,16 @@ def _decide(
         if not choices.stale:
             names = ", ".join(name.removeprefix("dpbench.") for name in changed)
             return decided("stale", f"has a record, but {names} changed since; --stale runs it again")
-    missing = dataset_source(run.spec).missing(choices.data)
+    source = dataset_source(run.spec)
+    missing = source.missing(choices.data)
     if missing:
-        command = fetch_command(run.spec.dataset.name, data_folder(choices.data))
-        return decided("skip", f"dataset {run.spec.dataset.name} is absent; get it: {command}")
+        # Features of another dataset are made from its files; these are what is to be fetched.
+        named = getattr(source, "files_of", run.spec.dataset.name)
+        command = fetch_command(named, data_folder(choices.data))
+        return decided("skip", f"dataset {named} is absent; get it: {command}")
+    obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
+    if obstacle is not None:
+        return decided("skip", f"dataset {run.spec.dataset.name}: {obstacle}")
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
         return decided("skip", "needs a GPU and none was found; --device cpu runs it here")
     if record is not None and not choices.smoke:
@@ -468,6 +492,34 @@ def _try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shap
             refuse(module, torch.zeros(shape))
 
 
+def _try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model: its `refuse`.
+
+    It differentiates the model, which takes seconds for a large one, so only what will be trained is tried, and what
+    passed once is not tried again: the answer does not hang on how many projections there are.
+    """
+    import torch
+
+    engine = getattr(mechanism, "clipped_sum", None)
+    refuse = getattr(engine, "refuse", None)
+    key = ("engine", *_identity(build), shape, type(engine), getattr(engine, "way", None))
+    if refuse is not None and key not in _TRIED:
+        with torch.random.fork_rng(devices=[]):
+            module = build()
+        refuse(module, torch.zeros(shape))
+        _TRIED.add(key)
+
+
+def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:
+    """What tells one `model_builder` from another: the factory itself, not its name, and what it is given."""
+    if isinstance(build, partial):
+        return build.func, repr((build.args, sorted(build.keywords.items())))
+    return (build,)
+
+
+_TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows do not build one network again and again
+
+
 def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
     """The parameters with the defaults of the factory's signature, so that a changed default changes the key."""
     signature = inspect.signature(entry.load())
@@ -481,9 +533,14 @@ def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[st
 
 def _modules(entries: Iterable[Entry]) -> list[str]:
     """The modules whose code takes part: the core, the entries' own and the underscore files that these import."""
-    own = [entry.module for entry in entries]
-    helpers = [helper for module in own for helper in _helpers(module)]
-    return sorted({*CORE, *own, *helpers})
+    found: set[str] = set()
+    following = [entry.module for entry in entries]
+    while following:
+        module = following.pop()
+        if module not in found:
+            found.add(module)
+            following += _helpers(module)
+    return sorted({*CORE, *found})
 
 
 @cache

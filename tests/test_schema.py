@@ -99,7 +99,9 @@ def test_it_names_the_catalog_and_its_parameters(schema: dict[str, Any]) -> None
     rules = schema["$defs"]["model"]["anyOf"][1]["allOf"]
     (mlp,) = [rule["then"] for rule in rules if rule["if"]["properties"]["name"]["const"] == "mlp"]
     parameters = mlp["properties"]["parameters"]
-    assert parameters["properties"]["activation"]["enum"] == ["relu", "tanh"]
+    words, tempered = parameters["properties"]["activation"]["anyOf"]
+    assert words["enum"] == ["relu", "tanh"]
+    assert (tempered["type"], tempered["minItems"], tempered["maxItems"]) == ("array", 3, 3)
     assert parameters["properties"]["hidden"]["default"] == [64]
     assert parameters["additionalProperties"] is False
 

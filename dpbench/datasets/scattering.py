@@ -1,0 +1,263 @@
+"""Scattering features of a dataset of pictures: a fixed wavelet transform, nothing is learned of the data.
+
+A picture of C channels and sides H × W becomes (K·C, H/2^J, W/2^J) features, K = 1 + JL + L²J(J − 1)/2 for depth J and
+L angles: 81 for J = 2 and L = 8, the setting of Oyallon and Mallat 2015 and of Tramèr and Boneh 2021. MNIST gives
+81×7×7, CIFAR-10 243×8×8 (channel c's features stand at 81c to 81c + 80, as in the latter's code). Each record is
+transformed alone, so the features cost no privacy; standardising them does: `mechanisms/normalised_sgd.py`.
+
+The transform is kymatio's (Andreux et al., Kymatio: scattering transforms in Python, JMLR 2020), an optional package.
+It is computed once, on the GPU where there is one (one core needs 4 ms a MNIST picture, 18 ms a CIFAR-10 one), and kept
+beside the data in `scattering/` (MNIST 1.1 GB, CIFAR-10 3.7 GB), mapped into memory when read; a damaged file is named
+and computed again. Where the data folder cannot be written it is kept in the user's cache. Features of data that come
+inside a package are computed anew every time, and nothing is written.
+
+`sha256` names what determines the features: the content hash of the source, depth, angles, and the transform's
+version. It is not a hash of their bits, because the last bits of a Fourier transform differ between machines (about
+1e-7 where features are about 0.02); the bits of a kept file are held to their own hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpbench.datasets._base import Dataset, DatasetCorrupt, DatasetMissing, DatasetSource, RemoteFile, data_folder
+from dpbench.datasets._feature_cache import INDEX, Array, keep_features, kept_features
+from dpbench.errors import DpbenchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NUMERICS = 1
+
+KYMATIO = "0.3"  # the version whose features these are
+INSTALL = f"pip install 'kymatio=={KYMATIO}.*'"  # what the extra `scattering` asks for
+PICTURES = 256  # at a time
+
+
+@dataclass(frozen=True)
+class ScatteringSource:
+    """The features of the pictures of `of`; see the module."""
+
+    of: DatasetSource
+    depth: int
+    angles: int
+    name: str = "scattering"
+
+    @property
+    def title(self) -> str:
+        return f"Scattering features (depth {self.depth}, {self.angles} angles) of {self.of.title}"
+
+    @property
+    def files(self) -> tuple[RemoteFile, ...]:
+        return self.of.files
+
+    @property
+    def files_of(self) -> str:
+        """The dataset whose files these are: what `dpbench data fetch` is to get."""
+        return self.of.name
+
+    @property
+    def train_size(self) -> int:
+        return self.of.train_size
+
+    @property
+    def test_size(self) -> int:
+        return self.of.test_size
+
+    @property
+    def classes(self) -> int:
+        return self.of.classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        channels, height, width = self.of.input_shape
+        return channels * paths(self.depth, self.angles), height >> self.depth, width >> self.depth
+
+    @property
+    def determined_by(self) -> dict[str, Any]:
+        """What determines the features; `sha256` is its hash."""
+        return {
+            "source": self.of.sha256,
+            "depth": self.depth,
+            "angles": self.angles,
+            "transform": f"kymatio {KYMATIO} Scattering2D, order 2, float32",
+            "numerics": NUMERICS,
+        }
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(json.dumps(self.determined_by, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def shared_records(self) -> int:
+        """How many test records are training records, which the pictures' source declares."""
+        return int(getattr(self.of, "shared_records", 0))
+
+    @property
+    def licence(self) -> str:
+        return self.of.licence
+
+    @property
+    def citation(self) -> str:
+        return (
+            f"{self.of.citation}; E. Oyallon, S. Mallat, Deep roto-translation scattering for object classification,"
+            " CVPR 2015; M. Andreux et al., Kymatio: scattering transforms in Python, JMLR 21(60), 2020"
+        )
+
+    @property
+    def url(self) -> str:
+        return self.of.url
+
+    @property
+    def real(self) -> bool:
+        return self.of.real
+
+    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
+        """The files of the pictures that are not in the folder."""
+        return self.of.missing(folder)
+
+    def obstacle(self, folder: Path | None = None) -> str | None:
+        """Why there can be no features here, with the command that helps; None where there are or can be some."""
+        if self.files and (self._folder(data_folder(folder)) / INDEX).is_file():
+            return None
+        return transform_obstacle()
+
+    def load(self, folder: Path | None = None) -> Dataset:
+        """The features: inputs (N, K·C, H/2^J, W/2^J) float32, targets (N,) int64.
+
+        Raises DatasetMissing or DatasetCorrupt of the pictures, DpbenchError when kymatio is not installed or neither
+        the data folder nor the user's cache can be written.
+        """
+        import torch
+
+        place = data_folder(folder)
+        if absent := self.missing(place):
+            raise DatasetMissing(self.of.name, absent, place)
+        kept = None if not self.files else kept_features(self._folder(place))
+        if kept is None:
+            if (obstacle := transform_obstacle()) is not None:
+                raise DpbenchError(f"dataset {self.name!r}: {obstacle}")
+            kept = self._computed(place)
+        train_inputs, train_targets, test_inputs, test_targets = map(torch.from_numpy, kept)
+        return Dataset(
+            name=self.name,
+            task="classification",
+            train_inputs=train_inputs,
+            train_targets=train_targets,
+            test_inputs=test_inputs,
+            test_targets=test_targets,
+            classes=self.classes,
+            sha256=self.sha256,
+            real=self.real,
+        )
+
+    def _folder(self, place: Path) -> Path:
+        """Where the features are kept: beside the data, or in the user's cache where that cannot be written."""
+        name = f"{self.of.name}-{self.sha256[:16]}"
+        beside = place / "scattering" / name
+        above = next(parent for parent in (beside, *beside.parents) if parent.exists())
+        if (beside / INDEX).exists() or os.access(above, os.W_OK):
+            return beside
+        import pooch
+
+        return Path(pooch.os_cache("dpbench")) / "scattering" / name
+
+    def _computed(self, place: Path) -> tuple[Array, ...]:
+        data = self.of.load(place)
+        if not self.files:
+            parts = [
+                *(np.concatenate(list(self._pieces(data.train_inputs))), data.train_targets.numpy()),
+                *(np.concatenate(list(self._pieces(data.test_inputs))), data.test_targets.numpy()),
+            ]
+            return tuple(parts)
+        folder = self._folder(place)
+        keep_features(
+            folder,
+            {
+                "train_inputs": (self._shape(data.train_inputs), "<f4", partial(self._pieces, data.train_inputs)),
+                "train_targets": ((self.train_size,), "<i8", lambda: iter([data.train_targets.numpy()])),
+                "test_inputs": (self._shape(data.test_inputs), "<f4", partial(self._pieces, data.test_inputs)),
+                "test_targets": ((self.test_size,), "<i8", lambda: iter([data.test_targets.numpy()])),
+            },
+        )
+        kept = kept_features(folder)
+        if kept is None:
+            advice = "the disk did not keep what was written; name another folder with --data"
+            raise DatasetCorrupt(self.name, str(folder), "content", "what was just written", "something else", advice)
+        return kept
+
+    def _shape(self, inputs: Tensor) -> tuple[int, ...]:
+        return len(inputs), *self.input_shape
+
+    def _pieces(self, inputs: Tensor) -> Iterator[Array]:
+        """The features of some pictures, `PICTURES` at a time."""
+        import torch
+        from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        transform = ScatteringTorch2D(self.depth, tuple(inputs.shape[2:]), self.angles).to(device)
+        with torch.no_grad():
+            for start in range(0, len(inputs), PICTURES):
+                piece = transform(inputs[start : start + PICTURES].contiguous().to(device))
+                if not bool(piece.isfinite().all()):
+                    what = "the features", "finite numbers", "others"
+                    raise DatasetCorrupt(self.name, f"picture {start} or after", *what, "check the pictures")
+                yield piece.reshape(len(piece), *self.input_shape).cpu().numpy()
+
+
+def transform_obstacle() -> str | None:
+    """Why kymatio's transform cannot run here, with the command that helps; None where it can."""
+    if importlib.util.find_spec("kymatio") is None:
+        return f"scattering features need the package kymatio, which is not installed: {INSTALL}"
+    version = importlib.metadata.version("kymatio")
+    if not f"{version}.".startswith(f"{KYMATIO}."):
+        return f"scattering features need kymatio {KYMATIO}, found {version}: {INSTALL}"
+    return None
+
+
+def paths(depth: int, angles: int) -> int:
+    """K, the number of features of one place: one average, JL of the first order, L²J(J − 1)/2 of the second.
+
+    >>> paths(2, 8)
+    81
+    """
+    return 1 + depth * angles + angles**2 * depth * (depth - 1) // 2
+
+
+def dataset(
+    *, of: str = "digits", depth: int = 2, angles: int = 8, of_parameters: dict[str, Any] | None = None
+) -> ScatteringSource:
+    """`of` names a dataset of pictures (digits, mnist, fashion_mnist, cifar10, ...), `of_parameters` are its own.
+
+    Raises DpbenchError when it is not known, or its sides are not multiples of 2^depth.
+
+    >>> dataset(of="mnist").input_shape
+    (81, 7, 7)
+    """
+    from dpbench.data import find_dataset
+
+    for name, value in (("depth", depth), ("angles", angles)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DpbenchError(f"{name} = {value!r}: expected a whole number, 1 or more")
+    if of == "scattering" or of.endswith("datasets.scattering:dataset"):
+        raise DpbenchError(f"of = {of!r}: expected a dataset of pictures")
+    source = find_dataset(of, of_parameters)
+    side = 2**depth
+    shape = tuple(source.input_shape)
+    if len(shape) != 3 or shape[1] % side or shape[2] % side:
+        raise DpbenchError(
+            f"of = {of!r}: its records have shape {shape}; expected pictures (channels, height, width) whose sides are"
+            f" multiples of 2^depth = {side}"
+        )
+    return ScatteringSource(source, depth, angles)

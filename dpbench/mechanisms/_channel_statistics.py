@@ -1,0 +1,91 @@
+"""Private means and variances of the channels of the inputs, released once, and the inputs standardised with them.
+
+What is released and why is in `mechanisms/normalised_sgd.py`. Shapes: R runs, N examples, K channels, S places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpbench import randomness
+from dpbench.errors import DpbenchError
+from dpbench.events import Event, Gaussian
+
+NUMERICS = 1
+
+OFFSET = 1e-5  # added to the variance, as in Tramèr and Boneh's published code
+PLACES = 4096  # examples at a time
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """A `Preparation`: private channel means and variances, then standardised inputs.
+
+    Channels are the first axis of a record. Memory: `channel_mean_RK` and `channel_scale_RK`, of the inputs' dtype.
+    """
+
+    noise_multiplier: float
+    mean_bound: float
+    square_bound: float
+
+    def __post_init__(self) -> None:
+        numbers = {
+            "statistics_noise_multiplier": self.noise_multiplier,
+            "mean_bound": self.mean_bound,
+            "square_bound": self.square_bound,
+        }
+        for name, value in numbers.items():
+            if not 0 < value < math.inf:
+                raise DpbenchError(f"{name} = {value!r}: expected a finite number above 0")
+
+    @property
+    def releases(self) -> tuple[tuple[Event, int], ...]:
+        return ((Gaussian(self.noise_multiplier, "add_or_remove"), 2),)
+
+    def sums(self, inputs: Tensor) -> Tensor:
+        """Σ_i clip(a_i, mean_bound) and Σ_i clip(b_i, square_bound), float64 (2, K); inputs (N, K, ...)."""
+        total_2K = torch.zeros(2, inputs.shape[1], dtype=torch.float64, device=inputs.device)
+        for start in range(0, len(inputs), PLACES):
+            part = inputs[start : start + PLACES].double()
+            part_NKS = part.reshape(len(part), part.shape[1], -1)
+            means = clipped_rows(part_NKS.mean(2), self.mean_bound)
+            squares = clipped_rows(part_NKS.square().mean(2), self.square_bound)
+            total_2K += torch.stack([means.sum(0), squares.sum(0)])
+        return total_2K
+
+    def start(self, seed_R: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+        if inputs.dim() < 2 or not inputs.is_floating_point():
+            raise DpbenchError(
+                f"inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}: expected records of numbers whose"
+                " first axis is the channels; use noisy_sgd for others"
+            )
+        channels = inputs.shape[1]
+        noise_R2K = randomness.normal(
+            seed_R, randomness.PREPARATION, torch.zeros_like(seed_R), 2 * channels, dtype=torch.float64
+        ).reshape(-1, 2, channels)
+        bound_21 = torch.tensor([[self.mean_bound], [self.square_bound]], dtype=torch.float64, device=inputs.device)
+        noisy_R2K = (self.sums(inputs) + self.noise_multiplier * bound_21 * noise_R2K) / len(inputs)
+        mean_RK, square_RK = noisy_R2K[:, 0], noisy_R2K[:, 1]
+        variance_RK = square_RK - mean_RK.square()
+        scale_RK = torch.where(variance_RK > 0, (variance_RK.clamp_min(0) + OFFSET).rsqrt(), 0.0)
+        return {"channel_mean_RK": mean_RK.to(inputs.dtype), "channel_scale_RK": scale_RK.to(inputs.dtype)}
+
+    def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        mean_RK, scale_RK = memory["channel_mean_RK"], memory["channel_scale_RK"]
+        shape: tuple[int, ...] = (len(mean_RK), 1, mean_RK.shape[1], *[1] * (inputs.dim() - 3))
+        return (inputs - mean_RK.reshape(shape)) * scale_RK.reshape(shape)
+
+
+def clipped_rows(value_NK: Tensor, bound: float) -> Tensor:
+    """Each row scaled to an L2 norm of at most `bound`.
+
+    >>> clipped_rows(torch.tensor([[3.0, 4.0]]), 1.0)
+    tensor([[0.6000, 0.8000]])
+    """
+    norm_N1: Tensor = torch.linalg.vector_norm(value_NK, dim=1, keepdim=True)
+    return value_NK / (norm_N1 / bound).clamp_min(1.0)
