@@ -79,8 +79,10 @@ def test_there_are_stored_points_of_three_neighbourhoods() -> None:
 def test_against_certified_enclosures(composition: Composition, epsilons: tuple[float, ...], delta: float) -> None:
     proofs = certify_many(composition, epsilons=epsilons, deltas=(delta,))
     curve = accountant.curve(composition)
+    assert isinstance(curve, MixedCurve)
     answers = [*(curve.delta(epsilon) for epsilon in epsilons), curve.epsilon(delta)]
-    for answer, proof in zip(answers, proofs, strict=True):
+    together = curve.deltas(epsilons)
+    for answer, proof in [*zip(answers, proofs, strict=True), *zip(together, proofs, strict=False)]:
         assert answer.lower is not None
         assert answer.upper is not None
         assert answer.lower <= proof.upper
@@ -195,6 +197,32 @@ class TestInvariance:
         alone = accountant.curve(of((TRAINING, 300))).delta(0.5).value
         one, two = (accountant.curve(of((TRAINING, 300), (Laplace(5.0), n))).delta(0.5).value for n in (1, 2))
         assert alone < one < two
+
+
+@pytest.mark.parametrize(
+    "composition",
+    [
+        of((Laplace(2.0), 3), (Laplace(3.0), 4), (Laplace(5.0), 2)),
+        of((Gaussian(2.0), 3), (TELLING, 2), (Laplace(4.0), 5)),
+        of((TRAINING, 1000), (UNEVEN, 2), (Laplace(5.0), 3)),
+    ],
+    ids=["three scales", "three kinds", "training"],
+)
+def test_a_whole_curve_is_its_points(composition: Composition) -> None:
+    """Many ε at once, out of order and twice, beside single answers of a new curve each."""
+    curve = accountant.curve(composition)
+    assert isinstance(curve, MixedCurve)
+    epsilons = [2.5, *np.linspace(0.0, 3.0, 40).tolist(), 2.5]
+    found = curve.deltas(epsilons)
+    assert found[0] == found[-1]
+    assert curve.deltas([]) == []
+    for epsilon, answer in list(zip(epsilons, found, strict=True))[::6]:
+        alone = accountant.curve(composition).delta(epsilon)
+        bars = [max((one.upper or 0.0) - one.value, one.value - (one.lower or 0.0)) for one in (answer, alone)]
+        assert abs(answer.value - alone.value) <= sum(bars)
+        assert answer.reason is None
+    with pytest.raises(DpbenchError, match="epsilon"):
+        curve.deltas([0.5, -1.0])
 
 
 def test_epsilon_inverts_delta() -> None:

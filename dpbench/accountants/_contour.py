@@ -10,6 +10,7 @@ and the trapezoidal rule with nodes c + ihk converges exponentially. The work do
 τ = 2π/h and height U give the fewest nodes U/h, while the integrand at c may exceed δ(ε) by a factor LOST at most.
 
 **Truncation.** Nodes are added until the rest, max |M| e^(−cε) / (πU) over the last nodes, is negligible.
+Where few losses turn together |M| dips and rises again: there nodes further up are looked at (`Transform._risen`).
 That the last nodes tell of all later ones is not proven here; `dpbench.certified` proves it for its own sum.
 """
 
@@ -41,7 +42,42 @@ _SHRUNK = 64  # how often the lowest point may be moved further down
 _LEAST_CHOICE = 32  # points of the ladder among which a line is chosen, wherever the saddle is
 _LONGEST = 360  # points of the ladder: 90 octaves
 _BLOCK = 64  # nodes of the first block where windows will make later ones cheap
+_SMOOTH = 0.85  # of a fall as −u²: θ cot(θ/2) / 2 at θ < 1, so that Λ is twice the fall or more
+_RISES, _PROBES = 6.0, 12  # how far beyond a line's end |M| is looked at where it may rise again; at how many nodes
+_FLAT = 32.0  # as far beyond its end nothing turns together
 MOST_NODES = 1 << 17
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The ε that lines shall serve, one or the ends of a range, and log δ there, to which errors are relative.
+
+    `slack` is how much lower log δ may be between the ends than on a straight line.
+    """
+
+    epsilons: tuple[float, ...]
+    log_deltas: tuple[float, ...] | None = None
+    slack: float = 0.0
+
+    @property
+    def precision(self) -> float:
+        """log of what aliases and truncation may be, relative to δ."""
+        return PRECISION - self.slack
+
+    def level(self, real: float) -> float:
+        """What the rest of a line may be, without e^(−cε), so that it is negligible at every ε."""
+        assert self.log_deltas is not None
+        both = zip(self.epsilons, self.log_deltas, strict=True)
+        return self.precision + min(log_delta + real * epsilon for epsilon, log_delta in both)
+
+    @property
+    def mirrored(self) -> Aim:
+        """The same for an integral at −ε that is to be multiplied by e^ε."""
+        assert self.log_deltas is not None
+        both = zip(self.epsilons, self.log_deltas, strict=True)
+        return Aim(
+            tuple(-epsilon for epsilon in self.epsilons), tuple(log_delta - epsilon for epsilon, log_delta in both)
+        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +87,7 @@ class Plan:
     real: float
     period: float
     nodes: float
-    log_delta: float
+    aim: Aim
     log_lost: float
     ladder: Ladder
 
@@ -258,49 +294,78 @@ class Transform:
 
     # ---- the line ----
 
-    def plan(self, epsilon: float, log_target: float | None = None, height: float = 0.0) -> Plan | None:
-        """The line for δ(ε), accurate to PRECISION relative to e^log_target; None where δ(ε) is below every double.
+    def served(self, epsilons: Floats) -> tuple[Floats, Floats]:
+        """About log δ at ascending ε, and how much rounding each of some lines loses there, relative to δ: [E, lines].
 
-        Without a target the saddle point's estimate of δ(ε) is used. `height`, where known, says how far up the line
-        has to be summed.
+        By the saddle point's estimate, which does not know of splits, nor of large losses that do not occur.
         """
-        ladder = self.ladder(epsilon)
-        bound = ladder.chernoff(epsilon)
-        saddle = int(np.argmin(bound))
-        if bound[saddle] < NOTHING:
-            return None
-        if (
-            max(bound[saddle + 1 : saddle + 2].max(initial=-math.inf), bound[max(saddle - 1, 0)])
-            > bound[saddle] + _STEEP
-        ):
-            ladder = self.refined(ladder, saddle)
+        ladder = self.ladder(float(epsilons[-1]))
+        a = ladder.points
+        half_width = 0.5 * np.log(2 * math.pi * ladder.width())
+        pull = np.multiply.outer(epsilons, a)
+        lines = ladder.log_moment - np.log(a) - np.log1p(a) - pull
+        saddle = (ladder.chernoff(0.0) - pull).argmin(axis=1)
+        log_delta = np.minimum(lines[np.arange(len(epsilons)), saddle] - half_width[saddle], 0.0)
+        noise = 2 * ladder.noise + UNIT * (4 + np.abs(pull) + np.abs(ladder.log_moment))
+        lost = lines - log_delta[:, None] + math.log(2 * math.pi) - half_width + np.log(noise)
+        return log_delta, lost
+
+    def plan(self, aim: Aim, height: float = 0.0) -> Plan | None:
+        """The line for δ at all ε of `aim`, as accurate as it says; None where all are below every double.
+
+        Where it does not say, the saddle point's estimates of δ(ε) are used. `height`, where known, says how far up
+        the line has to be summed.
+        """
+        ladder = self.ladder(max(aim.epsilons))
+        saddles, bounds, below = [], [], 0
+        for epsilon in aim.epsilons:
             bound = ladder.chernoff(epsilon)
             saddle = int(np.argmin(bound))
-        line = ladder.line(epsilon)
-        half_width = 0.5 * np.log(2 * math.pi * ladder.width())
-        if log_target is None:
-            log_target = min(float(line[saddle] - half_width[saddle]), 0.0)
-        allowed = log_target + PRECISION
+            if bound[saddle] < NOTHING:
+                below += 1
+                if below == len(aim.epsilons):
+                    return None
+            steep = max(bound[saddle + 1 : saddle + 2].max(initial=-math.inf), bound[max(saddle - 1, 0)])
+            if steep > bound[saddle] + _STEEP:
+                ladder = self.refined(ladder, saddle)
+                bound = ladder.chernoff(epsilon)
+                saddle = int(np.argmin(bound))
+            bounds.append(bound)
+            saddles.append(saddle)
+        if len(bounds) > 1:  # a later one may have refined the ladder of the earlier ones
+            bounds = [ladder.chernoff(epsilon) for epsilon in aim.epsilons]
+            saddles = [int(np.argmin(bound)) for bound in bounds]
         points, count = ladder.points, len(ladder.points)
-        last = min(max(saddle + 12, _LEAST_CHOICE), count - 1)
+        half_width = 0.5 * np.log(2 * math.pi * ladder.width())
+        lines = [ladder.line(epsilon) for epsilon in aim.epsilons]
+        if aim.log_deltas is None:
+            guesses = [min(float((line - half_width)[k]), 0.0) for line, k in zip(lines, saddles, strict=True)]
+            aim = Aim(aim.epsilons, tuple(guesses))
+        assert aim.log_deltas is not None
+        last = min(max(max(saddles) + 12, _LEAST_CHOICE), count - 1)
         c, end = points[:last], min(last + 20, count)
         gap = points[None, :end] - c[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            behind = np.where(gap > 0, (bound[None, :end] - allowed + 0.7) / gap, math.inf)
-        period = np.maximum((0.7 - allowed) / c, behind.min(axis=1))
-        period = np.maximum(period, 0.7 / c)
         # far from the saddle's hump the transform falls as it does at smaller c
         inner = np.maximum(np.searchsorted(points, 0.7 * c) - 1, 0)
         spread = np.minimum(ladder.variance[:last], ladder.variance[inner]) + 1e-300
-        heights: Floats = np.sqrt(2 * np.maximum(line[:last] - allowed, 1.0) / spread)
+        rounding = 2 * ladder.noise[:last] + UNIT * (4 + np.abs(ladder.log_moment[:last]))
+        period = 0.7 / c
+        heights, lost = c * 0, c * 0 - math.inf
+        for epsilon, log_delta, bound, line in zip(aim.epsilons, aim.log_deltas, bounds, lines, strict=True):
+            allowed = log_delta + aim.precision
+            with np.errstate(divide="ignore", invalid="ignore"):
+                behind = np.where(gap > 0, (bound[None, :end] - allowed + 0.7) / gap, math.inf)
+            period = np.maximum(period, np.maximum((0.7 - allowed) / c, behind.min(axis=1)))
+            heights = np.maximum(heights, np.sqrt(2 * np.maximum(line[:last] - allowed, 1.0) / spread))
+            noise = rounding + UNIT * c * abs(epsilon)
+            here = line[:last] - log_delta + math.log(2 * math.pi) - half_width[:last] + np.log(noise)
+            lost = np.maximum(lost, here)
         if height:
             heights = np.full(last, height)
         nodes = np.maximum(heights * period / (2 * math.pi), 1.0)
-        noise = 2 * ladder.noise[:last] + UNIT * (4 + c * abs(epsilon) + np.abs(ladder.log_moment[:last]))
-        lost = line[:last] - log_target + math.log(2 * math.pi) - half_width[:last] + np.log(noise)
         dear = 0.2 * np.maximum(lost - LOST, 0.0) + 2 * np.maximum(lost - MOST_LOST, 0.0)
         best = int(np.argmin(np.log(nodes) + dear))
-        return Plan(float(c[best]), float(period[best]), float(nodes[best]), log_target, float(lost[best]), ladder)
+        return Plan(float(c[best]), float(period[best]), float(nodes[best]), aim, float(lost[best]), ladder)
 
     def evaluate(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
         """log M(real + i·u) at evenly spaced u, and a bound of its error, over all parts."""
@@ -358,8 +423,32 @@ class Transform:
             self._splits[height] = (apart, near)
         return self._splits[height]
 
-    def sums(self, plan: Plan, log_allowed: float, epsilon: float, most: float = MOST_NODES) -> Sums:
-        """The nodes of a line, until the rest is below e^log_allowed, or until there are `most` nodes."""
+    def _risen(self, real: float, top: float, level: float) -> float:
+        """What may be left out beyond u = top all the same, like `Sums.rest`; −∞ where nothing.
+
+        With Λ losses away from one point, expected, log |M| falls by Λ(1 − cos θ) as these turn by θ, and rises to −Λ
+        when they no longer turn together. θ is small where log |M| falls as −u² does.
+        """
+        if self.near is not None:
+            return -math.inf
+        mass = 0.0
+        for family in self.families:
+            cut = family.near(_FLAT * top, family.power(real), self.spare)
+            if cut is None:
+                return -math.inf
+            mass += float(family.counts @ family.within(cut).log_mass(real))
+        if mass - math.log(math.pi * top) < level:
+            return -math.inf
+        u = top * _RISES ** (np.arange(1, _PROBES + 1) / _PROBES)
+        try:
+            found = self.evaluate(real, u)[0].real - np.log(math.pi * u)
+        except ArithmeticError:  # it oscillates too fast there to be resolved
+            return math.inf
+        return float(found.max())
+
+    def sums(self, plan: Plan, most: float = MOST_NODES) -> Sums:
+        """The nodes of a line, until the rest is as small as the plan's aim asks, or until there are `most` nodes."""
+        level = plan.aim.level(plan.real)
         step = 2 * math.pi / plan.period
         size = max(16, int(plan.nodes * 1.15) + 1)
         if self.near is not None or size > 300:
@@ -372,13 +461,19 @@ class Transform:
             pieces.append((joined(np.full(len(u), plan.real), u), log_moment, error))
             start += size
             rest = float(log_moment.real[-max(4, size // 4) :].max()) - math.log(math.pi * u[-1])
-            if rest - plan.real * epsilon < log_allowed or start >= most:
+            if rest < level:
+                near_end = min(int(0.2 * start) + 1, len(u))  # nodes of the last fifth
+                fallen = float(pieces[0][1].real[0] - log_moment.real[-1])
+                steep = float(log_moment.real[-near_end] - log_moment.real[-1])
+                if steep < _SMOOTH * fallen * (1 - (u[-near_end] / u[-1]) ** 2):
+                    rest = max(rest, self._risen(plan.real, float(u[-1]), level))
+            if rest < level or start >= most:
                 break
             if start <= _BLOCK:
                 size = start
             else:  # as the rest has fallen so far, but not less than a quarter more
                 fall = (last - rest) / (size / start)
-                missing = (rest - plan.real * epsilon - log_allowed) / fall if fall > 0 else 1.0
+                missing = (rest - level) / fall if fall > 0 else 1.0
                 size = int(start * min(max(1.15 * missing, 0.25), 2.0))
             size += -size % 8
             last = rest

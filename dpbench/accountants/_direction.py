@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._inversion import Inversion, invert
+from dpbench.accountants._inversion import PARITY, Inversion, TooWide, invert, invert_at
 from dpbench.accountants._loss_leaf import UNIT, Floats
+from dpbench.accountants._spans import Spans
 
 _UNTOLD = 1e-15
 _FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
 _CLOSE = 2e-11  # relative error of δ up to which lines planned for another ε serve
 _NEAR = 1e-11  # the same for an error of ε relative to ε
-_SHARED = 3e-10  # the same for a whole curve
-_AT_ONCE = 24
+SHARED = 3e-10  # the same for a whole curve
+_WORTH_A_SPAN = 6  # ε
+_MOST_REVERSED = 10.0  # ε up to which one direction's lines may tell of the other's δ
+_MOST_SHARED = 1 << 16  # nodes of all lines of a span
+_AT_ONCE = 64
 _NO_USE = 0.01  # relative error of δ from which on lines do not even show the way to the root
 _SAME = 1e-3  # relative change of δ: lines planned this close are as good as those planned for the very ε
 _PULLED, _APART = 20.0, 2.0  # ε over the loss's deviation, and over the ε without large losses, of a guess in doubt
@@ -38,6 +42,7 @@ class Direction:
     """δ(ε) and ε(δ) of one direction."""
 
     transform: Transform
+    _lowest: Inversion | None = field(default=None, repr=False)  # the lines of the lowest ε that was asked for
 
     def bound(self, epsilon: float) -> float:
         """The logarithm of the Chernoff bound of δ(ε); −∞ beyond the largest loss."""
@@ -61,40 +66,74 @@ class Direction:
         return self.deltas([epsilon])[0]
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at ascending ε, with their errors: lines planned for one ε serve the following ones too, as they may."""
-        found: list[Value] = []
-        target: float | None = None
-        while len(found) < len(epsilons):
-            rest = np.array(epsilons[len(found) :], dtype=np.float64)
-            if rest[0] >= self.transform.largest_loss:
-                return found + [Value(0.0, 0.0)] * len(rest)
-            served, target = self._deltas(rest[rest < self.transform.largest_loss], target)
-            found += served
-        return found
+        """δ at ascending ε, with their errors: lines serve as many ε as they may."""
+        inside = np.array([one for one in epsilons if one < self.transform.largest_loss], dtype=np.float64)
+        answers = _Answers(inside)
+        spans = Spans(self.transform, inside) if len(inside) > 1 else None
+        while not answers.known.all():
+            first = answers.first
+            if spans is None or not self._span(answers, spans):
+                self._alone(answers, spans.target(first) if spans is not None else None)
+            if spans is not None:
+                spans.seen(first, answers.first, answers.values)
+        return answers.settled() + [Value(0.0, 0.0)] * (len(epsilons) - len(inside))
 
-    def _deltas(self, epsilons: Floats, target: float | None) -> tuple[list[Value], float | None]:
-        """δ at the first ε, whose logarithm is about `target`, and at as many more as its lines serve.
+    def reversed(self, epsilons: Sequence[float]) -> list[Value] | None:
+        """δ of the other direction at these ε >= 0: 1 − e^ε + e^ε δ(−ε), by lines that are known already.
 
-        Then about the logarithm of the next one, where the lines still tell as much.
+        The error is large where δ is small, or far from what the lines were made for. None where no lines are known.
         """
-        first = float(epsilons[0])
+        if self._lowest is None or not epsilons:
+            return None
+        at = np.array(epsilons, dtype=np.float64)
+        grown = np.expm1(np.minimum(at, _MOST_REVERSED))
+        with np.errstate(over="ignore", invalid="ignore"):  # far from what the lines were made for
+            value, _, error = self._lowest.at(-np.minimum(at, _MOST_REVERSED))
+            found = (1 + grown) * value - grown
+            wrong = (1 + grown) * error + 4 * UNIT * (1 + 2 * grown)
+        wrong[(at > _MOST_REVERSED) | ~np.isfinite(found)] = math.inf
+        return [Value(*pair) for pair in zip(found.tolist(), wrong.tolist(), strict=True)]
+
+    def _span(self, answers: _Answers, spans: Spans) -> bool:
+        """δ at the first ε without answer and at more, by lines planned for all of them; false where none are."""
+        first = answers.first
+        for least in (-math.inf, PARITY):
+            aim, count = spans.aim(first, least)
+            if count < _WORTH_A_SPAN:
+                return False
+            try:
+                lines = invert_at(self.transform, aim, _MOST_SHARED)
+            except TooWide:
+                continue
+            except ArithmeticError:  # each alone may take fewer
+                spans.useless()
+                return False
+            if lines is None:
+                return False
+            self._lowest = self._lowest or lines
+            answers.serve(lines, first, first + count, SHARED)
+            if not answers.known[first]:
+                spans.failed()
+            return bool(answers.known[first])
+        return False
+
+    def _alone(self, answers: _Answers, target: float | None) -> None:
+        """δ at the first ε without answer, whose logarithm is about `target`, and at all others that lines serve."""
+        place = answers.first
+        first = float(answers.epsilons[place])
         try:
-            inversion = self._planned(first, target)
+            lines = self._planned(first, target)
         except ArithmeticError:  # no lines with nodes few enough: no more is known than the Chernoff bound
-            return [Value(0.0, math.exp(min(self.bound(first), 0.0)))], None
-        if inversion is None:
-            return [Value(0.0, math.ulp(0.0))], None
-        found: list[Value] = []
-        share = _SHARED
-        for start in range(0, len(epsilons), _AT_ONCE):
-            value, _, error = inversion.at(epsilons[start : start + _AT_ONCE])
-            for one, wrong in zip(value.tolist(), error.tolist(), strict=True):
-                if not found:
-                    share = max(_SHARED, 4 * wrong / one) if one > 0 else _SHARED  # no other lines would do better
-                elif not wrong <= share * one:
-                    return found, math.log(one) if wrong < one / 2 else None
-                found.append(_settled(one, wrong))
-        return found, None
+            answers.set(place, 0.0, math.exp(min(self.bound(first), 0.0)))
+            return
+        if lines is None:
+            answers.set(place, 0.0, math.ulp(0.0))
+            return
+        self._lowest = self._lowest or lines
+        value, _, error = lines(first)
+        answers.set(place, value, error)
+        # more than that where no other lines would do better
+        answers.serve(lines, place + 1, len(answers.known), max(SHARED, 4 * error / value) if value > 0 else SHARED)
 
     def _planned(self, epsilon: float, target: float | None = None) -> Inversion | None:
         """The lines for this ε, with its own δ as the target; None where δ is below every double."""
@@ -157,6 +196,42 @@ class Direction:
         if math.isinf(high):
             raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
         return Value((low + high) / 2, (high - low) / 2)  # the lines tell no more than that it lies between these two
+
+
+class _Answers:
+    """δ at ascending ε, as far as it is known."""
+
+    def __init__(self, epsilons: Floats) -> None:
+        self.epsilons = epsilons
+        self.values, self.errors = np.zeros(len(epsilons)), np.zeros(len(epsilons))
+        self.known = np.zeros(len(epsilons), dtype=np.bool_)
+
+    @property
+    def first(self) -> int:
+        """The number of the first ε without answer."""
+        return int(np.argmin(self.known)) if not self.known.all() else len(self.known)
+
+    def set(self, place: int, value: float, error: float) -> None:
+        """The answer at one ε."""
+        self.values[place], self.errors[place], self.known[place] = value, error, True
+
+    def serve(self, lines: Inversion, start: int, stop: int, share: float) -> None:
+        """Answers where these lines have an error, relative to δ, of at most `share`; until they have none."""
+        for low in range(start, stop, _AT_ONCE):
+            places = np.arange(low, min(low + _AT_ONCE, stop))
+            places = places[~self.known[places]]
+            if not len(places):
+                continue
+            value, _, error = lines.at(self.epsilons[places])
+            good = error <= share * value
+            if not good.any():
+                return
+            places = places[good]
+            self.values[places], self.errors[places], self.known[places] = value[good], error[good], True
+
+    def settled(self) -> list[Value]:
+        """All answers."""
+        return [_settled(value, error) for value, error in zip(self.values.tolist(), self.errors.tolist(), strict=True)]
 
 
 @dataclass

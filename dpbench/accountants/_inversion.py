@@ -10,7 +10,7 @@ the saddle of M and that of its bulk, at about ε over the variance, windows are
 **The error** sums the bound of every line's aliases (`_ladder`), the Chernoff bound of what a route leaves out, the
 size of the first term that truncation leaves out, and Σ |terms| times what the leaves say of log M, times the counts,
 and some units in the last place. All of it is a function of ε: lines planned for one ε serve others for as long as the
-error there is small enough.
+error there is small enough; lines planned for both ends of a range (`Aim`) serve all of it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from functools import cached_property
 import numpy as np
 
 from dpbench.accountants._complex import exp, log, turn
-from dpbench.accountants._contour import MOST_NODES, NOTHING, PRECISION, Plan, Sums, Transform
+from dpbench.accountants._contour import MOST_NODES, NOTHING, Aim, Plan, Sums, Transform
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 
 _TINY = math.log(1e-31)
 _FEASIBLE = 1 << 14
 _NOISY = math.log(1e-10)  # rounding relative to δ on a line: a split is worth while
 _DEPTH = 14
-_MANY_NODES = 1500
+_FEW_NODES = 750  # of a line that is not worth a split
+_MANY_NODES = (24000, 6000, 1500)  # of a difference to a near part, by the height: as many as rounding lets be
 _UPHILL = 3.2  # from this distance in t on, between losses that matter at two saddles, windows are narrow
+_WALL = 8.0  # times the period that the aliases ahead ask for: more is due to those behind
 _SHORT = 150  # nodes of a line that is summed without asking first whether it comes to an end
-_PARITY = -12.0  # parity takes one mass off another: only where δ is not small
+PARITY = -12.0  # parity takes one mass off another: only where δ is not small
 
 
 @dataclass(frozen=True)
 class Task:
-    """One line: the transform, where, and how small its rest has to be. Mirrored: at −ε, times e^ε."""
+    """One line: the transform, and where. Mirrored: at −ε, times e^ε."""
 
     transform: Transform
     plan: Plan
-    at: float
-    log_allowed: float
     mirrored: bool
     summed: Sums | None = None
 
     def sums(self) -> Sums:
         """The nodes, where they are not known yet."""
-        return self.summed or self.transform.sums(self.plan, self.log_allowed, self.at)
+        return self.summed or self.transform.sums(self.plan)
 
 
 @dataclass(frozen=True)
@@ -180,70 +180,91 @@ class Route:
 IMPOSSIBLE = Route(math.inf)
 
 
+class TooWide(ArithmeticError):
+    """No route serves both ends of a span."""
+
+
 def invert(transform: Transform, epsilon: float, log_target: float | None = None) -> Inversion | None:
     """The lines for δ near ε, to PRECISION relative to e^log_target; None where δ is below every double."""
-    plan = transform.plan(epsilon, log_target)
+    return invert_at(transform, Aim((epsilon,), None if log_target is None else (log_target,)))
+
+
+def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversion | None:
+    """The lines for δ at the ε of `aim` and between them; None where δ is below every double.
+
+    Raises ArithmeticError where that takes too many nodes, or more than `most`.
+    """
+    plan = transform.plan(aim)
     if plan is None:
         return None
-    uphill = epsilon / (transform.spread**2 * plan.real)
+    uphill = max(aim.epsilons) / (transform.spread**2 * plan.real)
     if uphill > 1 and min(float(family.sigma.min()) for family in transform.families) * math.log(uphill) > _UPHILL:
         transform = transform.narrowed
-    route = _route(transform, plan, epsilon, plan.log_delta, False, _DEPTH)
-    if route.nodes > _FEASIBLE and plan.log_delta < _TINY:
+    route = _route(transform, plan, plan.aim, False, _DEPTH)
+    assert plan.aim.log_deltas is not None
+    smallest = min(plan.aim.log_deltas)
+    if route.nodes > most or (route.nodes > _FEASIBLE and smallest < _TINY):
         raise ArithmeticError("a tiny delta far beyond the bulk of the loss takes too many nodes")
     if not math.isfinite(
         route.nodes
     ):  # slow decay that no split mends: as many nodes as it takes, and the rest in the error
-        route = Route(plan.nodes, (Task(transform, plan, epsilon, plan.log_delta + PRECISION, False),))
+        route = Route(plan.nodes, (Task(transform, plan, False),))
     pieces = tuple(Piece(task, task.sums()) for task in route.tasks)
-    return Inversion(pieces, route.dropped, route.masses, plan.log_delta)
+    return Inversion(pieces, route.dropped, route.masses, plan.aim.log_deltas[0])
 
 
-def _route(transform: Transform, plan: Plan, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
+def _route(transform: Transform, plan: Plan, aim: Aim, mirrored: bool, depth: int) -> Route:
     """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route."""
-    direct = _direct(transform, plan, at, log_delta + PRECISION, mirrored)
-    if direct.nodes < _MANY_NODES / 2 or not depth:
+    direct = _direct(transform, plan, mirrored)
+    if direct.nodes < _FEW_NODES or not depth:
         return direct
-    chosen = _split(transform, plan, at, log_delta + PRECISION, direct.nodes)
-    if chosen is None:
+    found = None
+    for many in _MANY_NODES:
+        chosen = _split(transform, plan, aim, direct.nodes, many)
+        if chosen is None:
+            break
+        own = chosen[0].plan(aim, chosen[2])
+        if own is not None and own.nodes <= min(direct.nodes, MOST_NODES):
+            found = (*chosen[:2], own)
+            if own.log_lost <= _NOISY:
+                break
+    if found is None:
         return direct
-    apart, near, height = chosen
-    own = apart.plan(at, log_delta, height)
-    if own is None or own.nodes > min(direct.nodes, MOST_NODES):
-        return direct
-    rest = _near_route(near, at, log_delta, mirrored, depth - 1)
-    first = Task(apart, own, at, log_delta + PRECISION, mirrored)
-    route = Route(own.nodes + rest.nodes, (first, *rest.tasks), rest.dropped, rest.masses)
+    apart, near, own = found
+    rest = _near_route(near, aim, mirrored, depth - 1)
+    route = Route(own.nodes + rest.nodes, (Task(apart, own, mirrored), *rest.tasks), rest.dropped, rest.masses)
     return route if route.nodes < direct.nodes else direct
 
 
-def _direct(transform: Transform, plan: Plan, at: float, allowed: float, mirrored: bool) -> Route:
+def _direct(transform: Transform, plan: Plan, mirrored: bool) -> Route:
     """One line, where it comes to its end soon; short ones are summed to see."""
     noisy = 40 * math.exp((plan.log_lost - _NOISY) / 2) if plan.log_lost > _NOISY else 1.0
-    task = Task(transform, plan, at, allowed, mirrored)
+    task, level = Task(transform, plan, mirrored), plan.aim.level(plan.real)
     if plan.nodes <= _SHORT:
-        sums = transform.sums(plan, allowed, at, most=3 * plan.nodes)
-        if sums.rest - plan.real * at < allowed:
+        sums = transform.sums(plan, most=3 * plan.nodes)
+        if sums.rest < level:
             return Route(noisy * len(sums.z), (replace(task, summed=sums),))
         return IMPOSSIBLE
     top = 2 * math.pi * plan.nodes / plan.period * 1.15
     for factor in (1.0, 1.5, 2.2):
-        if _rest(transform, plan.real, factor * top) - plan.real * at < allowed:
+        if _rest(transform, plan.real, factor * top) < level:
             return Route(noisy * factor * plan.nodes, (task,))
     return IMPOSSIBLE
 
 
 def _split(
-    transform: Transform, plan: Plan, at: float, allowed: float, most: float
+    transform: Transform, plan: Plan, aim: Aim, most: float, many: int
 ) -> tuple[Transform, Transform, float] | None:
     """The difference to a near part, that part, and the height to which the difference's line goes.
 
-    The lowest height, of powers of two, at which the near part is negligible; where there is none, or none with few
-    nodes, the highest with few.
+    The lowest height, of powers of two, at which the near part is negligible; where there is none, or none with `many`
+    nodes or fewer, the highest with so few.
     """
-    lowest = 1 + round(math.log2(2 * math.pi * 24 / plan.period))
-    highest = math.floor(math.log2(2 * math.pi * _MANY_NODES / plan.period))
-    limit = math.floor(math.log2(2 * math.pi * min(most, MOST_NODES) / plan.period))
+    # next to a wall of M the period says nothing about the parts
+    period = min(plan.period, -_WALL * (plan.aim.level(plan.real) - plan.real * max(aim.epsilons)) / plan.real)
+    lowest = 1 + round(math.log2(2 * math.pi * 24 / period))
+    highest = math.floor(math.log2(2 * math.pi * many / period))
+    limit = math.floor(math.log2(2 * math.pi * min(most, MOST_NODES) / period))
     while (cuts := transform.cuts(2.0**lowest, plan.real)) is None:
         lowest += 1
         if lowest > limit:
@@ -255,7 +276,7 @@ def _split(
         cuts = transform.cuts(2.0**trial, plan.real)
         assert cuts is not None
         apart, near = transform.split(2.0**trial, cuts)
-        negligible = _negligible(near, at, allowed)
+        negligible = _negligible(near, aim)
         if negligible or found is None:
             found = (apart, near, 2.0**trial)
         if trial == high and not negligible:
@@ -266,28 +287,34 @@ def _split(
         trial = (low + high) // 2
 
 
-def _near_route(near: Transform, at: float, log_delta: float, mirrored: bool, depth: int) -> Route:
+def _near_route(near: Transform, aim: Aim, mirrored: bool, depth: int) -> Route:
     """The route of a part near its atom: nothing where its sums do not reach ε, a line of its own, or parity."""
-    if _negligible(near, at, log_delta + PRECISION):
+    if _negligible(near, aim):
         return Route(0.0, (), (Dropped(near, mirrored),))
-    lowest = int(np.argmin(near.ladder(at).chernoff(at)))
-    if lowest == 0 and not mirrored and log_delta > _PARITY:
-        other = near.swapped
-        target = log_delta - at
+    assert aim.log_deltas is not None
+    ladder = near.ladder(max(aim.epsilons))
+    low = [int(np.argmin(ladder.chernoff(epsilon))) == 0 and not mirrored for epsilon in aim.epsilons]
+    if any(low) and len(low) > 1 and not (all(low) and min(aim.log_deltas) > PARITY):
+        raise TooWide("parity serves one end of the span and not the other")
+    if all(low) and min(aim.log_deltas) > PARITY:
+        other, turned = near.swapped, aim.mirrored
         masses = [float(np.exp(near.at(np.array([point])).log_moment[0])) for point in (0.0, -1.0)]
-        plan = None if _negligible(other, -at, target + PRECISION) else other.plan(-at, target)
+        plan = None if _negligible(other, turned) else other.plan(turned)
         if plan is None:
             return Route(0.0, (), (Dropped(other, True),), (masses[0], masses[1]))
-        rest = _route(other, plan, -at, target, True, depth)
+        rest = _route(other, plan, turned, True, depth)
         return Route(rest.nodes, rest.tasks, rest.dropped, (masses[0], masses[1]))
-    plan = near.plan(at, log_delta)
+    plan = near.plan(aim)
     if plan is None:
         return Route(0.0, (), (Dropped(near, mirrored),))
-    return _route(near, plan, at, log_delta, mirrored, depth)
+    return _route(near, plan, aim, mirrored, depth)
 
 
-def _negligible(near: Transform, at: float, allowed: float) -> bool:
-    return float(near.ladder(at).chernoff(at).min()) < allowed
+def _negligible(near: Transform, aim: Aim) -> bool:
+    assert aim.log_deltas is not None
+    ladder = near.ladder(max(aim.epsilons))
+    both = zip(aim.epsilons, aim.log_deltas, strict=True)
+    return all(float(ladder.chernoff(epsilon).min()) < log_delta + aim.precision for epsilon, log_delta in both)
 
 
 def _rest(transform: Transform, real: float, top: float) -> float:

@@ -68,7 +68,7 @@ class LaplaceLaw:
         place = (loss - self.knots[0]) / (2 * self.width)
         piece = np.clip(np.floor(place).astype(int), 0, self.count - 1)
         x = np.clip(2 * (place - piece) - 1, -1, 1)
-        return series(self._coefficients[piece], x), self._errors[piece]
+        return series(self._coefficients, piece, x), self._errors[piece]
 
 
 def _atoms(w: float, count: int) -> Floats:

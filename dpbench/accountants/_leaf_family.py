@@ -115,6 +115,14 @@ class Family:
             return self
         return Family(self.leaves, self.counts, self.landscape, cut, self.inner, self.share)
 
+    def log_mass(self, real: float) -> Floats:
+        """log M(real) of each release's window if all loss in it were the one that its end tends to: about, from above.
+
+        For sampled releases only.
+        """
+        level = min(self.power(real), 0.0) * np.log(self.landscape.weights[:, 0])
+        return level + np.log1p(-np.minimum(self.missing, 1 - 1e-16))
+
     def band(self, near: Family, cut: Floats | None) -> tuple[Family, NDArray[np.intp]] | None:
         """What lies in the windows with these cuts, all of it where there are none, but not in `near`; and of whom.
 

@@ -43,6 +43,8 @@ _GAUSSIAN = 1e-12  # the same of one Gaussian: within 3e-13 of `_gaussian_curve`
 _NOTHING = -110.0  # log of a δ that no answer needs: it becomes part of the error
 _FAINT = -80.0  # the same where lines are dear
 _LEAST_MASS = 1e-60
+_TOGETHER = 16  # ε of an average at once
+_CELLS = 1 << 18  # of an array of sums
 _FEW = 64  # sums up to which the curve before is asked itself, not its pieces
 _FLOOR = 1e-20
 
@@ -143,23 +145,35 @@ class WithLaplace:
 
     def __call__(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """δ and its error at each ε."""
-        found = [self._at(float(one)) for one in epsilon]
-        return np.array([value for value, _ in found]), np.array([error for _, error in found])
+        results = np.zeros((2, len(epsilon)))
+        for first in range(0, len(epsilon), _TOGETHER):
+            some = slice(first, first + _TOGETHER)
+            results[:, some] = self._together(epsilon[some])
+        return results[0], results[1]
 
-    def _at(self, epsilon: float) -> tuple[float, float]:
+    def _together(self, epsilon: Floats) -> tuple[Floats, Floats]:
+        """Of several ε, with the nodes of all in one array: S pieces of all integrals, N nodes of each."""
         law, (nodes, weights) = self.law, _gauss()
         low, high = float(law.knots[0]), float(law.knots[-1])
-        ends = np.unique(np.concatenate([law.knots, epsilon - self.rest.ends(epsilon - high, epsilon - low)]))
-        half = np.diff(ends) / 2
-        losses = ((ends[:-1] + half)[:, None] + half[:, None] * nodes).ravel()
-        measure = (half[:, None] * weights).ravel()
-        density, wrong = law.density(losses)
-        values, errors = self.rest(np.concatenate([epsilon - losses, epsilon - law.knots]))
-        count = len(losses)
-        value = float((measure * density) @ values[:count] + law.masses @ values[count:])
-        error = float((measure * density) @ errors[:count] + law.masses @ errors[count:])
-        error += float((measure * wrong) @ values[:count]) + law.mass_error * float(law.masses @ values[count:])
-        return value, error + (count + 8) * _UNIT * value
+        ends = [
+            np.unique(np.concatenate([law.knots, one - self.rest.ends(one - high, one - low)]))
+            for one in epsilon.tolist()
+        ]
+        counts = np.array([len(one) - 1 for one in ends])
+        starts, stops = (np.concatenate([one[part] for one in ends]) for part in (slice(None, -1), slice(1, None)))
+        half = (stops - starts) / 2
+        losses = (starts + half)[:, None] + half[:, None] * nodes
+        density, wrong = (found.reshape(losses.shape) for found in law.density(losses.ravel()))
+        inside = (np.repeat(epsilon, counts)[:, None] - losses).ravel()
+        values, errors = self.rest(np.concatenate([inside, np.subtract.outer(epsilon, law.knots).ravel()]))
+        value, error = values[: len(inside)].reshape(losses.shape), errors[: len(inside)].reshape(losses.shape)
+        measure = half[:, None] * weights
+        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        terms = (density * value, density * error + wrong * value)
+        inner, off = (np.add.reduceat((measure * term).sum(axis=1), first) for term in terms)
+        atoms, loose = (found[len(inside) :].reshape(len(epsilon), -1) @ law.masses for found in (values, errors))
+        total: Floats = inner + atoms
+        return total, off + loose + law.mass_error * atoms + (counts * len(nodes) + 8) * _UNIT * total
 
 
 @dataclass(frozen=True)
@@ -178,9 +192,12 @@ class WithSums:
     def __call__(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """δ and its error at each ε."""
         results = np.zeros((2, len(epsilon)))
-        for place, one in enumerate(epsilon):
-            values, errors = self.rest(one - self.sums.losses)
-            results[:, place] = self.sums.masses @ values + self.sums.infinite, self.sums.masses @ errors
+        rows = max(1, _CELLS // max(len(self.sums.losses), 1))
+        for first in range(0, len(epsilon), rows):
+            some = slice(first, first + rows)
+            places = np.subtract.outer(epsilon[some], self.sums.losses)
+            values, errors = (found.reshape(places.shape) @ self.sums.masses for found in self.rest(places.ravel()))
+            results[:, some] = values + self.sums.infinite, errors
         return results[0], results[1]
 
 
@@ -199,12 +216,19 @@ class Side:
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
         """The value at a real ε, a lower and an upper end."""
-        shift = self.loss_error + 2 * _UNIT * abs(epsilon)
-        values, errors = self.curve(np.array([epsilon, epsilon + shift, epsilon - shift]))
-        value = float(values[0])
-        lower = (1 - self.mass_error) * float(values[1] - errors[1])
-        upper = (1 + self.mass_error) * float(values[2] + errors[2]) + self.dropped
-        return value, max(min(lower, value), 0.0), max(upper, value)
+        value, lower, upper = self.deltas(np.array([epsilon]))
+        return float(value[0]), float(lower[0]), float(upper[0])
+
+    def deltas(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
+        """The same at several ε: what `curve` has to find out before it can answer, it finds out for all of them."""
+        shift = self.loss_error + 2 * _UNIT * np.abs(epsilon)
+        values, errors = (
+            found.reshape(3, -1) for found in self.curve(np.concatenate([epsilon, epsilon + shift, epsilon - shift]))
+        )
+        value: Floats = values[0]
+        lower = (1 - self.mass_error) * (values[1] - errors[1])
+        upper = (1 + self.mass_error) * (values[2] + errors[2]) + self.dropped
+        return value, np.maximum(np.minimum(lower, value), 0.0), np.maximum(upper, value)
 
 
 def side(rest: Curve | None, scales: Sequence[tuple[float, int]], sums: Sums | None) -> Side:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpbench.accountants._hinges import Floats
 
@@ -65,17 +66,17 @@ def chebyshev(count: int) -> tuple[Floats, Floats]:
     return np.cos(angles), matrix
 
 
-def series(coefficients: Floats, x: Floats) -> Floats:
-    """Σ_k c_k T_k(x) by Clenshaw's recursion; one row of coefficients for each x.
+def series(coefficients: Floats, where: NDArray[np.intp], x: Floats) -> Floats:
+    """Σ_k c_k T_k(x) by Clenshaw's recursion, with the row `where` of coefficients for each x.
 
-    >>> series(np.array([[1.0, 2.0, 3.0]]), np.array([0.5])).tolist()
+    >>> series(np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), np.array([1]), np.array([0.5])).tolist()
     [0.5]
     """
     columns = np.ascontiguousarray(coefficients.T)
-    later = last = np.zeros_like(x)
+    later, last, double = np.zeros_like(x), np.zeros_like(x), 2 * x
     for column in columns[:0:-1]:
-        later, last = column + 2 * x * later - last, later
-    result: Floats = columns[0] + x * later - last
+        later, last = column[where] + double * later - last, later
+    result: Floats = columns[0][where] + x * later - last
     return result
 
 
@@ -99,7 +100,7 @@ class Pieces:
             part = slice(first, first + _AT_ONCE)
             where = np.searchsorted(self._starts, epsilon[part], side="right") - 1
             x = 2 * (epsilon[part] - self._starts[where]) / self._widths[where] - 1
-            values[part] = series(self._coefficients[where], np.clip(x, -1, 1))
+            values[part] = series(self._coefficients, where, np.clip(x, -1, 1))
             errors[part] = self._errors[where]
         return np.maximum(values, 0.0), errors
 

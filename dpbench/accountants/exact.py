@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._direction import Direction, Value
+from dpbench.accountants._direction import SHARED, Direction, Value
 from dpbench.accountants._leaves import event_support, leaves, support
 from dpbench.accountants._one_release import single_curve
 from dpbench.accountants._poisson import refuse, reveals_nothing
@@ -80,9 +80,26 @@ class ExactCurve:
                 for epsilon, bound in zip(best, way.bounds(list(best)), strict=True)
                 if best[epsilon].value <= 0 or (epsilon > 0 and bound >= math.log(best[epsilon].value))
             ]
-            for epsilon, value in zip(close, way.deltas(close), strict=True):
+            for epsilon, value in zip(close, self._way_deltas(way, close, best), strict=True):
                 best[epsilon] = _larger(best[epsilon], value)
         return [_estimate(best[epsilon], 1.0) for epsilon in asked]
+
+    def _way_deltas(
+        self, way: Direction | HeavyDirection, epsilons: Sequence[float], best: dict[float, Value]
+    ) -> list[Value]:
+        """δ of one direction at ascending ε: by the lines of the first, where these tell enough beside its values."""
+        first = self.ways[0]
+        known = first.reversed(epsilons) if way is not first and isinstance(first, Direction) else None
+        if known is None:
+            return way.deltas(epsilons)
+        told = {
+            epsilon: value
+            for epsilon, value in zip(epsilons, known, strict=True)
+            if value.error <= SHARED * value.value or value.value + value.error <= best[epsilon].value
+        }
+        rest = [epsilon for epsilon in epsilons if epsilon not in told]
+        told.update(zip(rest, way.deltas(rest) if rest else [], strict=True))
+        return [told[epsilon] for epsilon in epsilons]
 
     def one_way(self, direction: str) -> ExactCurve:
         """The curve of one direction alone, `remove` or `add`."""
