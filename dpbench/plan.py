@@ -76,6 +76,13 @@ class Run:
     estimate: float | None = None
 
     @property
+    def epsilon_by(self) -> str | None:
+        """The accountant behind `epsilon`: the one that calibrates, or that which a mechanism asks while it runs."""
+        if self.spec.budget is None:
+            return None
+        return self.spec.budget.calibrate_with if self.spends is None else "rdp_filter"
+
+    @property
     def title(self) -> str:
         """The run's name for people: spec, row or grid point, seed."""
         return " ".join(filter(None, [self.spec.name, self.spec.label and f"[{self.spec.label}]", f"seed {self.seed}"]))
@@ -303,9 +310,6 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """What a record says about the spec that asked for the run; shown by the report, never keyed."""
     spec, budget = run.spec, run.spec.budget
-    calibrated_by = None if budget is None or budget.epsilon is None else budget.calibrate_with
-    if run.spends is not None:
-        calibrated_by = "rdp_filter"  # what a mechanism asks that chooses its noise while it runs
     return {
         "name": spec.name,
         "label": spec.label,
@@ -318,7 +322,7 @@ def context(run: Run) -> dict[str, Any]:
         "tuned": spec.tuned,
         "delta": None if budget is None else budget.delta,
         "target_epsilon": None if budget is None else budget.epsilon,
-        "calibrate_with": calibrated_by,
+        "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
     }
 
 

@@ -143,7 +143,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "epsilon_kind": run.epsilon_kind,
         "epsilon_reason": None if run.epsilon is None or math.isfinite(run.epsilon) else "infinite",
         "delta": None if budget is None else budget.delta,
-        "epsilon_by": None if budget is None else budget.calibrate_with,
+        "epsilon_by": run.epsilon_by,
         "action": run.action,
         "reason": run.reason,
         "device": run.device,
@@ -186,7 +186,7 @@ def plan_table(plan: Plan) -> Table:
             epsilon, delta = "–", "–"
         else:
             value = bound(first.epsilon, first.epsilon_kind) if first.epsilon_kind else "refused"
-            epsilon = f"{_SIGNS.get(first.epsilon_kind or '', '')} {value} {budget.calibrate_with}".strip()
+            epsilon = f"{_SIGNS.get(first.epsilon_kind or '', '')} {value} {first.epsilon_by}".strip()
             delta = f"{budget.delta:g}"
         table.add_row(
             f"{name} [{label}]" if label else name,

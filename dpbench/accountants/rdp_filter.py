@@ -102,6 +102,18 @@ class RenyiFilter:
         """Whether `count` >= 0 further releases of `event` fit. Raises DpbenchError for an event without a bound."""
         return self._after(event, count) is not None
 
+    def admits_all(self, releases: Sequence[tuple[Event, int]]) -> bool:
+        """Whether a whole sequence fits, all of it at one order. Raises DpbenchError for an event without a bound.
+
+        >>> from dpbench.events import Gaussian
+        >>> RenyiFilter(epsilon=1.0, delta=1e-5).admits_all([(Gaussian(10.0), 2), (Gaussian(1.0), 1)])
+        False
+        """
+        after = self._spent
+        for event, count in releases:
+            after = self._plus(after, event, count)
+        return self._fits(after, self._additions + len(releases))
+
     def spend(self, event: Event, count: int = 1) -> None:
         """Record `count` releases of `event`, or raise DpbenchError, and record nothing, where they do not fit."""
         after = self._after(event, count)
@@ -121,15 +133,20 @@ class RenyiFilter:
 
     def _after(self, event: Event, count: int) -> list[float] | None:
         """What would then be spent per order; None where it does not fit."""
+        after = self._plus(self._spent, event, count)
+        return after if self._fits(after, self._additions + 1) else None
+
+    def _plus(self, spent: Sequence[float], event: Event, count: int) -> list[float]:
+        """`spent` and `count` releases of `event`, per order."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise DpbenchError(f"count = {count!r}: expected a whole number, 0 or more")
         refuse(support(Composition((*self._parts[-1:], (event, count)), adaptive=True), refusal, None), "rdp_filter")
         if event not in self._leaves:
             self._leaves[event] = tuple(log_moment(event, order) for order in self._orders)
-        leaves = self._leaves[event]
-        after = [spent + (count * leaf if count else 0.0) for spent, leaf in zip(self._spent, leaves, strict=True)]
-        fits = not any(after) or self._epsilon(after, self._additions + 1) <= self._budget
-        return after if fits else None
+        return [was + (count * leaf if count else 0.0) for was, leaf in zip(spent, self._leaves[event], strict=True)]
+
+    def _fits(self, spent: Sequence[float], additions: int) -> bool:
+        return not any(spent) or self._epsilon(spent, additions) <= self._budget
 
     def _epsilon(self, spent: Sequence[float], additions: int) -> float:
         """The least ε over the orders; running sums of `additions` terms are raised by the rounding they may carry."""
