@@ -62,3 +62,28 @@ class Engines:
         return found
 
     track_peak_bytes.unit = "bytes"  # type: ignore[attr-defined]
+
+
+class Projections:
+    """The engine of DP-SGD-JL, whose norms are estimates, by the number of projections and the way to compute them."""
+
+    params = ((1, 5, 30), ("jvp", "vjp"), tuple(WORK))
+    param_names = ("projections", "way", "model")
+
+    def setup(self, projections: int, way: str, model: str) -> None:
+        base = imported("clipping._base")
+        zero = torch.zeros(1, dtype=torch.int64)
+        index_RB = torch.arange(problem(model)[-1])[None]
+        self.engine = imported("clipping._jl").ProjectedSum(projections, way).at(base.Draw(zero, zero, index_RB))
+
+    def time_sum(self, projections: int, way: str, model: str) -> None:
+        del projections, way
+        self.engine(*problem(model))
+
+    def track_peak_bytes(self, projections: int, way: str, model: str) -> int:
+        """See `Engines.track_peak_bytes`."""
+        del projections, way
+        found: int = imported("clipping._measure").cost(self.engine, *problem(model), calls=1).peak_bytes
+        return found
+
+    track_peak_bytes.unit = "bytes"  # type: ignore[attr-defined]

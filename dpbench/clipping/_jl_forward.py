@@ -1,0 +1,171 @@
+"""Operators written out so that their forward mode is right, and so that every transform of torch.func takes them.
+
+torch's fused recurrent kernels and its attention have no forward mode; that of an embedding with `padding_idx` is
+wrong without a word (the row is constant in the backward pass and moves in the forward one). Inside `Forward` such an
+operator is replaced by elementary ones that compute the same; the model's own Python runs as it is. Products with a
+stack of weights are taken apart, so that a batch of examples, each alone under vmap, needs no copies of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from dpbench.clipping._ghost_recurrent import RECURRENT
+from dpbench.clipping._ghost_watch import Watch
+from dpbench.errors import DpbenchError
+
+NUMERICS = 1
+
+
+class Forward(TorchFunctionMode):
+    """Replaces the operators of `WRITTEN_OUT` while it is active; all others pass.
+
+    >>> with Forward():
+    ...     rows = F.embedding(torch.tensor([1]), torch.eye(2), padding_idx=1)
+    >>> rows
+    tensor([[0., 1.]])
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        return WRITTEN_OUT.get(func, func)(*args, **(kwargs or {}))
+
+
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """The rows, of which that of `padding_idx` is a constant."""
+    del norm_type, sparse  # how a gradient is stored changes nothing here
+    if max_norm is not None:
+        raise DpbenchError("an embedding with max_norm changes its weights in the forward pass")
+    if scale_grad_by_freq:
+        raise DpbenchError("an embedding with scale_grad_by_freq has a gradient that depends on the other examples")
+    rows = F.embedding(input, weight)
+    if padding_idx is None:
+        return rows
+    constant = input == (padding_idx + len(weight) if padding_idx < 0 else padding_idx)
+    return torch.where(constant[..., None], rows.detach(), rows)
+
+
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """torch's own cannot be differentiated twice backwards."""
+    del inplace
+    return F.relu6(input + 3) / 6
+
+
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """torch's own fails on some batches of batches; a group is a layer of its own."""
+    groups = input.reshape(len(input), num_groups, -1)
+    output = F.layer_norm(groups, groups.shape[-1:], None, None, eps).reshape(input.shape)
+    spread = (-1, *[1] * (input.dim() - 2))
+    output = output if weight is None else output * weight.reshape(spread)
+    return output if bias is None else output + bias.reshape(spread)
+
+
+def _elementary_attention(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention by products and a softmax: the fused kernels that torch would choose have no forward mode."""
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return operator(*args, **kwargs)
+
+    return attention
+
+
+def _stacked_product(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Each matrix of a stack by itself: else vmap copies a stack of weights for every example."""
+
+    def product(input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        alike = other.dim() == 3 and input.dim() >= 3 and input.shape[-3] == len(other)
+        if args or kwargs or not alike:
+            return operator(input, other, *args, **kwargs)
+        return torch.stack([one @ matrix for one, matrix in zip(input.unbind(-3), other.unbind(), strict=True)], -3)
+
+    return product
+
+
+def _layers(written_out: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent layer by the steps that the ghost engine writes out, without its taps."""
+
+    def layers(value: Tensor, state: Any, flat: Any, *more: Any) -> Any:
+        if isinstance(flat, Tensor):  # the variant for packed sequences has the sizes second and the state third
+            raise DpbenchError("a recurrent layer on a packed sequence: give it whole sequences")
+        return written_out(Watch({}, {}, {}, None), value, state, flat, *more)
+
+    return layers
+
+
+def _lstm_cell(
+    input: Tensor,
+    state: tuple[Tensor, Tensor],
+    weight: Tensor,
+    hidden: Tensor,
+    bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    gates = F.linear(input, weight, bias) + F.linear(state[0], hidden, hidden_bias)
+    entry, forget, candidate, exit_ = gates.chunk(4, -1)
+    memory = forget.sigmoid() * state[1] + entry.sigmoid() * candidate.tanh()
+    return exit_.sigmoid() * memory.tanh(), memory
+
+
+def _gru_cell(
+    input: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    hidden: Tensor,
+    bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> Tensor:
+    reset_x, update_x, new_x = F.linear(input, weight, bias).chunk(3, -1)
+    reset_h, update_h, new_h = F.linear(state, hidden, hidden_bias).chunk(3, -1)
+    new = torch.tanh(new_x + (reset_x + reset_h).sigmoid() * new_h)
+    return (state - new) * (update_x + update_h).sigmoid() + new
+
+
+def _plain_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def cell(
+        input: Tensor,
+        state: Tensor,
+        weight: Tensor,
+        hidden: Tensor,
+        bias: Tensor | None = None,
+        hidden_bias: Tensor | None = None,
+    ) -> Tensor:
+        return activation(F.linear(input, weight, bias) + F.linear(state, hidden, hidden_bias))
+
+    return cell
+
+
+_ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
+
+WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
+    F.embedding: _embedding,
+    F.group_norm: _group_norm,
+    F.hardsigmoid: _hardsigmoid,
+    **{whole: _elementary_attention(whole) for whole in _ATTENTION},
+    **{plain: _stacked_product(plain) for plain in _PRODUCTS},
+    **{fused: _layers(written_out) for fused, written_out in RECURRENT.items()},
+    torch._VF.lstm_cell: _lstm_cell,
+    torch._VF.gru_cell: _gru_cell,
+    torch._VF.rnn_tanh_cell: _plain_cell(torch.tanh),
+    torch._VF.rnn_relu_cell: _plain_cell(torch.relu),
+}

@@ -1,0 +1,185 @@
+"""Which models DP-SGD-JL cannot take, found out before training by trying one example.
+
+A wrong forward derivative is a wrong norm, and so a gradient that is clipped too little, which no loss curve shows.
+So the derivative along a random vector is held against the gradient's inner product with it, and the layer where the
+two part, or where torch has no derivative, is named.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp
+from torch.utils._pytree import tree_leaves
+
+from dpbench.clipping._base import Examples
+from dpbench.clipping._jl_forward import Forward
+from dpbench.errors import DpbenchError
+from dpbench.functional import Network, network
+
+NUMERICS = 1
+
+# Two computations of one inner product in float64, through any number of layers that one would train: 1e-8 of the
+# product of the norms leaves room for 10^7 roundings; a wrong derivative of a layer is of the layer's own size.
+_PARTED = 1e-8
+
+Products = Callable[[Network, Tensor, Tensor, Examples], Tensor]  # theta (1, P), vectors (1, 1, P) -> (1, 1, 1)
+
+
+def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
+    """Raise DpbenchError that names the first layer with a derivative that is absent or wrong.
+
+    `example` has no batch axis; it, ones in its place, and normals in its place are tried, as far as the model takes
+    them. `products` gives the derivatives of one example's loss.
+    """
+    net = network(copy.deepcopy(module).double())
+    generator = torch.Generator().manual_seed(0)
+    theta_1P = torch.cat([value.detach().flatten() for value in net.module.parameters()])[None]
+    # Moved a little, so that what starts at zero takes part.
+    theta_1P = theta_1P + 0.01 * torch.randn(theta_1P.shape, generator=generator, dtype=torch.float64)
+    tangent_11P = torch.randn(1, 1, net.size, generator=generator, dtype=torch.float64)
+    for inputs in _tried(example.double(), generator):
+        target = _unlikely(net, theta_1P, inputs)
+        gradient_P = None if target is None else _gradient(net, theta_1P, inputs, target)
+        if target is None or gradient_P is None:
+            continue
+        examples = Examples(inputs[None, None], target[None, None], torch.ones(1, 1) > 0)
+        with _named_layer(net.module) as trail:
+            try:
+                found = products(net, theta_1P, tangent_11P, examples)[0, 0, 0]
+            except Exception as error:
+                raise _refusal(net.module, trail, _first_sentence(error)) from error
+        parted = (found - tangent_11P[0, 0] @ gradient_P).abs()
+        if not bool(parted <= _PARTED * gradient_P.norm() * tangent_11P.norm() + 1e-300):
+            layer = _first_wrong(net, theta_1P, inputs, generator)
+            raise _refusal(net.module, layer, "its derivative along a vector is not the gradient's product with it")
+
+
+def _refusal(module: nn.Module, trail: list[str], why: str) -> DpbenchError:
+    name = trail[-1] if trail else ""
+    kind = type(module.get_submodule(name)).__name__
+    return DpbenchError(
+        f"norms by projections: layer {name or 'top'!r} ({kind}) cannot be taken: {why}; use noisy_sgd or noisy_adam,"
+        " whose clipping engines (ghost, vmap, loop) compute norms exactly"
+    )
+
+
+def _first_sentence(error: Exception) -> str:
+    words = " ".join(str(error).split()).partition(". ")[0][:300].rstrip(".")
+    return words or type(error).__name__
+
+
+def _tried(example: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    yield example
+    yield torch.ones_like(example)
+    yield torch.randn(example.shape, generator=generator, dtype=example.dtype)
+
+
+def _unlikely(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
+    """The least likely class, whose loss has a gradient that does not vanish; None where the model takes no such input.
+
+    The first example that is tried has been through the model before (`layers.try_model`); numbers that are no inputs
+    of it, such as words that it does not have, may raise anything.
+    """
+    named = {name: value[0] for name, value in net.split(theta_1P).items()}
+    try:
+        score_C = net.outputs(named, inputs[None])[0]
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return score_C.argmin() if bool(score_C.isfinite().all()) else None
+
+
+def _gradient(net: Network, theta_1P: Tensor, inputs: Tensor, target: Tensor) -> Tensor | None:
+    """The gradient of one example's loss by torch's own backward pass; None where it is not finite."""
+    leaves = {name: value[0].detach().requires_grad_() for name, value in net.split(theta_1P).items()}
+    loss = net.example_loss(leaves, inputs, target)
+    pieces = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    gradient_P = torch.cat([piece.flatten() for piece in pieces])
+    return gradient_P if bool(gradient_P.isfinite().all()) else None
+
+
+@contextmanager
+def _named_layer(module: nn.Module) -> Iterator[list[str]]:
+    """The names of the layers that have been entered and not left, the innermost last."""
+    trail: list[str] = []
+    handles = []
+    for name, layer in module.named_modules():
+
+        def entered(_layer: nn.Module, _inputs: Any, name: str = name) -> None:
+            trail.append(name)
+
+        def left(_layer: nn.Module, _inputs: Any, _output: Any) -> None:
+            trail.pop()
+
+        handles += [layer.register_forward_pre_hook(entered), layer.register_forward_hook(left)]
+    try:
+        yield trail
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_wrong(net: Network, theta_1P: Tensor, inputs: Tensor, generator: torch.Generator) -> list[str]:
+    """The first layer without layers of its own whose forward and backward derivatives part; nothing if none does."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    handles = []
+    for name, layer in net.module.named_modules():
+        if not list(layer.children()):
+
+            def noted(_layer: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
+                seen.setdefault(name, given)
+
+            handles.append(layer.register_forward_pre_hook(noted))
+    named = {name: value[0] for name, value in net.split(theta_1P).items()}
+    net.outputs(named, inputs[None])
+    for handle in handles:
+        handle.remove()
+    for name, given in seen.items():
+        prefix = f"{name}." if name else ""
+        own = {key.removeprefix(prefix): value for key, value in named.items() if key.startswith(prefix)}
+        moving = {str(place): value for place, value in enumerate(given) if _moves(value)}
+        if not _agrees(net.module.get_submodule(name), own, given, moving, generator):
+            return [name]
+    return []
+
+
+def _moves(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _agrees(
+    layer: nn.Module,
+    own: dict[str, Tensor],
+    given: tuple[Any, ...],
+    moving: dict[str, Tensor],
+    generator: torch.Generator,
+) -> bool:
+    """⟨u, J v⟩ = ⟨Jᵀ u, v⟩ for random u and v, v along the parameters and the inputs that move."""
+
+    def call(own: dict[str, Tensor], moving: dict[str, Tensor], mode: Any) -> Tensor:
+        arguments = tuple(moving.get(str(place), value) for place, value in enumerate(given))
+        with mode:
+            found = functional_call(layer, own, arguments)
+        return torch.cat([leaf.flatten() for leaf in tree_leaves(found) if _moves(leaf)])
+
+    def like(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in values.items()}
+
+    v_own, v_moving = like(own), like(moving)
+    try:
+        value, moved = jvp(partial(call, mode=Forward()), (own, moving), (v_own, v_moving))  # type: ignore[misc]
+        u = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        _, pull = vjp(partial(call, mode=torch.enable_grad()), own, moving)  # type: ignore[misc]
+        pulled_own, pulled_moving = pull(u)
+    except Exception:  # noqa: BLE001 - a layer that cannot be tried alone is not the one that is named
+        return True
+    pairs = [(pulled_own[k], v_own[k]) for k in own] + [(pulled_moving[k], v_moving[k]) for k in moving]
+    back = sum(((p * v).sum() for p, v in pairs), start=torch.zeros((), dtype=value.dtype))
+    size = sum(float((p * v).abs().sum()) for p, v in pairs) + float((u * moved).abs().sum())
+    return bool(((u * moved).sum() - back).abs() <= _PARTED * size + 1e-300)
