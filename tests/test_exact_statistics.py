@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks.gradient_unbiased import bernstein_p
+from dpbench.checks._statistics import bernstein_p
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -87,3 +87,26 @@ def test_bernstein_bounds_the_binomial(rate: float) -> None:
         assert exact <= bernstein_p(deviation, 200 * rate * (1 - rate), 1.0) + 1e-15
     assert bernstein_p(math.nan, 1.0, 1.0) == 0
     assert bernstein_p(0.1, 0.0, 0.0) == 0
+
+
+@quick
+@given(st.integers(1, 40), st.floats(0.01, 0.99), st.floats(1e-9, 1))
+def test_chernoff_p_is_a_p_value(trials: int, probability: float, level: float) -> None:
+    """P(p ≤ α) ≤ α for equal probabilities, summed over all outcomes; 1e-12 for the rounding of the sum."""
+    counts = np.arange(trials + 1)
+    p = statistics.chernoff_p(counts, np.full(trials + 1, trials * probability), trials)
+    law = stats.binom.pmf(counts, trials, probability)
+    assert law[p <= level].sum() <= level + 1e-12
+
+
+@quick
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12), st.floats(1e-9, 1))
+def test_chernoff_p_is_a_p_value_for_unlike_events(chances: list[float], level: float) -> None:
+    """The law of the count by convolution; sums that round to 0 or to all are as certain as they look."""
+    law = np.array([1.0])
+    for chance in chances:
+        law = np.convolve(law, [1 - chance, chance])
+    total = math.fsum(chances)
+    p = statistics.chernoff_p(np.arange(len(law)), np.full(len(law), total), len(chances))
+    assert not np.isnan(p).any()
+    assert law[p <= level].sum() <= level + 1e-9

@@ -60,10 +60,10 @@ def knobs(
     clip_norm: float | Sequence[float] = 1.0,
     noise_multiplier: float | Sequence[float] = 1.0,
     steps: int = 100,
-    epsilon: float | Sequence[float] = 1.0,
+    epsilon: float | Sequence[float] = 1e3,
     delta: float | Sequence[float] = 1e-5,
 ) -> Knobs:
-    """Knobs of a stack; a single number holds for every run.
+    """Knobs of a stack; a single number holds for every run. The budget lasts for 100 steps on few examples.
 
     >>> knobs([0, 1], 0.25).sampling_rate_R.tolist()
     [0.25, 0.25]

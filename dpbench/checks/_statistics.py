@@ -99,6 +99,32 @@ def multinomial_p(counts: ArrayLike, probabilities: ArrayLike) -> float:
     return min(1.0, math.exp(-statistic + free * (1 + math.log(statistic / free))))
 
 
+def bernstein_p(deviation: float, variance: float, largest: float) -> float:
+    """P(|S| ≥ deviation) for a sum of independent centred terms of total variance `variance`.
+
+    Each term is a normal, or at most `largest` in size: 2·exp(−t²/2 / (V + bt/3)), Bernstein's inequality, whose
+    bound of the moment generating function holds for normal terms as well. A NaN gives 0.
+    """
+    if math.isnan(deviation):
+        return 0.0
+    if deviation <= 0:
+        return 1.0
+    spread = variance + largest * deviation / 3
+    return min(1.0, 2 * math.exp(-(deviation**2) / 2 / spread)) if spread > 0 else 0.0
+
+
+def chernoff_p(count: Any, chances: Any, draws: int) -> Floats:
+    """p-value of counts of `draws` independent events, `chances` the sums of their probabilities; elementwise.
+
+    2·exp(−n·KL(count/n, chance/n)), Hoeffding (1963, Theorem 1), which holds for events of unlike probabilities.
+    """
+    share, stated = np.asarray(count, dtype=np.float64) / draws, np.asarray(chances, dtype=np.float64) / draws
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(share > 0, share * np.log(share / stated), 0.0)
+        right = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - stated)), 0.0)
+    return np.asarray(np.minimum(1.0, 2 * np.exp(-draws * (left + right))))
+
+
 def smallest(p_values: Iterable[float | Floats]) -> tuple[float, int]:
     """The smallest p-value times their number (Bonferroni), at most 1, and that number; NaN counts as 0."""
     flat: Sequence[Floats] = [np.atleast_1d(np.asarray(p, dtype=np.float64)).ravel() for p in p_values]

@@ -1,8 +1,10 @@
-"""Noise: every coordinate of the gradient carries its own normal of deviation σC/(qN), new in every step and seed.
+"""Noise: every coordinate of the gradient carries its own normal of the stated deviation, new in every step and seed.
 
-The mechanism runs on data whose gradients are exactly zero, so what reaches its update is the noise alone. The runs
-of the stack differ in C, σ and q, the batches are random and sometimes empty: a noise that forgets C, or a sum that
-is divided by the number of examples drawn, does not pass.
+Stated is s·Δ: s is the noise multiplier that the ledger gives for the step, Δ how far one example may move the
+gradient by the mechanism's own event (σ·C/(qN) for NoisySGD). The network has one class, so that its gradients are
+exactly zero whatever it sees, and what reaches the update is the noise alone. The runs of the stack differ in C, σ
+and q, the batches are random and sometimes empty: a noise that forgets C, one that decays while the ledger says that
+it does not, or a sum that is divided by the number of examples drawn, does not pass.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import can_reveal, gradient, knobs, linear_network
+from dpbench.checks._problems import knobs, linear_network
+from dpbench.checks._steps import can_be_shown, multipliers, reach, shown
 from dpbench.checks._subject import Subject, certain, statistical
 from dpbench.verdicts import Verdict
 
@@ -29,15 +32,17 @@ EXAMPLES = 10
 
 
 def standardised(mechanism: Any, seed: int, steps: int, parameters: int) -> NDArray[np.float64]:
-    """The noise of T steps in units of σC/(qN), shape (T, R, P): standard normals if all is well."""
-    net = linear_network(parameters // 2, 2)
-    inputs, targets = torch.zeros(EXAMPLES, parameters // 2), torch.arange(EXAMPLES) % 2
+    """The noise of T steps in units of s·Δ, shape (T, R, P): standard normals if all is well."""
+    net = linear_network(parameters, 1)
+    inputs, targets = torch.linspace(-1, 1, EXAMPLES * parameters).reshape(EXAMPLES, -1), torch.zeros(EXAMPLES).long()
     runs = len(RATES)
     stack = knobs([seed + run for run in range(runs)], RATES, clip_norm=CLIP_NORMS, noise_multiplier=NOISE_MULTIPLIERS)
     theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
-    shown = [gradient(mechanism, net, theta_RP, stack, inputs, targets, step) for step in range(steps)]
-    scale_R = stack.noise_multiplier_R * stack.clip_norm_R / (stack.sampling_rate_R * EXAMPLES)
-    return (torch.stack(shown).double() / scale_R[None, :, None]).numpy()
+    units = []
+    for step in shown(mechanism, net, theta_RP, stack, inputs, targets, steps):
+        scale_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, EXAMPLES)
+        units.append(step.gradient_RP.double() / scale_R[:, None])
+    return torch.stack(units).numpy()
 
 
 def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
@@ -63,7 +68,7 @@ def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """Subject: kind `mechanisms`, private and a pipeline (its update can be replaced by one that shows the gradient).
+    """Subject: kind `mechanisms`, private; its update can be replaced by one that shows the gradient.
 
     >>> check(Subject.of("mechanisms", "noisy_adam"), seed=0).verdict
     'holds'
@@ -76,7 +81,7 @@ class NoiseScale:
     def applies(self, subject: Any) -> bool:
         if not isinstance(subject, Subject) or subject.kind != "mechanisms":
             return False
-        return can_reveal(subject.value) and bool(subject.value.private)
+        return can_be_shown(subject.value) and bool(subject.value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `steps` steps of a stack of four runs with `parameters` coordinates each."""
@@ -89,7 +94,7 @@ class NoiseScale:
             wrong = f"{self.steps * len(RATES) - len(rows)} noise vectors are exact copies of others"
             return certain("noise_scale", subject, wrong, evidence, holds="", source=SOURCE)
         p, tests = statistics.smallest(p_values(noise_TRP))
-        about = "scale σC/(qN), normality and independence of the noise"
+        about = "scale, normality and independence of the noise"
         return statistical(
             "noise_scale",
             subject,

@@ -84,5 +84,6 @@ def test_planted_faults_belong_to_checks() -> None:
 def test_all_checks_together_keep_to_the_suite_s_false_alarms() -> None:
     """Every check on every subject to which it applies, with the seeds that the tests use: at most four."""
     total = sum(check.false_alarm * sum(check.applies(s) for s in subjects()) * 4 for check in CHECKS.values())
-    # Besides the checks: three statistical tests of 1e-9 in test_randomness.py and test_stages.py.
-    assert total + 3e-9 <= SUITE / 10
+    # Besides the checks there are statistical tests of 1e-9 each in the files of the stages and of the mechanisms:
+    # no more than 300 of them.
+    assert total + 300e-9 <= SUITE

@@ -1,7 +1,7 @@
-"""What every mechanism must do: release what its ledger says, draw the same alone and in a stack, resume, stay finite.
+"""What every mechanism must do: compute what it says, draw the same alone and in a stack, resume, stay finite.
 
-The statistics are in the checks (`noise_scale`, `sampler_inclusion`, `gradient_unbiased`: false alarm 1e-9 per
-mechanism and check, seeds fixed); everything else is without chance.
+That it releases what its ledger says is in `test_mechanism_ledgers.py`. Everything here is without chance. What a
+mechanism does not inherit follows from what it is (`told_by_a_release`, `is_algorithm_1`), never from its name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ from torch import Tensor
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.checks import (
-    gradient_unbiased,
-    mechanism_sensitivity,
-    noise_scale,
-    sampler_inclusion,
-)
-from dpbench.checks._problems import batch, can_reveal, gradient, knobs, linear_network, reference, small_network
-from dpbench.checks._subject import Subject
+from dpbench.checks._problems import batch, knobs, linear_network, reference, small_network
+from dpbench.checks._steps import Step, can_be_shown, has_release, multipliers, sample_event, shown, views
 from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
@@ -35,11 +29,38 @@ from dpbench.randomness import NOISE, SAMPLE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MECHANISMS: dict[str, Any] = {name: entry.load()() for name, entry in sorted(catalog("mechanisms").items())}
-PRIVATE = [name for name, mechanism in MECHANISMS.items() if mechanism.private]
-every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
-every_private_mechanism = pytest.mark.parametrize("name", PRIVATE)
+# Parameters with which there is more to see, or that make a small problem quick; else a mechanism's own defaults.
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "decaying_sgd": {"noise_decay": 0.05, "optimizer": "adam"},
+    "dp_adam_jl": {"projections": 2, "noise_decay": 0.1},
+    "dp_sgd_jl": {"projections": 5},
+    "dpis": {"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0},
+}
+MECHANISMS: dict[str, Any] = {
+    name: entry.load()(**PARAMETERS.get(name, {})) for name, entry in sorted(catalog("mechanisms").items())
+}
 N = 12
+
+
+def told_by_a_release(mechanism: Any) -> bool:
+    """Poisson batches, and one event that tells of each step: all but those with steps of their own (`OwnSteps`)."""
+    return hasattr(mechanism, "sample") and has_release(mechanism)
+
+
+def is_algorithm_1(mechanism: Any) -> bool:
+    """Whether a step is that of NoisySGD: its event says that one example moves the sum by C and no more."""
+    if not isinstance(mechanism, Pipeline):
+        return False
+    return not mechanism.private or sample_event(mechanism) == events.SampledGaussian(1.0, 1.0)
+
+
+def named(holds: Any) -> list[str]:
+    return [name for name, mechanism in MECHANISMS.items() if holds(mechanism)]
+
+
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+every_poisson_mechanism = pytest.mark.parametrize("name", named(told_by_a_release))
+every_algorithm_1 = pytest.mark.parametrize("name", named(is_algorithm_1))
 
 
 def data(dtype: torch.dtype = torch.float64) -> tuple[Network, Tensor, Tensor]:
@@ -48,11 +69,11 @@ def data(dtype: torch.dtype = torch.float64) -> tuple[Network, Tensor, Tensor]:
     return small_network(), drawn.inputs[0].tanh().float().to(dtype), drawn.targets[0]
 
 
-def begin(mechanism: Mechanism, net: Network, runs: int, dtype: torch.dtype = torch.float64) -> State:
+def begin(mechanism: Mechanism, net: Network, stack: Knobs, dtype: torch.dtype = torch.float64) -> State:
     """The same random parameters for every run."""
     theta_P = 0.5 * torch.randn(net.size, generator=torch.Generator().manual_seed(2))
     _, inputs, targets = data(dtype)
-    return mechanism.start(theta_P.to(dtype).repeat(runs, 1), knobs(range(runs)), inputs, targets)
+    return mechanism.start(theta_P.to(dtype).repeat(len(stack.seed_R), 1), stack, inputs, targets)
 
 
 def steps(
@@ -86,71 +107,8 @@ MIXED: dict[str, Any] = {
 
 
 def mixed(*runs: int) -> Knobs:
-    return knobs(**{name: [values[run] for run in runs] for name, values in MIXED.items()})
-
-
-@every_mechanism
-@pytest.mark.parametrize("check", [noise_scale.check, mechanism_sensitivity.check, gradient_unbiased.check])
-def test_mechanism_passes_the_checks(name: str, check: Any) -> None:
-    subject = Subject("mechanisms", name, MECHANISMS[name])
-    if check.applies(subject):
-        verdict = check(subject, seed=0)
-        assert verdict.verdict == "holds", verdict
-
-
-def test_the_checks_apply_to_the_private_presets() -> None:
-    for name in ("noisy_sgd", "noisy_adam"):
-        subject = Subject("mechanisms", name, MECHANISMS[name])
-        for check in (noise_scale.check, mechanism_sensitivity.check, gradient_unbiased.check):
-            assert check.applies(subject)
-
-
-# The ledger tells what the code runs
-
-
-@every_private_mechanism
-def test_ledger_tells_what_runs(name: str) -> None:
-    """One sampled Gaussian per step, with the rate, the noise multiplier and the sampler of the stage that draws."""
-    mechanism = MECHANISMS[name]
-    for rate, sigma, count in ((0.01, 1.3, 7), (1.0, 0.5, 1), (256 / 60000, 2.0, 3516), (0.5, 1.0, 0)):
-        ledger = mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=count)
-        assert isinstance(ledger, events.Composition)
-        assert sum(times for _, times in ledger.parts) == count
-        for event, _ in ledger.parts:
-            assert event == events.SampledGaussian(rate, sigma, "add_or_remove", mechanism.sample.sampler)
-        assert not ledger.adaptive
-        assert events.from_json(events.to_json(ledger)) == ledger
-
-
-@every_private_mechanism
-def test_the_sampler_that_the_ledger_names_is_the_one_that_runs(name: str) -> None:
-    """The stage says `poisson`, the ledger repeats it, and the draws follow the law (false alarm 1e-9)."""
-    mechanism = MECHANISMS[name]
-    subject = Subject("samplers", name, mechanism.sample)
-    assert sampler_inclusion.check.applies(subject)
-    assert sampler_inclusion.check(subject, seed=3).verdict == "holds"
-    assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "poisson"
-
-
-@every_private_mechanism
-def test_ledger_needs_noise(name: str) -> None:
-    for sigma in (None, 0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="noise_multiplier"):
-            MECHANISMS[name].ledger(sampling_rate=0.1, noise_multiplier=sigma, steps=3)
-
-
-@every_mechanism
-def test_facts_and_ledger_agree(name: str) -> None:
-    mechanism = MECHANISMS[name]
-    facts = mechanism.facts()
-    assert {"sampler", "adjacency", "privacy_unit", "normalisation"} <= set(facts)
-    ledger = mechanism.ledger(sampling_rate=0.1, noise_multiplier=1.0, steps=3)
-    assert mechanism.private is (ledger is not None)
-    if ledger is None:
-        assert facts["adjacency"] is facts["privacy_unit"] is None
-    else:
-        assert {event.adjacency for event, _ in ledger.parts} == {facts["adjacency"]}
-        assert facts["privacy_unit"]
+    chosen: dict[str, Any] = {name: [values[run] for run in runs] for name, values in MIXED.items()}
+    return knobs(**chosen)
 
 
 # The same alone, in a stack, in chunks, after a resume
@@ -158,9 +116,9 @@ def test_facts_and_ledger_agree(name: str) -> None:
 
 @every_mechanism
 def test_draws_are_the_same_alone_and_in_a_stack(name: str) -> None:
-    """Batches and noise bit for bit: on data without gradients the parameters move by noise alone."""
-    mechanism, net = MECHANISMS[name], linear_network(8, 2)
-    inputs, targets = torch.zeros(N, 8), torch.arange(N) % 2
+    """Batches and noise bit for bit: with one class there are no gradients, and the parameters move by noise alone."""
+    mechanism, net = MECHANISMS[name], linear_network(16, 1)
+    inputs, targets = torch.linspace(-1, 1, 16 * N).reshape(N, 16), torch.zeros(N, dtype=torch.int64)
     state = whole = mechanism.start(torch.ones(3, net.size), mixed(0, 1, 2), inputs, targets)
     alone = [state.take(torch.tensor([run])) for run in range(3)]
     for _ in range(6):
@@ -181,14 +139,14 @@ def test_training_is_the_same_alone_in_a_stack_and_in_chunks(name: str) -> None:
     """
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    whole = last(mechanism, begin(mechanism, net, 3), mixed(0, 1, 2), 6)
+    whole = last(mechanism, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), 6)
     for chunk in (1, 5):
-        other = last(mechanism, begin(mechanism, net, 3), mixed(0, 1, 2), 6, chunk)
+        other = last(mechanism, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), 6, chunk)
         assert float((other.theta_RP - whole.theta_RP).abs().max()) < 2e-10
     for run in range(3):
-        alone = last(mechanism, begin(mechanism, net, 1), mixed(run), 6)
+        alone = last(mechanism, begin(mechanism, net, mixed(run)), mixed(run), 6)
         assert float((alone.theta_RP[0] - whole.theta_RP[run]).abs().max()) < 2e-10
-        assert not torch.equal(alone.theta_RP, begin(mechanism, net, 1).theta_RP), "it moved"
+        assert not torch.equal(alone.theta_RP, begin(mechanism, net, mixed(run)).theta_RP), "it moved"
 
 
 @every_mechanism
@@ -196,7 +154,7 @@ def test_runs_of_a_stack_do_not_touch_each_other(name: str) -> None:
     """A run whose parameters are NaN leaves its neighbours as they were, bit for bit."""
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    good = begin(mechanism, net, 3)
+    good = begin(mechanism, net, mixed(0, 1, 2))
     theta_RP = good.theta_RP.clone()
     theta_RP[1] = math.nan
     bad = replace(good, theta_RP=theta_RP)
@@ -214,7 +172,7 @@ def test_going_on_from_a_saved_state_is_going_on(name: str, dtype: torch.dtype) 
     """Three steps, a file, three more steps: six steps, bit for bit."""
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    start = begin(mechanism, net, 3, dtype)
+    start = begin(mechanism, net, mixed(0, 1, 2), dtype)
     middle = last(mechanism, start, mixed(0, 1, 2), 3)
     file = io.BytesIO()
     torch.save({"theta": middle.theta_RP, "memory": dict(middle.memory), "step": middle.step_R}, file)
@@ -228,7 +186,8 @@ def test_going_on_from_a_saved_state_is_going_on(name: str, dtype: torch.dtype) 
 def test_a_step_changes_only_what_it_returns(name: str) -> None:
     mechanism = MECHANISMS[name]
     net, inputs, targets = data()
-    state, stack = begin(mechanism, net, 3), mixed(0, 1, 2)
+    stack = mixed(0, 1, 2)
+    state = begin(mechanism, net, stack)
     copy = State(state.theta_RP.clone(), {n: v.clone() for n, v in state.memory.items()}, state.step_R.clone())
     before = torch.get_rng_state()
     after, _ = mechanism.step(net, state, stack, inputs, targets, 5)
@@ -242,43 +201,54 @@ def test_a_step_changes_only_what_it_returns(name: str) -> None:
 # What a step computes
 
 
-def plain_gradients(state: State, stack: Knobs, private: bool) -> Tensor:
+def plain_gradients(mechanism: Any, step: Step, stack: Knobs) -> Tensor:
     """The noisy gradient by plain Python: Philox on whole numbers, one example and one coordinate at a time."""
     net, inputs, targets = data()
+    seen_RN = views(mechanism, step.before, inputs)
     rows = []
     for run in range(len(stack.seed_R)):
-        seed, step, rate = int(stack.seed_R[run]), int(state.step_R[run]), float(stack.sampling_rate_R[run])
-        drawn = [i for i in range(N) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
-        theta_1P = state.theta_RP[run : run + 1]
-        places = Examples(inputs[drawn][None], targets[drawn][None], torch.ones(1, len(drawn), dtype=torch.bool))
-        clip = float(stack.clip_norm_R[run]) if private else math.inf
+        seed, at, rate = int(stack.seed_R[run]), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
+        drawn = [i for i in range(N) if uniform(seed, SAMPLE, at, i) < math.floor(rate * 2**53)]
+        theta_1P = step.before.theta_RP[run : run + 1]
+        places = Examples(seen_RN[run, drawn][None], targets[drawn][None], torch.ones(1, len(drawn), dtype=torch.bool))
+        clip = float(stack.clip_norm_R[run]) if mechanism.private else math.inf
         total = reference(net, theta_1P, places, torch.tensor([clip], dtype=torch.float64)).sum_RP[0]
-        if private:
-            deviation = float(stack.noise_multiplier_R[run]) * clip
-            noise = [deviation * gauss(seed, NOISE, step, i) for i in range(net.size)]
+        if mechanism.private:
+            deviation = float(multipliers(mechanism, step, stack)[run]) * clip
+            noise = [deviation * gauss(seed, NOISE, at, i) for i in range(net.size)]
             total = total + torch.tensor(noise, dtype=torch.float64)
         rows.append(total / (rate * N))
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("name", [name for name, mechanism in MECHANISMS.items() if can_reveal(mechanism)])
+@every_algorithm_1
 def test_step_is_the_algorithm(name: str) -> None:
-    """The gradient that reaches the update is that of Algorithm 1; the update gets the state's memory, rate and step.
+    """The gradient that reaches the update is that of Algorithm 1, with the noise that the ledger gives for the step.
 
     1e-9: gradients of a norm up to 4·3/(0.1·12) = 10, 10^4 roundings of float64, and normals that agree to 1e-13.
     """
     mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
     net, inputs, targets = data()
-    state = begin(mechanism, net, 3)
-    for step in range(4):
-        shown_RP = gradient(mechanism, net, state.theta_RP, stack, inputs, targets, step)
-        expected_RP = plain_gradients(state, stack, mechanism.private)
-        assert float((shown_RP - expected_RP).abs().max()) < 1e-9 * (1 + float(expected_RP.abs().max()))
-        theta_RP, memory = mechanism.update(
-            state.theta_RP, dict(state.memory), shown_RP, stack.learning_rate_R, state.step_R
-        )
-        state, _ = mechanism.step(net, state, stack, inputs, targets, N)
-        assert same(state, State(theta_RP, memory, torch.full((3,), step + 1)))
+    state = begin(mechanism, net, stack)
+    for step in shown(mechanism, net, state.theta_RP, stack, inputs, targets, 4):
+        expected_RP = plain_gradients(mechanism, step, stack)
+        assert float((step.gradient_RP - expected_RP).abs().max()) < 1e-9 * (1 + float(expected_RP.abs().max()))
+
+
+@every_mechanism
+def test_the_update_gets_what_is_shown(name: str) -> None:
+    """With the state's memory, the rate and the step: what the checks see is what moves the parameters."""
+    mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
+    net, inputs, targets = data()
+    assert can_be_shown(mechanism), "the checks must be able to look inside: see dpbench/checks/_steps.py"
+    state = begin(mechanism, net, stack)
+    (step,) = shown(mechanism, net, state.theta_RP, stack, inputs, targets, 1)
+    memory = {kept: state.memory[kept] for kept in mechanism.update.memory}
+    theta_RP, memory = mechanism.update(state.theta_RP, memory, step.gradient_RP, stack.learning_rate_R, state.step_R)
+    after, _ = mechanism.step(net, state, stack, inputs, targets, N)
+    assert torch.equal(after.theta_RP, theta_RP)
+    assert all(torch.equal(after.memory[kept], value) for kept, value in memory.items())
+    assert after.step_R.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -297,21 +267,30 @@ def test_without_noise_and_clipping_it_is_the_non_private_one(noisy: Pipeline, p
     stack = replace(
         mixed(0, 1, 2), clip_norm_R=torch.full((3,), math.inf).double(), noise_multiplier_R=torch.zeros(3).double()
     )
-    ends = [last(m, begin(m, net, 3), stack, 6).theta_RP for m in (noisy, plain)]
+    ends = [last(m, begin(m, net, stack), stack, 6).theta_RP for m in (noisy, plain)]
     assert float((ends[0] - ends[1]).abs().max()) < 2e-10
 
 
-@every_private_mechanism
-def test_every_private_pipeline_without_noise_is_its_plain_one(name: str) -> None:
-    """As above, for members of the catalog that are not known here."""
-    if not isinstance(MECHANISMS[name], Pipeline):
-        pytest.skip("not a pipeline: its file tests its limit without privacy")
+@every_mechanism
+def test_every_mechanism_without_noise_and_clipping_is_its_plain_one(name: str) -> None:
+    """As above, for members of the catalog that are not known here.
+
+    A pipeline's counterpart has an ordinary backward pass; others say what theirs is (`plain`). Where examples enter
+    with random weights there is none: that the weights are right is in `mechanism_inclusion`.
+    """
     mechanism = MECHANISMS[name]
-    plain = replace(mechanism, clipped_sum=plain_sum, gaussian=False)
+    if isinstance(mechanism, Pipeline):
+        plain: Any = replace(mechanism, clipped_sum=plain_sum, gaussian=False)
+    elif hasattr(mechanism, "plain"):
+        plain = mechanism.plain()
+    else:
+        assert hasattr(mechanism, "most_weight"), "say what the mechanism is without privacy: `plain`"
+        return
     net, _, _ = data()
-    stack = knobs([1, 2], 0.4, clip_norm=math.inf, noise_multiplier=0.0)
-    ends = [last(m, begin(m, net, 2), stack, 4).theta_RP for m in (mechanism, plain)]
+    stack = knobs([1, 2], 1 / 3, clip_norm=math.inf, noise_multiplier=0.0, epsilon=math.inf)
+    ends = [last(m, begin(m, net, stack), stack, 4).theta_RP for m in (mechanism, plain)]
     assert float((ends[0] - ends[1]).abs().max()) < 2e-10
+    assert not torch.equal(ends[0], begin(mechanism, net, stack).theta_RP), "it moved"
 
 
 @every_mechanism
@@ -319,8 +298,8 @@ def test_empty_batches_are_finite(name: str) -> None:
     """Nothing is drawn in any step; a private mechanism still adds its noise, the others stand still."""
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    start = begin(mechanism, net, 2)
-    stack = knobs([1, 2], 1e-7, clip_norm=1e-6, noise_multiplier=1.0)
+    stack = knobs([1, 2], 1e-7, clip_norm=0.02, noise_multiplier=1.0)
+    start = begin(mechanism, net, stack)
     for after, seen in steps(mechanism, start, stack, 5):
         assert seen.drawn_R.tolist() == [0, 0]
         assert seen.loss_R.tolist() == [0, 0]
@@ -335,13 +314,27 @@ def test_empty_batches_are_finite(name: str) -> None:
 
 
 @every_mechanism
+def test_observed_is_possible(name: str) -> None:
+    """No more drawn than there are, no more clipped than drawn, losses of those drawn; no run stops."""
+    mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
+    net, inputs, targets = data()
+    state = begin(mechanism, net, stack)
+    for _ in range(4):
+        state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
+        assert bool(((seen.clipped_R >= 0) & (seen.clipped_R <= seen.drawn_R) & (seen.drawn_R <= N)).all())
+        assert bool(((seen.loss_R > 0) == (seen.drawn_R > 0)).all())
+        assert not seen.stopped
+
+
+@every_poisson_mechanism
 def test_observed_counts_and_losses(name: str) -> None:
     """Drawn, clipped and the loss against the definition, run by run; 1e-9 for rounding in float64."""
     mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
     net, inputs, targets = data()
-    state = begin(mechanism, net, 3)
+    state = begin(mechanism, net, stack)
     for _ in range(4):
         before = state
+        seen_RN = views(mechanism, before, inputs)
         state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
         for run in range(3):
             seed, rate = int(stack.seed_R[run]), float(stack.sampling_rate_R[run])
@@ -351,23 +344,23 @@ def test_observed_counts_and_losses(name: str) -> None:
             truth = reference(
                 net,
                 before.theta_RP[run : run + 1],
-                Examples(inputs[drawn][None], targets[drawn][None], whole),
+                Examples(seen_RN[run, drawn][None], targets[drawn][None], whole),
                 stack.clip_norm_R[run : run + 1],
             )
             assert float(seen.loss_R[run]) == pytest.approx(float(truth.loss_RB.sum()), rel=1e-9, abs=1e-12)
-            if mechanism.private:
+            if mechanism.private and is_algorithm_1(mechanism):
                 assert int(seen.clipped_R[run]) == int((truth.norm_RB > stack.clip_norm_R[run]).sum())
 
 
 @every_mechanism
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_gradients_that_are_not_finite_are_reported(name: str, value: float) -> None:
-    """In the run that has one, and in the step that has one; q = 1, so that the bad example is drawn by all."""
+    """In the run that has one, and in the step that has one; q = 1, so that bad examples are drawn by all."""
     mechanism, stack = MECHANISMS[name], knobs([1, 2], 1.0)
     net, inputs, targets = data()
     bad = inputs.clone()
-    bad[3, 2] = value
-    state, seen = mechanism.step(net, begin(mechanism, net, 2), stack, inputs, targets, 5)
+    bad[:, 2] = value
+    state, seen = mechanism.step(net, begin(mechanism, net, stack), stack, inputs, targets, 5)
     assert seen.finite_R.tolist() == [True, True]
     assert seen.finite_R.dtype == torch.bool
     _, seen = mechanism.step(net, state, stack, bad, targets, 5)
@@ -393,11 +386,11 @@ def test_one_entry_that_is_not_finite_is_reported(name: str, value: float) -> No
             return found
 
         mechanism = replace(MECHANISMS[name], clipped_sum=spoil)
-        _, seen = mechanism.step(net, begin(mechanism, net, 3), mixed(0, 1, 2), inputs, targets, N)
+        _, seen = mechanism.step(net, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), inputs, targets, N)
         assert seen.finite_R.tolist() == [True, False, True]
 
 
-@every_mechanism
+@every_poisson_mechanism
 def test_an_example_that_is_not_drawn_has_no_influence(name: str) -> None:
     """Example 0 is drawn by no run and has a gradient that is not finite, though its inputs are finite (3e38).
 
@@ -410,7 +403,7 @@ def test_an_example_that_is_not_drawn_has_no_influence(name: str) -> None:
     targets = torch.cat([targets[:1], targets])
     wanted = [s for s in range(500) if uniform(s, SAMPLE, 0, 0) >= 2**52]
     stack = knobs(wanted[:4], 0.5)
-    state = mechanism.start(10 * begin(mechanism, net, 4, torch.float32).theta_RP, stack, inputs, targets)
+    state = mechanism.start(10 * begin(mechanism, net, stack, torch.float32).theta_RP, stack, inputs, targets)
     _, seen = mechanism.step(net, state, stack, inputs, targets, len(targets))
     assert len(set(seen.drawn_R.tolist())) > 1, "batches of different sizes"
     for run in range(4):

@@ -23,6 +23,7 @@ from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
 from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
+from tests.faults.planted_kinds import DECAYING, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
 
 # Generators
 
@@ -185,6 +186,13 @@ SAMPLERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, int], Batch]] = {
     ),
 }
 
+SMALL = {  # faults that ten examples and one sampling rate for all runs do not show
+    "rate 3 % too high",
+    "the first run's rate for all",
+    "buffer of twice the expected batch",
+    "a place in the stack as seed",
+}
+
 # Clipping engines
 
 Engine = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
@@ -284,7 +292,7 @@ Noise = Callable[[Tensor, Knobs, Tensor, Batch], Tensor]
 
 
 def _deviation(knobs: Knobs) -> Tensor:
-    return knobs.noise_multiplier_R * knobs.clip_norm_R
+    return torch.where(knobs.noise_multiplier_R > 0, knobs.noise_multiplier_R * knobs.clip_norm_R, 0.0)
 
 
 def _good_noise(sum_RP: Tensor, knobs: Knobs, step_R: Tensor, batch: Batch) -> Tensor:
@@ -309,7 +317,8 @@ class FaultyPipeline(Pipeline):
     ) -> tuple[State, Observed]:
         batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
-        found = self.clipped_sum(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
+        engine: Any = self.clipped_sum
+        found = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
         total_RP = self.noising(found.sum_RP, knobs, state.step_R, batch)
         gradient_RP = total_RP / self.divisor(knobs, batch, len(targets)).to(total_RP.dtype)[:, None]
         theta_RP, memory = self.update(
@@ -382,6 +391,15 @@ BIASED: Mapping[str, Pipeline] = {
     "not a number": _noise(lambda s, k, t, b: s * torch.nan),
     "clips at C / 10": faulty(clipped_sum=_changed(lambda e, c: (e, c / 10))),
 }
+# Read off the gradients of a whole mechanism, with fewer draws than the check of a sampler alone has.
+UNEVEN: Mapping[str, Any] = {
+    **{name: faulty(sample=FaultySampler(draw)) for name, draw in SAMPLERS.items() if name not in SMALL},
+    "rates a tenth too high": faulty(
+        sample=FaultySampler(lambda seed, step, rate, n: PoissonSampler()(seed, step, (rate * 1.1).clamp_max(1), n))
+    ),
+    "divided by the examples drawn": faulty(divisor=_drawn),
+    **IMPORTANCE,
+}
 
 
 def _subjects(kind: str, faults: Mapping[str, Any]) -> Mapping[str, Subject]:
@@ -394,7 +412,9 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "sampler_inclusion": _subjects("samplers", {name: FaultySampler(draw) for name, draw in SAMPLERS.items()}),
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
-    "noise_scale": _subjects("mechanisms", NOISES),
-    "mechanism_sensitivity": _subjects("mechanisms", INSENSITIVE),
+    "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING}),
+    "mechanism_sensitivity": _subjects("mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED}),
+    "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
+    "preparation_release": _subjects("mechanisms", PREPARED),
     "gradient_unbiased": _subjects("mechanisms", BIASED),
 }

@@ -1,0 +1,194 @@
+"""What every private mechanism must do: run what its ledger tells, and tell all that it runs.
+
+The statistics are in the checks (false alarm 1e-9 per mechanism and check, seeds fixed); the rest is without chance.
+"""
+
+from __future__ import annotations
+
+import math
+from inspect import signature
+from typing import Any
+
+import pytest
+
+from dpbench import events
+from dpbench.catalog import catalog
+from dpbench.checks import (
+    gradient_unbiased,
+    mechanism_inclusion,
+    mechanism_sensitivity,
+    noise_scale,
+    preparation_release,
+    sampler_inclusion,
+)
+from dpbench.checks._steps import OwnSteps, has_release, last_events, preparation, releases, sample_event, shown
+from dpbench.checks._subject import Subject
+from tests.contracts.test_mechanisms import (
+    MECHANISMS,
+    PARAMETERS,
+    begin,
+    data,
+    every_mechanism,
+    every_poisson_mechanism,
+    mixed,
+    named,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CHECKS: dict[str, Any] = {
+    "noise_scale": noise_scale.check,
+    "mechanism_sensitivity": mechanism_sensitivity.check,
+    "gradient_unbiased": gradient_unbiased.check,
+    "mechanism_inclusion": mechanism_inclusion.check,
+    "preparation_release": preparation_release.check,
+}
+# What a mechanism prints against its own proof, and the check that shows it: (variant, parameters, check).
+PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
+    # Batches of one size, while the theorem needs independent draws.
+    "dp_sgd_jl": [("as_printed", {}, "mechanism_inclusion")],
+    "dp_adam_jl": [("as_printed", {}, "mechanism_inclusion")],
+    # One example moves the sum by 2C, and C is accounted for.
+    "microbatched_sgd": [("as_printed", {}, "mechanism_sensitivity")],
+    # Divided by b twice; and with k above 1 the cap of the filter, which makes what is charged smaller than what runs.
+    "dpis": [("as_printed", {}, "gradient_unbiased"), ("equation_7", {"oversampling": 5.0}, "noise_scale")],
+}
+every_private_mechanism = pytest.mark.parametrize("name", named(lambda mechanism: mechanism.private))
+every_ledger_known_beforehand = pytest.mark.parametrize(
+    "name", named(lambda mechanism: mechanism.private and not mechanism.spends_budget)
+)
+every_own_sampler = pytest.mark.parametrize("name", named(lambda mechanism: isinstance(mechanism, OwnSteps)))
+
+
+def due(check: str, mechanism: Any) -> bool:
+    """Whether a mechanism must stand up to a check."""
+    if check == "preparation_release":
+        return bool(mechanism.private) and preparation(mechanism) is not None
+    if check == "mechanism_sensitivity":  # with steps of its own, `mechanism_inclusion` measures the reach
+        return bool(mechanism.private) and not isinstance(mechanism, OwnSteps)
+    return bool(mechanism.private) or check != "noise_scale"
+
+
+@every_mechanism
+@pytest.mark.parametrize("check", CHECKS)
+def test_mechanism_passes_the_checks(name: str, check: str) -> None:
+    """And no check leaves it out that it has to stand up to."""
+    subject = Subject("mechanisms", name, MECHANISMS[name])
+    assert CHECKS[check].applies(subject) is due(check, MECHANISMS[name])
+    if due(check, MECHANISMS[name]):
+        verdict = CHECKS[check](subject, seed=0)
+        assert verdict.verdict == "holds", verdict
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in PRINTED.items() for case in cases])
+def test_what_is_printed_fails_the_check_that_it_should_fail(name: str, case: tuple[str, dict[str, Any], str]) -> None:
+    variant, parameters, check = case
+    built = catalog("mechanisms")[name].load()(**PARAMETERS.get(name, {}) | parameters, variant=variant)
+    subject = Subject("mechanisms", name, built)
+    assert CHECKS[check].applies(subject)
+    verdict = CHECKS[check](subject, seed=0)
+    assert verdict.verdict == "refuted", verdict
+
+
+def test_every_printed_variant_is_shown_to_fail() -> None:
+    entries = catalog("mechanisms").items()
+    assert {name for name, entry in entries if "variant" in signature(entry.load()).parameters} == set(PRINTED)
+
+
+# The ledger tells what the code runs
+
+
+@every_ledger_known_beforehand
+def test_ledger_tells_what_runs(name: str) -> None:
+    """What is released before training, then one event per step, with the rate and the sampler of the stage that draws.
+
+    That the noise multipliers are those that run is in the check `noise_scale`.
+    """
+    mechanism = MECHANISMS[name]
+    first = () if preparation(mechanism) is None else preparation(mechanism).releases
+    for rate, sigma, count in ((0.01, 1.3, 7), (1.0, 0.5, 1), (256 / 60000, 2.0, 3516), (0.5, 1.0, 0)):
+        ledger = mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=count)
+        assert isinstance(ledger, events.Composition)
+        assert ledger.parts[: len(first)] == first
+        steps: Any = ledger.parts[len(first) :]
+        assert sum(times for _, times in steps) == count
+        for event, _ in steps:
+            assert type(event) is type(sample_event(mechanism))
+            assert (event.sampling_rate, event.sampler) == (rate, mechanism.sample.sampler)
+            assert event.adjacency == "add_or_remove"
+        assert not ledger.adaptive
+        assert events.from_json(events.to_json(ledger)) == ledger
+
+
+@every_ledger_known_beforehand
+def test_the_event_is_relative_to_the_noise(name: str) -> None:
+    """Twice the noise is twice the noise multiplier: what one example may do does not depend on the noise."""
+    mechanism = MECHANISMS[name]
+    assert has_release(mechanism)
+    for rate in (0.01, 0.5, 1.0):
+        found = [mechanism.release(rate, sigma, mechanism.sample.sampler) for sigma in (1.0, 2.0, 0.25)]
+        assert [event.noise_multiplier / found[0].noise_multiplier for event in found] == [1.0, 2.0, 0.25]
+        assert found[0].noise_multiplier == sample_event(mechanism).noise_multiplier
+
+
+@every_private_mechanism
+def test_what_is_released_grows_step_by_step(name: str) -> None:
+    """Each step adds to what was released; where the ledger is known beforehand, it is always its beginning."""
+    mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
+    net, inputs, targets = data()
+    begun = begin(mechanism, net, stack)
+    wholes = [
+        mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=5)
+        for rate, sigma in zip(stack.sampling_rate_R.tolist(), stack.noise_multiplier_R.tolist(), strict=True)
+    ]
+    assert all((whole is None) is mechanism.spends_budget for whole in wholes)
+    for step in shown(mechanism, net, begun.theta_RP, stack, inputs, targets, 5):
+        assert len(last_events(mechanism, step, stack)) == 3, "one event at least for each run"
+        so_far = mechanism.released(step.after, stack)
+        for whole, found in zip(wholes, so_far, strict=True):
+            assert found.adaptive is mechanism.spends_budget
+            assert events.from_json(events.to_json(found)) == found
+            assert whole is None or whole.prefix(sum(count for _, count in found.parts)) == found
+    for whole, found in zip(wholes, so_far, strict=True):
+        assert whole is None or whole == found
+    first = 0 if preparation(mechanism) is None else sum(count for _, count in preparation(mechanism).releases)
+    assert mechanism.spends_budget or {len(before) for before in releases(mechanism, begun, stack)} == {first}
+
+
+@every_poisson_mechanism
+def test_the_sampler_that_the_ledger_names_is_the_one_that_runs(name: str) -> None:
+    """The stage says `poisson`, the ledger repeats it, and the draws follow the law (false alarm 1e-9)."""
+    mechanism = MECHANISMS[name]
+    subject = Subject("samplers", name, mechanism.sample)
+    assert sampler_inclusion.check.applies(subject)
+    assert sampler_inclusion.check(subject, seed=3).verdict == "holds"
+    assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "poisson"
+
+
+@every_own_sampler
+def test_own_sampling_is_told_as_poisson(name: str) -> None:
+    """That each example is drawn by itself, with no more than the ledger's rate, is in `mechanism_inclusion`."""
+    assert MECHANISMS[name].facts()["sampler"] == "poisson"
+
+
+@every_ledger_known_beforehand
+def test_ledger_needs_noise(name: str) -> None:
+    for sigma in (None, 0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            MECHANISMS[name].ledger(sampling_rate=0.1, noise_multiplier=sigma, steps=3)
+
+
+@every_mechanism
+def test_facts_and_ledger_agree(name: str) -> None:
+    mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
+    facts = mechanism.facts()
+    assert {"sampler", "adjacency", "privacy_unit", "normalisation"} <= set(facts)
+    net, inputs, targets = data()
+    state, _ = mechanism.step(net, begin(mechanism, net, stack), stack, inputs, targets, 5)
+    for released in mechanism.released(state, stack):
+        assert mechanism.private is (released is not None)
+        if released is None:
+            assert facts["adjacency"] is facts["privacy_unit"] is None
+        else:
+            assert {event.adjacency for event, _ in released.parts} == {facts["adjacency"]}
+            assert facts["privacy_unit"]
