@@ -91,6 +91,11 @@ class Row:
         return " · ".join(filter(None, [self.label or self.context.name, self.variant]))
 
     @property
+    def seconds_per_epoch(self) -> float:
+        """Measured training time over the epochs T·q; of this machine, so it judges no printed one."""
+        return self.seconds.mean / (self.settings.sampling_rate * self.settings.steps)
+
+    @property
     def full_title(self) -> str:
         """Spec, label and variant."""
         return " · ".join(filter(None, [self.context.name, self.label, self.variant]))

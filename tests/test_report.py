@@ -251,6 +251,17 @@ def test_latex_leaves_no_special_character_bare(character: str) -> None:
     assert len(re.sub(r"\\text[a-z]+{}|\\[{}&%#$_]|\$\\[a-z]+\$|{.}| |-", "", escaped)) == 2
 
 
+def test_printed_times_stand_beside_measured_ones_and_are_not_judged() -> None:
+    """80 s over 3516 steps of 256 of 60,000 examples are 5.33 s an epoch; another machine's 434 s judge nothing."""
+    numbers = {"seconds_per_epoch": printed("434"), "memory_percent": printed("38")}
+    found = assess([run_json(context={"source": "Table 2", "published": numbers})])
+    (row,) = csv.DictReader(io.StringIO(rows_csv(found)))
+    assert (row["seconds_per_epoch_printed"], row["memory_percent_printed"]) == ("434", "38")
+    assert float(row["seconds_per_epoch_measured"]) == pytest.approx(80 / (3516 * 256 / 60000))
+    assert "5.3 s an epoch; printed 434 s on the source's machine, 38 % of its memory" in render(found)
+    assert not found.sections[0].rows[0].verdicts
+
+
 def test_csv_has_a_line_per_row_and_per_record_unrounded(assessment: Assessment) -> None:
     rows = list(csv.DictReader(io.StringIO(rows_csv(assessment))))
     expected = list(assessment.rows())

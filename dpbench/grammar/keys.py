@@ -94,12 +94,18 @@ class Printed:
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper prints for this very setting. `epsilon` is by accountant; accuracies are in per cent."""
+    """What a paper prints for this very setting. `epsilon` is by accountant; accuracies are in per cent.
+
+    `seconds_per_epoch` and `memory_percent` (of the source's device) are facts about the source's machine: shown beside
+    what is measured, never judged.
+    """
 
     accuracy_percent: Printed | None = None
     averaged_over: int | None = None
     mu: Printed | None = None
     epsilon: Mapping[str, Printed] = field(default_factory=dict)
+    seconds_per_epoch: Printed | None = None
+    memory_percent: Printed | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,16 @@ PUBLISHED: Mapping[str, Slot] = {
     ),
     "mu": Slot("mu", _Positive, None, "μ of the central limit theorem, digit for digit", (0.23,)),
     "epsilon": Slot("epsilon", dict[str, _Positive], None, "ε by accountant, digit for digit", ({"gdp_clt": 0.83},)),
+    "seconds_per_epoch": Slot(
+        "seconds_per_epoch", _Positive, None, "training time on the source's machine; shown, never judged", (2.5,)
+    ),
+    "memory_percent": Slot(
+        "memory_percent",
+        Annotated[float, Field(ge=0, le=100)],
+        None,
+        "memory in per cent of the source's device; shown, never judged",
+        (12,),
+    ),
 }
 SECTIONS: Mapping[str, Mapping[str, Slot]] = {"budget": BUDGET, "training": TRAINING, "published": PUBLISHED}
 RUN: Mapping[str, Slot] = {

@@ -207,10 +207,13 @@ class SpecReader:
             seen.add(text)
 
 
+_SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
+
+
 def _numbers(published: Table) -> Iterator[Scalar]:
     """The printed numbers of a mapping that are numbers at all."""
     for name, entry in published.entries.items():
-        if name in ("test_accuracy_percent", "mu") and isinstance(entry.value, Scalar):
+        if name in _SINGLE and isinstance(entry.value, Scalar):
             nodes: list[Node] = [entry.value]
         elif name == "epsilon" and isinstance(entry.value, Table):
             nodes = [claim.value for claim in entry.value.entries.values()]
@@ -230,12 +233,14 @@ def _as_printed(node: Table, values: Mapping[str, Any]) -> Published:
         for name, entry in (claims.entries.items() if isinstance(claims, Table) else ())
         if isinstance(entry.value, Scalar)
     }
-    accuracy, mu = texts.get("test_accuracy_percent"), texts.get("mu")
+    single = {name: Printed.of(texts[name]) if texts.get(name) else None for name in _SINGLE}
     return Published(
-        accuracy_percent=Printed.of(accuracy) if accuracy else None,
+        accuracy_percent=single["test_accuracy_percent"],
         averaged_over=values.get("averaged_over"),
-        mu=Printed.of(mu) if mu else None,
+        mu=single["mu"],
         epsilon=epsilon,
+        seconds_per_epoch=single["seconds_per_epoch"],
+        memory_percent=single["memory_percent"],
     )
 
 

@@ -86,6 +86,10 @@ def _accountants(row: Row) -> Iterable[str]:
         yield from row.context.published.epsilon
 
 
+def _text(printed: Printed | None) -> str | None:
+    return None if printed is None else printed.text
+
+
 def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, Any]:
     context, facts, settings, published = row.context, row.facts, row.settings, row.context.published
     accuracy = row.verdict("printed_accuracy")
@@ -115,6 +119,9 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         "accuracy_verdict": accuracy.verdict if accuracy else None,
         "accuracy_verdict_reason": accuracy.reason if accuracy else None,
         "seconds_mean_measured": row.seconds.mean,
+        "seconds_per_epoch_measured": row.seconds_per_epoch,
+        "seconds_per_epoch_printed": _text(published.seconds_per_epoch) if published else None,
+        "memory_percent_printed": _text(published.memory_percent) if published else None,
     }
     for name in names:
         line = row.guarantee(name)
