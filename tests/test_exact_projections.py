@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import _projections_moment
-from dpbench.accountants._projections import HeavyDirection, heavy_directions
+from dpbench.accountants import _projections_contour, _projections_path
+from dpbench.accountants._projections import heavy_directions
+from dpbench.accountants._projections_contour import Box, Contours
 from dpbench.accountants._projections_density import Law
-from dpbench.accountants._projections_moment import Box, Release
+from dpbench.accountants._projections_jumps import Jumps
+from dpbench.accountants._projections_moment import Release
+from dpbench.accountants._projections_path import make_path
 from dpbench.accountants._projections_single import log_release
 from dpbench.accountants.exact import ExactCurve, accountant
 from dpbench.accounting import Estimate
@@ -124,20 +127,18 @@ def test_a_fresh_certificate_holds_the_value() -> None:
 @pytest.mark.parametrize("fault", ["no tail on the edge", "no ray", "coarse contours", "without the upright"])
 def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     if fault == "no tail on the edge":
-        monkeypatch.setattr(HeavyDirection, "_edge", lambda *_: None)
+        monkeypatch.setattr(_projections_path, "_edge", lambda *_: None)
     elif fault == "no ray":
-        honest = HeavyDirection._ray
+        honest = _projections_path._ray
         monkeypatch.setattr(
-            HeavyDirection,
-            "_ray",
-            lambda self, *given: replace(honest(self, *given), weight=0 * honest(self, *given).weight),
+            _projections_path, "_ray", lambda *given: replace(honest(*given), weight=0 * honest(*given).weight)
         )
     elif fault == "coarse contours":
-        monkeypatch.setattr(_projections_moment, "SMOOTH", 10.0)
+        monkeypatch.setattr(_projections_contour, "SMOOTH", 10.0)
     else:
-        path = Release._path
+        path = Contours._path
         monkeypatch.setattr(
-            Release,
+            Contours,
             "_path",
             lambda self, box, **given: replace(path(self, box, **given), outer=path(self, box, **given).outer[:2]),
         )
@@ -399,7 +400,7 @@ def test_the_work_is_bounded(rate: float, sigma: float, r: int, count: int, delt
     (way, _) = heavy_directions(((RandomSensitivityGaussian(rate, sigma, r), count),)) or (None, None)
     assert way is not None
     found = way.epsilon(math.log(delta))
-    assert way._spent < 3e7
+    assert way.transform.spent < 3e7
     there = way.delta(found.value)
     assert there.value == pytest.approx(delta, rel=1e-8, abs=1e-12)
 
@@ -429,3 +430,120 @@ def test_large_moments_beside_a_sampled_gaussian_do_not_mislead_the_path() -> No
 def test_what_it_refuses_it_refuses_with_a_reason(composition: Composition, word: str) -> None:
     with pytest.raises(DpbenchError, match=word):
         accountant.curve(composition)
+
+
+def test_the_tail_below_the_lowest_place_of_the_ladder_counts() -> None:
+    """One projection, ε = 8.7e15: what the path left out below x = e^−69 was 1.1e-7 of δ, and not in its error.
+
+    Without a cut of the path at 0 or a ladder: for s = Z²/(2σ²), Z² = 1/χ²_1, E[e^(xs)] = e^(i√x/σ) on the upper edge.
+    """
+    q, sigma, count, epsilon = 0.94937, 18.9482, 36245, 8675528841118368.0
+    with mpmath.workdps(25):
+
+        def integrand(t: mpmath.mpf) -> mpmath.mpf:  # x = t²/ε
+            moment = (1 - q + q * mpmath.exp(1j * t / (mpmath.sqrt(epsilon) * sigma))) ** count
+            return 2 * moment.imag * mpmath.exp(-t * t) / t
+
+        truth = float(mpmath.quad(integrand, [0, 0.5, 1, 2, 4, 8]) / mpmath.pi)
+    curve = accountant.curve(times(RandomSensitivityGaussian(q, sigma, 1), count))
+    answer = curve.delta(epsilon)
+    assert overlaps(answer, truth * (1 - 1e-10), truth * (1 + 1e-10))
+    assert answer.value == pytest.approx(truth, rel=1e-9)
+    assert curve.epsilon(truth).value == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_one_large_loss_alone_makes_epsilon_beyond_all_bounds() -> None:
+    """P(Z²/(2σ²) > ε) = P(χ²_1 < 1/(2σ²ε)) to first order, at ε about 1e40."""
+    event, count, delta = RandomSensitivityGaussian(0.0006, 176.9, 1), 97, 1.6e-24
+    answer = accountant.curve(times(event, count)).epsilon(delta)
+    first = (count * 0.0006 / (delta * 176.9)) ** 2 / math.pi
+    assert answer.value == pytest.approx(first, rel=1e-9)
+
+
+TINY = [  # event, count, δ: answered with a bracket once
+    (RandomSensitivityGaussian(0.0012467691771318346, 19.85561203806182, 10**6), 18, math.exp(-41.38)),
+    (RandomSensitivityGaussian(0.000174, 6.274, 30), 1052, 1.7e-13),
+    (RandomSensitivityGaussian(1.57e-5, 26.4, 60), 79, 3.7e-20),
+    (RandomSensitivityGaussian(4.58e-6, 4.5, 1474), 3, 6.7e-13),
+    (RandomSensitivityGaussian(0.0607, 181.9, 303), 13, 8.3e-10),
+]
+
+
+@pytest.mark.parametrize(("event", "count", "delta"), TINY)
+def test_a_tiny_delta_is_told_by_counting_large_losses(
+    event: RandomSensitivityGaussian, count: int, delta: float
+) -> None:
+    """And wherever the window lies: what counts as large changes nothing."""
+    answer = accountant.curve(times(event, count)).epsilon(delta)
+    assert answer.reason is None
+    parts = ((event.sampling_rate, Law(event.noise_multiplier, event.projections), count),)
+    found = [Jumps(parts, 0.0, True, answer.value, math.log(delta), share)(answer.value) for share in (1.0, 0.9)]
+    for value, _, error in found:
+        assert value <= delta * (1 + 1e-9) + error
+        assert error < 1e-6 * delta
+    assert abs(found[0][0] - found[1][0]) <= found[0][2] + found[1][2]
+
+
+def test_where_large_losses_are_counted_the_path_tells_the_same() -> None:
+    event = RandomSensitivityGaussian(0.00319, 42.2, 100)
+    (way, _) = heavy_directions(((event, 180),)) or (None, None)
+    assert way is not None
+    value, slope, error = make_path(way.transform, 0.00687, 4.0)(0.00687)
+    parts = ((event.sampling_rate, Law(event.noise_multiplier, event.projections), 180),)
+    other, fall, wrong = Jumps(parts, 0.0, True, 0.00687, math.log(value), 0.6)(0.00687)
+    assert abs(value - other) <= error + wrong
+    assert error + wrong < 1e-9 * value
+    assert slope == pytest.approx(fall, rel=1e-8)
+
+
+def test_a_large_loss_left_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    event, count, delta = TINY[1]
+    epsilon = accountant.curve(times(event, count)).epsilon(delta).value
+    parts = ((event.sampling_rate, Law(event.noise_multiplier, event.projections), count),)
+
+    def miss() -> float:
+        return abs(Jumps(parts, 0.0, True, epsilon, math.log(delta), 0.6)(epsilon)[0] - delta)
+
+    assert miss() < 1e-8 * delta
+    monkeypatch.setattr(Jumps, "_at_ends", lambda *_: (0.0, 0.0, 0.0))
+    assert miss() > 1e-6 * delta
+
+
+def test_the_path_does_not_go_uphill() -> None:
+    """It went into where M is large, and told ε = 1.1 with eight digits where it is 0.123."""
+    event = RandomSensitivityGaussian(0.27070110542722625, 49.32612288664989, 10000)
+    for way in heavy_directions(((event, 26),)) or ():
+        for epsilon in (0.123, 0.2, 1.1):
+            value = way.delta(epsilon)
+            assert value.value - value.error <= math.exp(way.bound(epsilon))
+            try:
+                with np.errstate(all="ignore"):
+                    found, _, error = make_path(way.transform, epsilon)(epsilon)
+            except ArithmeticError:
+                continue
+            assert found - error <= math.exp(way.bound(epsilon))
+
+
+def test_epsilon_is_zero_where_delta_at_zero_is_less() -> None:
+    answer = accountant.curve(times(RandomSensitivityGaussian(1.3636e-6, 34.593, 130), 45)).epsilon(2e-6)
+    assert (answer.value, answer.reason) == (0.0, None)
+
+
+def test_moments_of_negative_order_reach_their_limit() -> None:
+    """Left of the contour R^w was taken at its limit too early: log H(−174) was 7.25 here, and add unsound by 1e-5."""
+    release = Release(0.27070110542722625, Law(49.32612288664989, 10000))
+    s = np.linspace(-1.0, 1.0, 20001)
+    density = np.exp(release.law.log_even(np.asarray(s, dtype=np.complex128)).real - s) * (s[1] - s[0])
+    for w in (-5.0, -174.0, -300.0):
+        truth = math.log(float((density * (1 + release.rate * np.expm1(s)) ** w).sum()))
+        box = Box(w, w + 1e-9, 0.0, 0.0)
+        found, _ = release.log_moment(np.array([w + 0j]), np.array([w - 1 + 0j]), box)
+        assert found[0].real == pytest.approx(truth, abs=1e-10)
+
+
+def test_the_directions_meet_the_sampled_gaussian_with_many_projections() -> None:
+    event = RandomSensitivityGaussian(0.8506719878988774, 816.101852576513, 10**6)
+    limit = accountant.curve(times(SampledGaussian(event.sampling_rate, event.noise_multiplier), 128641))
+    delta = math.exp(-28.6427)
+    for way in heavy_directions(((event, 128641),)) or ():
+        assert way.epsilon(math.log(delta)).value == pytest.approx(limit.epsilon(delta).value, rel=1e-5)

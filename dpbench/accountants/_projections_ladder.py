@@ -23,10 +23,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpbench.accountants._loss_leaf import Floats
-from dpbench.accountants._projections_moment import RealLine, Release, Whole
+from dpbench.accountants._projections_line import RealLine, angle, real_line
+from dpbench.accountants._projections_moment import Release, Whole
 
 # close together where M is large and its valleys are narrow
 _STEPS = np.concatenate([np.arange(-69.0, -14.0, 0.5), np.arange(-14.0, -2.0, 0.2), np.arange(-2.0, 10.0, 0.04)])
+# with so few projections the tail is so heavy that a tiny δ asks for an ε far beyond e^69
+_FEW, _DEEP = 2, np.concatenate([np.arange(-200.0, -69.0, 1.0), _STEPS])
 _CAPS = (-32.0, -46.0, -62.0)  # log of what may lie outside of the whole composition
 _CHUNK = 16
 _HIGHEST = 1e5  # log M
@@ -54,7 +57,7 @@ class Ladder:
             there = slice(known, min(known + _CHUNK, len(self.x)))
             found = np.zeros(there.stop - known)
             for part, count, line in self.parts:
-                found += count * part.angle(line, there)
+                found += count * angle(part, line, there)
             self._angles.append(np.maximum(np.maximum.accumulate(found), highest))
             known, highest = there.stop, float(self._angles[-1][-1])
         result = np.full(last + 1, math.pi)
@@ -73,12 +76,14 @@ class Ladder:
 
 def climb(parts: Sequence[tuple[Release | Whole, int]], squared_mu: float, remove: bool) -> Ladder:
     """The ladder of one direction: up to where M is too large, or bulk and tail cannot be told apart."""
-    x = np.exp(_STEPS)
+    few_projections = any(part.law.projections is not None and part.law.projections <= _FEW for part, _ in parts)
+    steps = _DEEP if few_projections and (remove or any(isinstance(part, Whole) for part, _ in parts)) else _STEPS
+    x = np.exp(steps)
     log_moment, log_bulk, log_outside, lines = _sums(parts, squared_mu, remove, x, -math.inf)
     good = np.all([line.good for _, _, line in lines], axis=0)
     bad = np.flatnonzero(~(good & (log_moment < _HIGHEST)))
     end = max(int(bad[0]) if len(bad) else len(x), 3)
-    few = x[_STEPS > -2][::4]
+    few = x[steps > -2][::4]
     total = math.log(sum(count for _, count in parts))
     capped = []
     for cap in _CAPS if remove or any(isinstance(part, Whole) for part, _ in parts) else ():
@@ -96,7 +101,7 @@ def _sums(
     lines = []
     for part, count in parts:
         forward = remove or isinstance(part, Whole)
-        line = part.real_line(1 + x, x, cap) if forward else part.real_line(-x, -1 - x)
+        line = real_line(part, 1 + x, x, cap) if forward else real_line(part, -x, -1 - x)
         log_moment = log_moment + count * line.log_moment
         log_bulk = log_bulk + count * line.log_bulk
         log_outside = np.logaddexp(log_outside, math.log(count) + line.log_outside)

@@ -3,115 +3,29 @@
 | here | meaning |
 | --- | --- |
 | s, p(s) | the log ratio of the two Gaussians and its density (`_projections_density`) |
-| R(s) | 1 − q + q e^s, the likelihood ratio of the pair; ρ = q/(1−q); R = 0 at −log ρ ± iπ, ± 3iπ, ... |
+| R(s) | 1 − q + q e^s, the likelihood ratio of the pair; ρ = q/(1−q) |
 | H(w) | E[R^w] = (1−q)^w + ∫ p (1−q)^w ((1 + ρe^s)^w − 1) ds; M(z) = H(1+z) for remove, H(−z) for add |
 
-p falls like e^(−s) to the right, so that on the real line the integral exists for Re w <= 1 only. H is analytic off the
-cut [1, ∞); on and above it the contour turns upwards at the place where p R^w is least, which is a saddle: along
-the upright it falls at first, and then like |s|^(−r/2−1) e^(−Im w · Im s). The contour passes below the first zero of
-R, and below the cut of p, at i√r/σ. For Im w > 0 it is lifted where R^w turns: |R^w| falls like e^(−Im w · arg R).
+H is analytic off the cut [1, ∞); on and above it the contours of `_projections_contour` continue the integral.
 
 On the edge of the cut itself, Im H(1 + x + i0) = Σ_{k < x} C(1+x, k) q^(1+x−k) (1−q)^k Im E[e^((1+x−k)s)]: on the right
-of the zeros R^w is a binomial series in e^(−s), the upright line gives Im E[e^(ws)] for each term, and for exponents
-below 1 it closes to the right and gives 0. So the share of the tail is known to its own relative digits.
-
-**Quadrature.** Gauss's rule of 16 points on panels, halved until the last Legendre coefficients at the corners of a
-block of w are below 1e-9 of the largest: the rule is exact to degree 31, so its error is about their square.
+of the zeros of R, R^w is a binomial series in e^(−s), the upright line gives Im E[e^(ws)] for each term, and for
+exponents below 1 it closes to the right and gives 0. So the share of the tail is known to its own relative digits.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
+from dpbench.accountants._projections_contour import Box, Contours
 from dpbench.accountants._projections_density import Law, log1p
+from dpbench.accountants._projections_panels import expm1, grown
 
-POINTS = 16
-_NODES, GAUSS = np.polynomial.legendre.leggauss(POINTS)
-_TO_LEGENDRE = (np.polynomial.legendre.legvander(_NODES, POINTS - 1) * GAUSS[:, None]).T * (
-    np.arange(POINTS)[:, None] + 0.5
-)
-SMOOTH = 1e-9
-_NOTHING = 43.0  # e^−43 is below 1e-18
-_ROUNDS = 30
 _BLOCK = 1 << 17
-_MISSED, _LONG = 1e-13, 6000  # of H, and nodes: from here on a short contour is tried
-_QUICK, _UNITS = 40, 24  # from this r on, and beyond this Re z, no terms need be taken out
-_EXPONENTS = 256  # terms of the edge for a few digits
-_FAR = 2e3  # the end of the grids for a few digits
-_SERIES = 200  # more terms than any of the boxes takes
-
-
-def panel_nodes(starts: Complex, ends: Complex) -> tuple[Complex, Complex]:
-    """Nodes and weights of Gauss's rule on straight panels, one panel a row."""
-    half = (ends - starts) / 2
-    return (starts + half)[:, None] + half[:, None] * _NODES, half[:, None] * GAUSS
-
-
-def roughness(values: Complex) -> tuple[Floats, Floats]:
-    """Of functions on the nodes of a panel (last axis): the largest of the last Legendre coefficients, and of all."""
-    found = np.abs(values @ _TO_LEGENDRE.T)
-    return found[..., -3:].max(axis=-1), found.max(axis=-1)
-
-
-@dataclass(frozen=True)
-class Box:
-    """A block of w: Re w and Im w from ... to."""
-
-    low: float
-    high: float
-    bottom: float
-    top: float
-
-    @property
-    def corners(self) -> Complex:
-        """Its corners."""
-        return np.array([complex(a, b) for a in {self.low, self.high} for b in {self.bottom, self.top}])
-
-
-@dataclass(frozen=True)
-class Course:
-    """Corners of a contour in s; on the `outer` part, right of the zeros, the 1 of (1 + ρe^s)^w − 1 is left out, and
-    integrated level to the right instead. `taken` as in `Contour`."""
-
-    corners: tuple[complex, ...]
-    outer: tuple[complex, ...] = ()
-    taken: int = -1
-    cut: float = 0.0  # what it leaves out
-
-
-@dataclass(frozen=True)
-class Contour:
-    """Nodes s: weights with p in logarithms, log(1 + ρe^s), and what the quadrature may miss."""
-
-    log_weight: Complex
-    log_ratio: Complex
-    bend: Floats
-    wrong: float
-    taken: int  # terms of the binomial series that are taken out, −1 for none
-    body: int  # the nodes from here on lie on the upright
-    beyond: complex  # −∫ p to the right of where the outer part begins
-    left: float  # where R^w − 1 is integrated, in place of (1 + ρe^s)^w − 1: P(s < the first node); else −1
-
-
-@dataclass(frozen=True)
-class RealLine:
-    """At real w: log |H|, the same of the bulk of s alone, log P(s beyond the bulk), whether bulk and tail can be told
-    apart, and whether there is a tail that may tell; for releases without sampling the angle of H on the edge."""
-
-    w: Floats
-    above: Floats
-    log_moment: Floats
-    log_bulk: Floats
-    log_outside: Floats
-    good: NDArray[np.bool_]
-    tail: NDArray[np.bool_]
-    turned: Floats | None = None
 
 
 @dataclass
@@ -120,53 +34,11 @@ class Release:
 
     rate: float
     law: Law
-    _known: dict[Box, Contour] = field(default_factory=dict, repr=False)
+    contours: Contours = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.log_odds = math.log(self.rate) - math.log1p(-self.rate)
-        self.log_rest = math.log1p(-self.rate)
-
-    # ---- the integrand ----
-
-    def log_ratio(self, s: Complex) -> Complex:
-        """log(1 + ρe^s), continued from the left below the zero of R."""
-        right = s.real > -self.log_odds
-        small = np.exp(np.where(right, -1, 1) * (s + self.log_odds))
-        return np.asarray(log1p(small) + np.where(right, s + self.log_odds, 0.0))
-
-    def _terms(self, log_weight: Complex, log_ratio: Complex, w: Complex, taken: int) -> Complex:
-        """weight · p · ((1 + ρe^s)^w − 1), the first terms taken out: first axis w, the others those of s."""
-        if taken >= 0:
-            return np.exp(log_weight) * self._remainder(log_ratio, w, taken)
-        return np.asarray(_grown(log_weight, np.multiply.outer(w, log_ratio)))
-
-    def _remainder(self, log_ratio: Complex, w: Complex, taken: int) -> Complex:
-        """(1 + ξ)^w − 1 − Σ_{k <= taken} C(w, k) ξ^(w−k), for ξ = ρe^s > 0, s on the real line.
-
-        For ξ > 2 the rest of the binomial series, C(w, K+1) ξ^(w−K−1) ₂F₁(1, K+1−w; K+2; −1/ξ), with Pfaff's
-        transformation, so that each term is at most about a third of the one before.
-        """
-        with np.errstate(divide="ignore"):
-            log_share = np.log(-np.expm1(-log_ratio.real))  # log of ξ/(1 + ξ)
-        log_size = log_share + log_ratio.real
-        result = np.empty((len(w), *log_ratio.shape), dtype=np.complex128)
-        small = log_size <= math.log(2)
-        value = expm1(np.multiply.outer(w, log_ratio.real[small]))
-        binomial = np.ones_like(w)
-        for k in range(taken + 1):
-            value -= binomial[:, None] * np.exp(np.multiply.outer(w - k, log_size[small]))
-            binomial = binomial * (w - k) / (k + 1)
-        result[:, small] = value
-        share = np.exp(-log_ratio.real[~small])[None, :]  # 1/(1 + ξ)
-        total = term = np.ones((len(w), share.shape[1]), dtype=np.complex128)
-        for n in range(_SERIES):
-            term = term * (share * ((1 + w + n) / (taken + 2 + n))[:, None])
-            total = total + term
-            if not n % 8 and np.abs(term).max(initial=0.0) < UNIT / 4 and np.abs(1 + w).max() < taken + 2 + n:
-                break
-        power = np.multiply.outer(w - taken - 1, log_size[~small]) + log_share[~small]
-        result[:, ~small] = binomial[:, None] * np.exp(power) * total - 1
-        return result
+        self.contours = Contours(self.rate, self.law)
+        self.log_odds, self.log_rest = self.contours.log_odds, self.contours.log_rest
 
     def _taken_out(self, w: Complex, above: Complex, taken: int) -> Complex:
         """Σ_{k <= taken} C(w, k) ρ^(w−k) E[e^((w−k)s)]."""
@@ -176,175 +48,9 @@ class Release:
             binomial = binomial * (w - k) / (k + 1)
         return total
 
-    def height(self, s: Floats, w: float) -> Floats:
-        """log of p |(1 + ρe^s)^w − 1| on the real line, about."""
-        log_ratio = self.log_ratio(_complex(s)).real
-        power = w * log_ratio
-        with np.errstate(divide="ignore"):
-            grown = np.where(np.abs(power) < 1, np.log(np.abs(np.expm1(np.clip(power, -1, 1)))), np.maximum(power, 0.0))
-        return np.asarray(self.law.log_even(_complex(s)).real - s + grown)
-
-    # ---- contours ----
-
-    def _grid(self, far: float) -> tuple[Floats, Floats]:
-        return _asinh_grid(self.law.sigma, -50.0 - max(0.0, self.log_odds), far)
-
-    def _scan(self, w: float, far: float) -> tuple[Floats, Floats]:
-        s, _ = self._grid(far)
-        return s, self.height(s, w)
-
-    def contour(self, box: Box) -> Contour:
-        """The contour that serves every w of a block."""
-        if box not in self._known:
-            found = self._refined(box, self._path(box))
-            if found.wrong > _MISSED or len(found.log_ratio) > _LONG:
-                short = self._refined(box, self._path(box, short=True))
-                found = short if short.wrong < max(found.wrong, _MISSED) else found
-            self._known[box] = found
-            if len(self._known) > 64:
-                del self._known[next(iter(self._known))]
-        return self._known[box]
-
-    def _path(self, box: Box, short: bool = False) -> Course:
-        """The contour for a block; a short one ends where p R^w is least, and what it leaves out counts as missed."""
-        r, sigma = self.law.projections, self.law.sigma
-        beyond = box.high - 1
-        pull = box.high / sigma**2 + abs(self.log_odds) + 20 / sigma
-        heavy = r is not None and beyond > 0
-        s, size = self._scan(box.high, pull + (4 * (r / 2 + 2) / beyond if heavy and r is not None else 0.0))
-        if box.low < 0:
-            size = np.maximum(size, self.height(s, box.low))
-        end = int(_dips(s, size[None, :])[0][0]) if heavy else len(s) - 1
-        body = size[: end + 1]
-        top = float(body.max())
-        if box.bottom > 0:  # off the real line the part right of the zeros is far smaller than on it
-            inner = body[s[: end + 1] < -self.log_odds]
-            top = min(top, 0.0, float(inner.max()) if len(inner) else 0.0)
-        kept = np.flatnonzero(body > top - _NOTHING)
-        first, last = max(int(kept[0]) - 1, 0), min(int(kept[-1]) + 1, end)
-        upright = heavy and last == end and size[end] > top - _NOTHING
-        cut = 20 * math.exp(min(float(size[end]), 700.0)) if short and upright else 0.0
-        upright = upright and not short
-        quick = r is not None and r >= _QUICK and beyond > _UNITS  # on the upright p falls fast
-        if upright and box.bottom < min(beyond / 5, 1.9) and not quick:
-            far = max(float(s[end]), -self.log_odds) + 2 * _NOTHING + 10 / sigma
-            return Course((complex(2 * float(s[first]) - 2.0), complex(far)), (), round(box.low + box.high) // 2 - 1)
-        corners: tuple[complex, ...] = (complex(s[first]), complex(s[last]))
-        if box.bottom > 0:
-            corners = self._lifted(box, corners)
-        clear = 1.2 - self.log_odds
-        if not upright:
-            high = box.bottom / sigma**2
-            if high < 1.5 or corners[-1].real < clear + 1 or box.high <= 1:
-                return Course(corners, cut=cut)
-            # beyond the zeros as high as a Gaussian's saddle
-            turn = complex(clear, 1.5)
-            corners = (*(corner for corner in corners[:-1] if corner.real < clear - 0.5), turn)
-            return Course(corners, (turn, complex(clear, high), complex(s[last], high)), cut=cut)
-        turn = corners[-1]
-        if turn.real < clear:
-            turn = complex(clear, max(turn.imag, 1.5))
-            corners = (*corners, turn)
-        marks = [0.0, 1 / sigma]
-        while self._modulus(turn + 1j * marks[-1], box) > min(top, 0.0) - _NOTHING and len(marks) < 400:
-            marks.append(2 * marks[-1])
-        return Course(corners, tuple(turn + 1j * mark for mark in marks))
-
-    def _modulus(self, s: complex, box: Box) -> float:
-        """log of |s p R^w|, the largest of the corners of the box."""
-        place = np.array([s])
-        density = self.law.log_even(place) - place
-        return float((density + box.corners * self.log_ratio(place)).real.max()) + math.log(abs(s))
-
-    def _lifted(self, box: Box, corners: tuple[complex, ...]) -> tuple[complex, ...]:
-        """The contour raised where R^w turns, for Im w >= box.bottom."""
-        start, end = corners[0].real, corners[1].real
-        sigma = self.law.sigma
-        begin = max(-math.log(box.bottom) - self.log_odds - 1.0, start)
-        share = 1 / (1 + math.exp(min(-(begin + 1 + self.log_odds), 600.0)))
-        height = min(1.4, 0.6 * self.law.ceiling, 2 / sigma + 0.5 * box.bottom * share / sigma**2)
-        if begin > end - height:
-            return corners
-        first = [] if begin <= start + 1e-9 else [complex(start)]
-        return (*first, complex(begin), complex(begin + height, height), complex(end, height))
-
-    def _refined(self, box: Box, course: Course) -> Contour:
-        starts: list[complex] = []
-        ends: list[complex] = []
-        for a, b in pairwise(course.corners):
-            marks = a + (b - a) * self._marks(a, b)
-            starts += list(marks[:-1])
-            ends += list(marks[1:])
-        # for Re w < 0 the power is far above its limit (1−q)^w's distance to 1
-        level = box.low < 0 and not course.outer and course.taken < 0
-        body, wrong = self._halved(box, np.array(starts), np.array(ends), course.taken, False, level)
-        wrong += course.cut
-        joined, beyond = body, 0j
-        left = self._mass_left_of(course.corners[0].real) if level else -1.0
-        if course.outer:
-            outer = np.array(course.outer)
-            last, more = self._halved(box, outer[:-1], outer[1:], course.taken, True, False)
-            wrong += more
-            joined = (np.concatenate([body[0], last[0]]), np.concatenate([body[1], last[1]]))
-            near = min(1.0, 1 / self.law.sigma) / 8
-            right = course.outer[0] + np.concatenate([[0.0], np.geomspace(near, 50.0, 24)])
-            s, weight = panel_nodes(_complex(right[:-1]), _complex(right[1:]))
-            beyond = -complex((np.exp(self.law.log_even(s) - s) * weight).sum())
-        return Contour(*joined, np.abs(joined[1]), wrong, course.taken, len(body[0]), beyond, left)
-
-    def _mass_left_of(self, start: float) -> float:
-        """P(s < start)."""
-        length, r = 1 / self.law.sigma, self.law.projections
-        octaves = 12 if r is None else 12 + 120 // r  # P(s < −S) falls like S^(−r/2)
-        tops = start - np.concatenate([[0.0], length * 2.0 ** np.arange(-2.0, octaves)])
-        s, weight = panel_nodes(_complex(tops[1:]), _complex(tops[:-1]))
-        return float((np.exp(self.law.log_even(-s).real) * weight.real).sum())
-
-    def _halved(
-        self, box: Box, starts: Complex, ends: Complex, taken: int, upright: bool, level: bool
-    ) -> tuple[tuple[Complex, Complex], float]:
-        """Panels halved until all corners of the box are smooth on them; the nodes, and what the rule may miss."""
-        corners = box.corners[:, None, None]
-        weights, ratios, wrong = [], [], 0.0
-        largest: Floats
-        for attempt in range(_ROUNDS):
-            s, weight = panel_nodes(starts, ends)
-            log_weight = self.law.log_even(s) - s
-            log_ratio = self.log_ratio(s) + (self.log_rest if level else 0.0)
-            if upright:
-                terms = np.exp(log_weight + corners * log_ratio)
-            else:
-                terms = self._terms(log_weight, log_ratio, box.corners, taken)
-            tail, whole = roughness(terms)
-            if not attempt:
-                largest = whole.max(axis=1, keepdims=True)
-            powers = np.exp(log_weight.real) + np.exp(log_weight.real + (corners * log_ratio).real)
-            floor = SMOOTH * np.maximum(whole, 1e-7 * largest) + 64 * UNIT * powers.max(axis=-1)
-            rough = (tail > floor).any(axis=0) & (attempt < _ROUNDS - 1)
-            missed = tail * np.minimum(tail / np.maximum(whole, 1e-300), 1.0) * np.abs(ends - starts)
-            wrong += float(missed[:, ~rough].max(axis=0).sum())
-            weights.append((log_weight + np.log(weight))[~rough].ravel())
-            ratios.append(log_ratio[~rough].ravel())
-            if not rough.any():
-                break
-            middle = (starts + ends)[rough] / 2
-            starts, ends = np.concatenate([starts[rough], middle]), np.concatenate([middle, ends[rough]])
-        return (np.concatenate(weights), np.concatenate(ratios)), wrong
-
-    def _marks(self, a: complex, b: complex) -> Floats:
-        """Shares of the way from a to b: panels of like length in asinh(σ s)."""
-        count = min(max(1, math.ceil(abs(b - a) * self.law.sigma / 4)), 12)
-        if a.real >= b.real or abs(b - a) * self.law.sigma < 8:
-            return np.linspace(0.0, 1.0, count + 1)
-        low, high = math.asinh(self.law.sigma * a.real), math.asinh(self.law.sigma * b.real)
-        places = np.sinh(np.linspace(low, high, max(count, int(3 * (high - low))) + 1)) / self.law.sigma
-        return np.clip((places - a.real) / (b.real - a.real), 0.0, 1.0)
-
-    # ---- values ----
-
     def cost(self, box: Box) -> float:
         """The nodes of the contour of a block, and the terms that are taken out."""
-        found = self.contour(box)
+        found = self.contours.contour(box)
         return float(len(found.log_ratio)) * (1 + max(found.taken, 0) / 8)
 
     def log_moment(self, w: Complex, above: Complex, box: Box) -> tuple[Complex, Floats]:
@@ -352,18 +58,18 @@ class Release:
 
         `above` is w − 1, to its own relative digits.
         """
-        found = self.contour(box)
+        found = self.contours.contour(box)
         total, rough = np.full(len(w), found.beyond), np.empty(len(w))
         rows = max(1, _BLOCK // len(found.log_ratio))
         weight, body = np.exp(found.log_weight), found.body
         for first in range(0, len(w), rows):
             some = w[first : first + rows]
             if found.taken >= 0:
-                terms = weight * self._remainder(found.log_ratio, some, found.taken)
+                terms = weight * self.contours.remainder(found.log_ratio, some, found.taken)
             else:
                 power = np.multiply.outer(some, found.log_ratio)
                 terms = np.empty_like(power)
-                terms[:, :body] = _grown(found.log_weight[:body], power[:, :body])
+                terms[:, :body] = grown(found.log_weight[:body], power[:, :body])
                 terms[:, body:] = np.exp(found.log_weight[body:] + power[:, body:])
             total[first : first + rows] += terms.sum(axis=1)
             size = np.abs(terms)
@@ -412,64 +118,6 @@ class Release:
         result: Floats = found.sum(axis=0)
         return result
 
-    def edge_about(self, w: Floats, above: Floats) -> Floats:
-        """`edge` to a few digits, and only the terms of the smaller exponents: those cost little for any w."""
-        from scipy.special import gammaln
-
-        k = np.ceil(above)[:, None] - np.arange(1.0, min(float(np.ceil(above.max(initial=1.0))), _EXPONENTS) + 1)
-        there = k >= 0
-        k = np.where(there, k, 0.0)
-        left = w[:, None] - k
-        binomial = gammaln(w[:, None] + 1) - gammaln(k + 1) - gammaln(left + 1)
-        scale = binomial + left * math.log(self.rate) + k * self.log_rest
-        terms = np.exp(np.minimum(scale, 700.0)) * self.law.edge(left, above[:, None] - k)
-        result: Floats = np.where(there, terms, 0.0).sum(axis=1)
-        return result
-
-    def real_line(self, w: Floats, above: Floats, cap: float = -math.inf) -> RealLine:
-        """For real w, to a few digits: log |H| without the heavy tail, or without more than e^cap of its mass."""
-        s, size_of_step = self._grid(_FAR)
-        log_ratio = self.log_ratio(_complex(s)).real
-        log_density = self.law.log_even(_complex(s)).real - s
-        power = np.multiply.outer(w, log_ratio)
-        size = power + log_density
-        tail = np.zeros(len(w), dtype=np.bool_)
-        good = np.ones(len(w), dtype=np.bool_)
-        outside = np.full(len(w), -math.inf)
-        log_weight = log_density + np.log(size_of_step)
-        if self.law.projections is not None:  # the bulk ends where p R^w is least
-            place = np.arange(len(s))
-            dips, dipped = _dips(s, size)
-            beyond = _mass_from(log_weight + log_ratio + self.log_rest)
-            dips = np.minimum(dips, int(np.argmax(beyond[1:] <= cap)) if cap > -math.inf else len(s) - 1)
-            least = np.where(above > 0, dips, len(s) - 1)
-            power = np.where(place <= least[:, None], power, 0.0)
-            highest = np.where(place <= least[:, None], size, -np.inf).max(axis=1)
-            tail = (above > 0) & (size[np.arange(len(w)), least] > highest - 200)
-            good = dipped | (above <= 0)
-            outside = np.where(above > 0, beyond[np.minimum(least + 1, len(s))], -math.inf)
-        weight = np.exp(np.minimum(log_weight, 0.0))
-        missing = max(1 - float(weight.sum()), 0.0) if self.law.projections is not None else 0.0
-        missing = missing if missing > 1e-13 else 0.0  # else it is rounding
-        above_limit = (weight * np.expm1(np.minimum(power, 650.0))).sum(axis=1)
-        whole = np.logaddexp.reduce(power + log_weight, axis=1)
-        limit = w * self.log_rest
-        with np.errstate(divide="ignore"):
-            result = np.where(w < 0, limit + np.logaddexp(whole, np.log(missing)), limit + whole)
-        result = np.where((w > 0) & (whole < 30), limit + np.log1p(np.maximum(above_limit, -0.9)), result)
-        return RealLine(w, above, result, result, outside, good, tail)
-
-    def angle(self, line: RealLine, there: slice) -> Floats:
-        """The angle of H on the edge at some of the points of `line`, to a few digits."""
-        tail = line.tail[there]
-        found = np.zeros(len(tail))
-        if tail.any():
-            share = np.abs(self.edge_about(line.w[there][tail], line.above[there][tail]))
-            with np.errstate(over="ignore"):
-                turned = np.arctan(share * np.exp(-line.log_moment[there][tail]))
-            found[tail] = np.where(np.isnan(turned), math.pi, turned)
-        return found
-
 
 @dataclass
 class Whole:
@@ -488,79 +136,3 @@ class Whole:
             angle = np.arcsin(np.clip(share, -1.0, 1.0))
             result[edge] = result[edge].real + 1j * np.where(np.cos(result[edge].imag) < 0, math.pi - angle, angle)
         return result, error
-
-    def real_line(self, w: Floats, above: Floats, cap: float = -math.inf) -> RealLine:
-        """For real w > 1: log |H|, its bulk, and the angle of H on the edge."""
-        value, _ = self.log_moment(_complex(w), _complex(above))
-        with np.errstate(invalid="ignore"):
-            turned = np.abs(np.arcsin(np.sin(value.imag)))
-        s, step = _asinh_grid(self.law.sigma, -60.0, _FAR)
-        log_even, log_step = self.law.log_even(_complex(s)).real, np.log(step)
-        size = log_even + np.multiply.outer(above, s)
-        dips, dipped = _dips(s, size)
-        beyond = _mass_from(log_even + log_step)
-        if cap > -math.inf:
-            place = int(np.argmax(beyond[1:] <= cap))
-            dips, dipped = np.minimum(dips, place), dipped | (dips >= place)
-        kept = np.where(np.arange(len(s)) <= dips[:, None], size, -np.inf)
-        bulk = np.logaddexp.reduce(kept + log_step, axis=1)
-        outside = np.where(dipped, beyond[np.minimum(dips + 1, len(s))], 0.0)
-        return RealLine(w, above, value.real, bulk, outside, np.isfinite(value.real), dipped, turned)
-
-    def angle(self, line: RealLine, there: slice) -> Floats:
-        """The angle of H on the edge at some of the points of `line`."""
-        assert line.turned is not None
-        return line.turned[there]
-
-
-def _dips(s: Floats, size: Floats) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Per row of p R^w in logarithms: where its last dip is before it rises for good, or, without one, rises least; and
-    whether there is a dip."""
-    falls = (np.diff(size, axis=1) < 0) & (s[1:] > 0)
-    last = len(s) - 1 - np.argmax(falls[:, ::-1], axis=1)
-    slopes = np.where(s[:-1] > 0, np.diff(size, axis=1) / np.diff(s), np.inf)
-    dipped = falls.any(axis=1)
-    places: NDArray[np.int64] = np.where(dipped, last, np.argmin(slopes, axis=1) + 1)
-    return places, np.asarray(dipped)
-
-
-def _asinh_grid(sigma: float, low: float, far: float) -> tuple[Floats, Floats]:
-    """Points s from `low` to `far`, and their weights: the trapezoidal rule in asinh(4σs)."""
-    scale = 0.25 / sigma
-    left, right = math.asinh((low - 14 / sigma) / scale), math.asinh(max(far, 60.0 + 14 / sigma) / scale)
-    place = np.linspace(left, right, 600)
-    return scale * np.sinh(place), scale * np.cosh(place) * ((right - left) / 599)
-
-
-def _mass_from(log_mass: Floats) -> Floats:
-    """log Σ of these masses, grid points to the right included, and of what lies beyond the grid, where they fall like
-    a power that only rises: one entry more than there are points."""
-    last, before = (float(np.logaddexp.reduce(log_mass[piece])) for piece in (slice(-8, None), slice(-16, -8)))
-    beyond = -math.inf
-    if last > -math.inf:
-        beyond = math.log(2) + last + (last - before) - math.log(-math.expm1(min(last - before, -1e-9)))
-    return np.asarray(np.logaddexp.accumulate(np.concatenate([[beyond], log_mass[::-1]]))[::-1])
-
-
-def _complex(values: Floats | Complex) -> Complex:
-    return np.asarray(values, dtype=np.complex128)
-
-
-def _grown(log_weight: Complex, power: Complex) -> Complex:
-    """e^log_weight (e^power − 1), also where a factor is no double."""
-    if power.size and power.real.max() > 600:
-        large = np.exp(np.where(power.real > 30, log_weight + power, -1e3))
-        small = np.exp(log_weight) * expm1(np.where(power.real > 30, 0.0, power))
-        return np.asarray(large + small)
-    return np.asarray(np.exp(log_weight) * expm1(power))
-
-
-def expm1(values: Complex) -> Complex:
-    """e^v − 1 without cancellation near 0."""
-    real = np.minimum(values.real, 700.0)
-    half = np.sin(values.imag / 2)
-    grown = np.exp(real)
-    result = np.empty_like(values)
-    result.real = np.expm1(real) - 2 * grown * half * half
-    result.imag = grown * np.sin(values.imag)
-    return result

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from dpbench.accountants._projections_density import Law
-from dpbench.accountants._projections_moment import GAUSS, panel_nodes, roughness
+from dpbench.accountants._projections_panels import GAUSS, panel_nodes, roughness
 from dpbench.events import RandomSensitivityGaussian
 
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
