@@ -121,7 +121,8 @@ class Family:
         For sampled releases only.
         """
         level = min(self.power(real), 0.0) * np.log(self.landscape.weights[:, 0])
-        return level + np.log1p(-np.minimum(self.missing, 1 - 1e-16))
+        inside: Floats = level + np.log1p(-np.minimum(self.missing, 1 - 1e-16))
+        return inside
 
     def band(self, near: Family, cut: Floats | None) -> tuple[Family, NDArray[np.intp]] | None:
         """What lies in the windows with these cuts, all of it where there are none, but not in `near`; and of whom.
