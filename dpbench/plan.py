@@ -536,7 +536,10 @@ def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[st
 
 
 def _modules(entries: Iterable[Entry]) -> list[str]:
-    """The modules whose code takes part: the core, the entries' own and the underscore files that these import."""
+    """The modules whose code takes part: the core, the entries' own, and the underscore files that these import.
+
+    Accountants, too, where a mechanism asks one while it runs.
+    """
     found: set[str] = set()
     following = [entry.module for entry in entries]
     while following:
@@ -554,8 +557,10 @@ def _helpers(module: str) -> tuple[str, ...]:
         return ()
     names = set()
     for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.rpartition(".")[2].startswith("_"):
-            names.add(node.module)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package, _, name = node.module.rpartition(".")
+            if name.startswith("_") or package == "dpbench.accountants":
+                names.add(node.module)
     return tuple(name for name in names if name.startswith("dpbench."))
 
 
