@@ -26,6 +26,7 @@ from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, network
 from dpbench.plan import _try_clipping
+from tests.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, PLACES = 3, 4
@@ -88,26 +89,8 @@ class Head(nn.Module):
         return out
 
 
-@st.composite
-def convolutions(draw: st.DrawFn) -> tuple[int, dict[str, Any]]:
-    axes, groups = draw(st.integers(1, 2)), draw(st.integers(1, 2))
-    mode = draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"]))
-    padding = draw(st.sampled_from(["same", "valid"]) | st.integers(0, 2))
-    return axes, {
-        "in_channels": groups * draw(st.integers(1, 2)),
-        "out_channels": groups * draw(st.integers(1, 3)),
-        "kernel_size": tuple(draw(st.lists(st.integers(1, 3), min_size=axes, max_size=axes))),
-        "stride": 1 if padding == "same" else draw(st.integers(1, 3)),
-        "dilation": draw(st.integers(1, 2)),
-        "padding": padding,
-        "padding_mode": mode,
-        "groups": groups,
-        "bias": draw(st.booleans()),
-    }
-
-
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(convolutions(), st.integers(1, 2), st.integers(6, 8), st.integers(0, 2**20))
+@given(convolutions(2), st.integers(1, 2), st.integers(6, 8), st.integers(0, 2**20))
 def test_convolutions(drawn: tuple[int, dict[str, Any]], runs: int, side: int, seed: int) -> None:
     axes, settings_ = drawn
     inputs = floats(runs, settings_["in_channels"], *[side, side - 1][:axes], seed=seed)
