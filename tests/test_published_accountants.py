@@ -135,7 +135,7 @@ class TestGdp:
         [
             SampledGaussian(0.5, 1.0),
             SampledGaussian(1.0, 1.0, "replace_one", "without_replacement"),
-            SampledGaussian(1.0, 1.0, "zero_out"),
+            SampledGaussian(0.5, 1.0, "zero_out"),
             RandomSensitivityGaussian(1.0, 1.0, 5),
             Laplace(1.0),
             ConfidentGNMax(300, 200, 40),
