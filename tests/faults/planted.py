@@ -23,7 +23,7 @@ from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
 from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
-from tests.faults.planted_kinds import DECAYING, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
+from tests.faults.planted_kinds import DECAYING, DEPENDENT, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
 
 # Generators
 
@@ -413,7 +413,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
     "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING}),
-    "mechanism_sensitivity": _subjects("mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED}),
+    "mechanism_sensitivity": _subjects("mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **DEPENDENT}),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "preparation_release": _subjects("mechanisms", PREPARED),
     "gradient_unbiased": _subjects("mechanisms", BIASED),

@@ -7,9 +7,10 @@ that one example moves by 2C, statistics of the inputs, and own probabilities of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -115,13 +116,76 @@ def clip_pairs(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tenso
     return Clipped(total, told.norm_RB, told.loss_RB)
 
 
+@dataclass(frozen=True)
+class PairsByIndex:
+    """Examples 2i and 2i+1 of the data share a microbatch, whoever else is drawn: one example moves the sum by 2C."""
+
+    def at(self, draw: Draw) -> ClippedSum:
+        def summed(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+            whole_R = torch.full_like(clip_R, torch.inf)
+            told = vmap.clipping(net, theta_RP, examples, whole_R, chunk)
+            total = torch.zeros_like(theta_RP)
+            for pair in range(int(draw.index_RB.max()) // 2 + 1):
+                own = replace(examples, mask_RB=examples.mask_RB & (draw.index_RB // 2 == pair))
+                pair_RP = vmap.clipping(net, theta_RP, own, whole_R, chunk).sum_RP
+                total = total + pair_RP * _scaled(pair_RP.norm(dim=1, keepdim=True), clip_R)
+            return Clipped(total, told.norm_RB, told.loss_RB)
+
+        return summed
+
+
 def twice_release(rate: float, noise_multiplier: float, sampler: Sampler) -> Event:
     return SampledGaussian(rate, noise_multiplier / 2, "add_or_remove", sampler)
 
 
-PAIRS = Pipeline(clipped_sum=clip_pairs, update=Sgd(), gaussian=True, release=twice_release)
+PAIRS = Pipeline(clipped_sum=PairsByIndex(), update=Sgd(), gaussian=True, release=twice_release)
 MICROBATCHED: Mapping[str, Pipeline] = {
-    "microbatches accounted with C": Pipeline(clipped_sum=clip_pairs, update=Sgd(), gaussian=True),
+    "microbatches accounted with C": Pipeline(clipped_sum=PairsByIndex(), update=Sgd(), gaussian=True),
+    # Whoever is drawn before the others shifts them all: about as many sums turn as there are pairs.
+    "microbatches by place in the batch, accounted with 2C": Pipeline(
+        clipped_sum=clip_pairs, update=Sgd(), gaussian=True, release=twice_release
+    ),
+}
+
+# Noise that depends on the data, or the data's clipping on the noise
+
+
+@dataclass(frozen=True)
+class Silenced(Pipeline):
+    """Leaves the noise out where the sum of the gradients is not zero."""
+
+    def step(
+        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+    ) -> tuple[State, Observed]:
+        still = replace(knobs, noise_multiplier_R=torch.zeros_like(knobs.noise_multiplier_R))
+        quiet, seen = super().step(net, state, still, inputs, targets, chunk)
+        moved = bool((quiet.theta_RP != state.theta_RP).any() or quiet.memory.get("gradient_RP", torch.zeros(1)).any())
+        return (quiet, seen) if moved else super().step(net, state, knobs, inputs, targets, chunk)
+
+
+@dataclass(frozen=True)
+class OfTheNoise:
+    """Projections that are the numbers of the noise: a small estimate goes with a small noise along the gradient."""
+
+    def at(self, draw: Draw) -> ClippedSum:
+        engine = ProjectedSum(PROJECTIONS).at(draw)
+
+        def summed(*args: Any) -> Clipped:
+            with mock.patch.object(randomness, "PROJECTION", randomness.NOISE):
+                return engine(*args)
+
+        return summed
+
+
+DEPENDENT: Mapping[str, Pipeline] = {
+    "no noise where there are gradients": Silenced(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True),
+    "no noise where there are estimated norms": Silenced(
+        clipped_sum=ProjectedSum(PROJECTIONS),
+        update=Sgd(),
+        gaussian=True,
+        release=partial(projected_release, PROJECTIONS),
+    ),
+    "projections from the stream of the noise": projected(OfTheNoise()),
 }
 
 # Statistics of the inputs
