@@ -202,6 +202,71 @@ def test_normalisation_pooling_and_activations(name: str) -> None:
     agree(Head(nn.Sequential(nn.Conv2d(4, 4, 1), SPATIAL[name]()), inputs), inputs, limit=limit)
 
 
+class Kinked(nn.Module):
+    """A function at the inputs, with a derivative along parameters that leave them where they are."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.moves = function, nn.Parameter(torch.randn(4, generator=torch.Generator().manual_seed(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x + self.moves - self.moves.detach())
+
+
+KINKS: dict[str, Callable[[], Any]] = {
+    **{
+        kind.__name__: kind
+        for kind in (
+            nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.Hardtanh, nn.Hardswish, nn.Softsign,
+            nn.Hardsigmoid, nn.Hardshrink, nn.LogSigmoid, nn.PReLU,
+        )
+    },
+    "PReLU, a weight for each channel": lambda: nn.PReLU(4),
+    "threshold": lambda: nn.Threshold(1.0, 0.5),
+    "softshrink": lambda: nn.Softshrink(1.0),
+    "clamp": lambda: lambda x: x.clamp(-1, 1),
+    "absolute": lambda: torch.abs,
+    "maximum": lambda: lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "fmax": lambda: lambda x: torch.fmax(x, torch.zeros_like(x)),
+    "fmin": lambda: lambda x: torch.fmin(x, torch.zeros_like(x)),
+    "largest, tied": lambda: lambda x: (x * x).amax(-1, keepdim=True) + x.max(-1, keepdim=True).values,
+    "pooled, tied": lambda: lambda x: nn.functional.max_pool1d(x * x, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_both_modes_take_the_same_branch_at_a_kink(name: str) -> None:
+    """A record that holds a layer at 0, or two numbers at a tie: zero biases and black pixels do. Limit: see above."""
+    inputs = torch.tensor([0.0, -1.0, 1.0, 3.0], dtype=torch.float64).expand(1, PLACES, 4).clone()
+    inputs[0, 1] = 0
+    limit = 2.0**-24 if name == "Hardsigmoid" else LIMIT
+    agree(Head(Kinked(KINKS[name]()), inputs), inputs, limit=limit)
+
+
+class Apart(nn.Module):
+    """A word that is a constant, in one of two ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.inner, self.way = nn.Embedding(9, 4), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.long()
+        if self.way == "torch.embedding":
+            return torch.embedding(self.inner.weight, x, 5)
+        rows = self.inner(x)
+        with torch.no_grad():
+            constant = 2 * self.inner(x)
+        return torch.where((x == 5)[..., None], constant, rows)
+
+
+@pytest.mark.parametrize("way", ["torch.embedding", "no_grad"])
+def test_a_constant_of_some_words_is_one_in_both_modes(way: str) -> None:
+    """No probe has the word 5, so that `refuse` would not find it."""
+    inputs = torch.tensor([[[5, 5, 2, 5], [1, 2, 3, 4]]])
+    agree(Head(Apart(way), inputs), inputs)
+
+
 RECURRENT: dict[str, Callable[..., nn.Module]] = {
     "rnn tanh": nn.RNN,
     "rnn relu": lambda *sizes, **more: nn.RNN(*sizes, nonlinearity="relu", **more),

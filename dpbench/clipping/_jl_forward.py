@@ -1,8 +1,10 @@
 """Operators written out so that their forward mode is right, and so that every transform of torch.func takes them.
 
 torch's fused recurrent kernels and its attention have no forward mode; that of an embedding with `padding_idx` is
-wrong without a word (the row is constant in the backward pass and moves in the forward one). Inside `Forward` such an
-operator is replaced by elementary ones that compute the same; the model's own Python runs as it is. Products with a
+wrong without a word (the row is constant in the backward pass and moves in the forward one), that of a PReLU at 0 and
+of fmax and fmin at a tie takes the other branch than the backward pass, and what is computed under `torch.no_grad` is
+a constant in the backward pass alone. Inside `Forward` such an operator is replaced by elementary ones that compute the
+same; the model's own Python runs as it is. Products with a
 stack of weights are taken apart, so that a batch of examples, each alone under vmap, needs no copies of the weights.
 """
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from dpbench.clipping._ghost_recurrent import RECURRENT
 from dpbench.clipping._ghost_watch import Watch
@@ -27,17 +30,33 @@ NUMERICS = 1
 class Forward(TorchFunctionMode):
     """Replaces the operators of `WRITTEN_OUT` while it is active; all others pass.
 
+    What the model computes under `torch.no_grad` has no derivative here either.
+
     >>> with Forward():
     ...     rows = F.embedding(torch.tensor([1]), torch.eye(2), padding_idx=1)
     >>> rows
     tensor([[0., 1.]])
     """
 
+    differentiates: bool
+
+    def __enter__(self) -> Forward:
+        self.differentiates = torch.is_grad_enabled()
+        entered: Forward = super().__enter__()  # type: ignore[no-untyped-call]
+        return entered
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         del types
-        return WRITTEN_OUT.get(func, func)(*args, **(kwargs or {}))
+        result = WRITTEN_OUT.get(func, func)(*args, **(kwargs or {}))
+        if self.differentiates and not torch.is_grad_enabled():
+            return tree_map(_constant, result)
+        return result
+
+
+def _constant(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _embedding(
@@ -60,6 +79,29 @@ def _embedding(
         return rows
     constant = input == (padding_idx + len(weight) if padding_idx < 0 else padding_idx)
     return torch.where(constant[..., None], rows.detach(), rows)
+
+
+def _rows(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """torch.embedding, where no row is at -1."""
+    padding = padding_idx if padding_idx >= 0 else None
+    return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+
+
+def _prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """0 is on the side of the weight, as in torch's first backward pass; in its other derivatives it is not."""
+    if weight.numel() > 1:
+        weight = weight.reshape(-1, *[1] * (input.dim() - 2))
+    return torch.where(input > 0, input, weight * input)
+
+
+def _fmax(input: Tensor, other: Tensor) -> Tensor:
+    return torch.where((input >= other) | other.isnan(), input, other)
+
+
+def _fmin(input: Tensor, other: Tensor) -> Tensor:
+    return torch.where((input <= other) | other.isnan(), input, other)
 
 
 def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
@@ -159,6 +201,10 @@ _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.b
 
 WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
+    torch.embedding: _rows,
+    **dict.fromkeys((F.prelu, torch.prelu, Tensor.prelu), _prelu),
+    **dict.fromkeys((torch.fmax, Tensor.fmax), _fmax),
+    **dict.fromkeys((torch.fmin, Tensor.fmin), _fmin),
     F.group_norm: _group_norm,
     F.hardsigmoid: _hardsigmoid,
     **{whole: _elementary_attention(whole) for whole in _ATTENTION},
