@@ -2,7 +2,7 @@
 
 torch's fused recurrent kernels and its attention have no forward mode; that of an embedding with `padding_idx` is
 wrong without a word (the row is constant in the backward pass and moves in the forward one), that of a PReLU at 0 and
-of fmax and fmin at a tie takes the other branch than the backward pass, and what is computed under `torch.no_grad` is
+of fmax at a tie takes the other branch than the backward pass, and what is computed under `torch.no_grad` is
 a constant in the backward pass alone. Inside `Forward` such an operator is replaced by elementary ones that compute the
 same; the model's own Python runs as it is. Products with a
 stack of weights are taken apart, so that a batch of examples, each alone under vmap, needs no copies of the weights.
