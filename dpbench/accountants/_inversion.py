@@ -213,6 +213,15 @@ def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversi
     return Inversion(pieces, route.dropped, route.masses, plan.aim.log_deltas[0])
 
 
+def planned_nodes(transform: Transform, epsilon: float) -> float:
+    """About how many nodes δ at this ε takes; infinite where none are enough."""
+    try:
+        plan = transform.plan(Aim((epsilon,), None))
+        return 0.0 if plan is None else _route(transform, plan, plan.aim, False, _DEPTH).nodes
+    except ArithmeticError:
+        return math.inf
+
+
 def _route(transform: Transform, plan: Plan, aim: Aim, mirrored: bool, depth: int) -> Route:
     """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route."""
     direct = _direct(transform, plan, mirrored)

@@ -26,6 +26,7 @@ from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import SHARED, Direction, Value
+from dpbench.accountants._few_direction import FewDirection, few_direction
 from dpbench.accountants._leaves import event_support, leaves, support
 from dpbench.accountants._one_release import single_curve
 from dpbench.accountants._poisson import refuse, reveals_nothing
@@ -113,6 +114,8 @@ class ExactCurve:
         log_delta = math.log(target)
         best = Value(0.0, 0.0)
         for way in self.ways:
+            if way is not self.ways[0] and best == Value(0.0, 0.0):
+                continue  # at 0 both directions have the same δ
             if best.value > 0:
                 if way.bound(best.value) < log_delta - 1e-9:
                     continue
@@ -182,11 +185,15 @@ class ExactAccountant:
         heavy = heavy_directions(merged) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
         if heavy is not None:
             return ExactCurve(heavy, adjacency)
-        ways = []
+        ways: list[Direction] = []
         for way in ("remove", "add"):
             parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
-            ways.append(Direction(Transform(parts)) if parts else None)
-        return ExactCurve(tuple(way for way in ways if way is not None), adjacency)
+            if parts:
+                transform = Transform(parts)
+                ways.append(few_direction(merged, transform, way) or Direction(transform))
+        if ways and isinstance(ways[0], FewDirection) and ways[0].symmetric:
+            ways = ways[:1]
+        return ExactCurve(tuple(ways), adjacency)
 
 
 def _atoms_alone(composition: Composition) -> Composition | None:
