@@ -21,6 +21,7 @@ import numpy as np
 from dpbench.accountants._loss_leaf import Floats, LossLeaf
 
 EDGE = 9.5  # e^(−9.5²/2) is below 2^-64
+_ROOM = 0.25  # e^(−9.25²/2) is still below 2^-61
 RESOLVED = 38.0  # e^−38 is below 2^-54
 _LOG_ROOT_TWO_PI = math.log(2 * math.pi) / 2
 _SHARES = np.array([0.02, 0.045, 0.09, 0.16, 0.26, 0.42, 0.68, 1.0])
@@ -107,12 +108,25 @@ class Landscape:
         if self.replaced:
             push += self.degree * (1.0 / self._least)
         elif pull and self.weights[0, 0] > 0:
-            # a negative power pulls to the left, until the ratio is flat
-            flat = self.sigma * np.log(self.weights[:, 0] / self.weights[:, 1]) + 0.5 / self.sigma
-            pull = min(pull, max(0.0, -float(flat.min())))
+            pull = min(pull, self._pulled(-power))
         push = min(push, max(end - EDGE, 0.0))
         share = 0.93 if power >= 0 and not self.replaced else 0.5
         return Reach(EDGE + _rounded_up(pull), EDGE + _rounded_up(push), share)
+
+    def _pulled(self, power: float) -> float:
+        """How far to the left a power −`power` moves the top of the integrand; 0 where the edge has room for it.
+
+        At −t the log ratio still falls with slope s <= r e^(−t/σ)/σ, r = e^(−1/(2σ²)) Σ_k k w_k / w_0, so the top lies
+        no further left than the root of t = power·r·e^(−t/σ)/σ, which is σ W(power·r/σ²) with Lambert's W.
+        """
+        taken = np.arange(self.weights.shape[1], dtype=np.float64)
+        ratio = (self.weights * taken).sum(axis=1) / self.weights[:, 0] * np.exp(-0.5 / self.sigma**2)
+        z = power * ratio / self.sigma**2
+        root = np.log1p(z)
+        for _ in range(6):  # Newton's steps for w e^w = z, from above
+            root = root - (root - z * np.exp(-root)) / (root + 1)
+        furthest = float((self.sigma * root).max())
+        return furthest if furthest > _ROOM else 0.0
 
     def heights(self, reach: Reach) -> Floats:
         """Heights in t to which the line of integration may be shifted; [F, heights]."""
