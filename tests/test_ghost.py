@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from dpbench.catalog import catalog, find
 from dpbench.checks import clipping_reference
-from dpbench.clipping import _ghost_terms, ghost, loop
+from dpbench.clipping import _ghost_terms, ghost, loop, vmap
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
@@ -201,9 +201,10 @@ MODELS = {name: entry.load() for name, entry in sorted(catalog("models").items()
 SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,))
 
 
+@pytest.mark.parametrize("engine", [ghost, vmap], ids=["ghost", "vmap"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model(name: str) -> None:
-    """The first shape that the model takes, two examples, near its own initial parameters; a narrower head on VGG."""
+def test_every_model(name: str, engine: Any) -> None:
+    """`loop`'s sum, by the first shape that the model takes, near its own initial parameters; a narrower head on VGG."""
     for shape in SHAPES:
         try:
             module = MODELS[name](shape, CLASSES, **({"hidden": (20, 10)} if name == "vgg13" else {}))
@@ -220,7 +221,7 @@ def test_every_model(name: str) -> None:
     theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None].double()
     theta_RP += 0.01 * torch.randn(theta_RP.shape, generator=generator, dtype=torch.float64)
     clip_R = torch.full((1,), 0.1, dtype=torch.float64)
-    found = ghost.clipping(net, theta_RP, given_, clip_R, 2)
+    found = engine.clipping(net, theta_RP, given_, clip_R, 2)
     expected = loop.clipping(net, theta_RP, given_, clip_R, 1)
     for what, ratio, limit in clipping_reference.differences(found, expected, given_, clip_R, torch.float64):
         assert ratio <= limit, (what, ratio, limit)
