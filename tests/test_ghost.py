@@ -204,7 +204,7 @@ SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,))
 @pytest.mark.parametrize("engine", [ghost, vmap], ids=["ghost", "vmap"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model(name: str, engine: Any) -> None:
-    """`loop`'s sum, by the first shape that the model takes, near its own initial parameters; a narrower head on VGG."""
+    """`loop`'s sum, by the first shape that the model takes, near its own initial parameters; narrower on VGG."""
     for shape in SHAPES:
         try:
             module = MODELS[name](shape, CLASSES, **({"hidden": (20, 10)} if name == "vgg13" else {}))
