@@ -44,6 +44,8 @@ _LONGEST = 360  # points of the ladder: 90 octaves
 _BLOCK = 64  # nodes of the first block where windows will make later ones cheap
 _SMOOTH = 0.85  # of a fall as −u²: θ cot(θ/2) / 2 at θ < 1, so that Λ is twice the fall or more
 _RISES, _PROBES = 6.0, 12  # how far beyond a line's end |M| is looked at where it may rise again; at how many nodes
+_ALL = 600.0  # of a logarithm: e^−600 is nothing
+_PLAIN = 1e-5  # difference of two log M, each known to ten digits, that needs no integral of its own
 _FLAT = 32.0  # as far beyond its end nothing turns together
 MOST_NODES = 1 << 17
 
@@ -130,6 +132,7 @@ class Transform:
     parts: tuple[tuple[LossLeaf, int], ...]
     families: tuple[Family, ...] = ()
     near: Transform | None = None
+    whole: Transform | None = None  # near and the difference together, where there is a near part
     _ladder: list[Ladder] = field(default_factory=list, repr=False)
     _known: dict[int, tuple[Ladder, tuple[Floats, ...]]] = field(default_factory=dict, repr=False)
     _splits: dict[float, tuple[Transform, Transform]] = field(default_factory=dict, repr=False)
@@ -146,6 +149,7 @@ class Transform:
         return Transform(
             self.parts,
             tuple(family.narrowed for family in self.families),
+            None,
             None,
             self._ladder,
             self._known,
@@ -172,8 +176,9 @@ class Transform:
     def _grown(self, points: Floats) -> tuple[Ladder, tuple[Floats, ...]]:
         """The ladder of these points, and every family's own log M there."""
         if self.near is not None:
+            assert self.whole is not None
             base, kept = self.near._grown(points)
-            return self._difference(points, self.near, base, kept), ()
+            return self._difference(points, self.near, base, kept, self.whole._grown(points)[1]), ()
         totals, values = np.zeros((4, len(points))), []
         for family in self.families:
             found = family.growth(points)
@@ -181,15 +186,24 @@ class Transform:
             values.append(found[0])
         return Ladder(points, *totals), tuple(values)
 
-    def _difference(self, points: Floats, near: Transform, base: Ladder, values: tuple[Floats, ...]) -> Ladder:
+    def _difference(
+        self, points: Floats, near: Transform, base: Ladder, values: tuple[Floats, ...], wholes: tuple[Floats, ...]
+    ) -> Ladder:
+        """Where log M and the near part's differ by little, what lies between the windows is integrated by itself."""
         gained = np.zeros(len(points))
-        for family, kept, value in zip(self.families, near.families, values, strict=True):
-            band = family.band(kept, family.cut)
+        for family, kept, value, whole in zip(self.families, near.families, values, wholes, strict=True):
+            more = whole - value
+            little = (more < _PLAIN).any(axis=0)
+            if not little.all():
+                gained[~little] += family.counts @ more[:, ~little]
+            band = family.band(kept, family.cut) if little.any() else None
             if band is not None:
                 part, whose = band
-                gained = gained + part.counts @ np.logaddexp(0.0, part.growth(points)[0] - value[whose])
-        grown = np.expm1(np.minimum(gained, 600.0))
-        total = base.log_moment + np.where(gained > 600, gained, np.log(np.maximum(grown, 1e-300)))
+                gained[little] += part.counts @ np.logaddexp(
+                    0.0, part.growth(points[little])[0] - value[whose][:, little]
+                )
+        grown = np.expm1(np.minimum(gained, _ALL))
+        total = base.log_moment + np.where(gained > _ALL, gained, np.log(np.maximum(grown, 1e-300)))
         noise = np.full(len(points), 16 * UNIT) + base.noise
         return Ladder(points, total, base.mean, base.variance, noise)
 
@@ -251,7 +265,9 @@ class Transform:
             count = _CHUNK if first else self._first
             points = self._unit * 2.0 ** (np.arange(first, first + count) / _PER_OCTAVE - _LOWEST)
             if self.near is not None:
-                self._known[first] = self._difference(points, self.near, *self.near._chunk(first)), ()
+                assert self.whole is not None
+                base, kept = self.near._chunk(first)
+                self._known[first] = self._difference(points, self.near, base, kept, self.whole._chunk(first)[1]), ()
             else:
                 self._known[first] = self._grown(points)
         return self._known[first]
@@ -354,14 +370,16 @@ class Transform:
         for epsilon, log_delta, bound, line in zip(aim.epsilons, aim.log_deltas, bounds, lines, strict=True):
             allowed = log_delta + aim.precision
             with np.errstate(divide="ignore", invalid="ignore"):
-                behind = np.where(gap > 0, (bound[None, :end] - allowed + 0.7) / gap, math.inf)
-            period = np.maximum(period, np.maximum((0.7 - allowed) / c, behind.min(axis=1)))
+                enough = (bound[None, :end] - allowed + 0.7) / np.abs(gap)
+            ahead = np.where(gap > 0, enough, math.inf).min(axis=1)
+            behind = np.where(gap < 0, enough, math.inf).min(axis=1)
+            period = np.maximum(period, np.maximum(np.minimum((0.7 - allowed) / c, behind), ahead))
             heights = np.maximum(heights, np.sqrt(2 * np.maximum(line[:last] - allowed, 1.0) / spread))
             noise = rounding + UNIT * c * abs(epsilon)
             here = line[:last] - log_delta + math.log(2 * math.pi) - half_width[:last] + np.log(noise)
             lost = np.maximum(lost, here)
         if height:
-            heights = np.full(last, height)
+            heights = np.minimum(heights, height)
         nodes = np.maximum(heights * period / (2 * math.pi), 1.0)
         dear = 0.2 * np.maximum(lost - LOST, 0.0) + 2 * np.maximum(lost - MOST_LOST, 0.0)
         best = int(np.argmin(np.log(nodes) + dear))
@@ -397,10 +415,13 @@ class Transform:
                 share = exp(part - value[band[1]])
                 gained += band[0].counts @ log1p(share)
                 wrong += band[0].counts @ (np.abs(share) * (its + noise[band[1]]))
-        grown = expm1(gained)
+        far = gained.real > _ALL  # the near parts are nothing beside what is left
+        grown = expm1(np.where(far, 0.0, gained))
         with np.errstate(divide="ignore", invalid="ignore"):
-            result = base + np.where(grown == 0, -1e4, log(np.where(grown == 0, 1.0, grown)))
-            spread = np.where(grown == 0, 0.0, wrong * np.exp(np.minimum(gained.real, 600.0)) / np.abs(grown))
+            told = np.where(grown == 0, -1e4, log(np.where(grown == 0, 1.0, grown)))
+            spread = np.where(grown == 0, 0.0, wrong * np.exp(np.where(far, 0.0, gained.real)) / np.abs(grown))
+        result = base + np.where(far, gained, told)
+        spread = np.where(far, wrong, spread)
         return result, error + spread
 
     def cuts(self, height: float, real: float) -> tuple[Floats, ...] | None:
@@ -417,7 +438,7 @@ class Transform:
         """M less the parts near the atoms, and those parts, for the cuts at that height."""
         if height not in self._splits:
             near = Transform(self.parts, tuple(map(Family.within, self.families, cuts)))
-            apart = Transform(self.parts, self.families, near)
+            apart = Transform(self.parts, self.families, near, self)
             self.ladder(0.0)
             near._unit = apart._unit = self._unit
             self._splits[height] = (apart, near)

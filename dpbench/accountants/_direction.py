@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpbench.accountants._chain import SHARED, chained
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._inversion import PARITY, Inversion, TooWide, invert, invert_at
 from dpbench.accountants._loss_leaf import UNIT, Floats
@@ -17,8 +18,7 @@ _UNTOLD = 1e-15
 _FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
 _CLOSE = 2e-11  # relative error of δ up to which lines planned for another ε serve
 _NEAR = 1e-11  # the same for an error of ε relative to ε
-SHARED = 3e-10  # the same for a whole curve
-_WORTH_A_SPAN = 6  # ε
+_WORTH_A_SPAN, _WORTH_A_CHAIN = 6, 24  # ε
 _MOST_REVERSED = 10.0  # ε up to which one direction's lines may tell of the other's δ
 _MOST_SHARED = 1 << 16  # nodes of all lines of a span
 _AT_ONCE = 64
@@ -70,13 +70,38 @@ class Direction:
         inside = np.array([one for one in epsilons if one < self.transform.largest_loss], dtype=np.float64)
         answers = _Answers(inside)
         spans = Spans(self.transform, inside) if len(inside) > 1 else None
+        chains = True
         while not answers.known.all():
             first = answers.first
+            chains = chains and self._chained(answers, spans)
+            if answers.known[first]:
+                continue
             if spans is None or not self._span(answers, spans):
                 self._alone(answers, spans.target(first) if spans is not None else None)
             if spans is not None:
                 spans.seen(first, answers.first, answers.values)
         return answers.settled() + [Value(0.0, 0.0)] * (len(epsilons) - len(inside))
+
+    def _chained(self, answers: _Answers, spans: Spans | None) -> bool:
+        """δ at all ε without answer by one chain of parts; false where there is no use in trying that again."""
+        places = np.flatnonzero(~answers.known)
+        if len(places) < _WORTH_A_CHAIN or spans is None:
+            return False
+        target = spans.target(answers.first)
+        if target is None and answers.first > 0:
+            return True
+        try:
+            found = chained(self.transform, answers.epsilons[places], (spans.guess, spans.loss), target)
+        except ArithmeticError:  # each ε alone may take fewer points
+            return False
+        if found is None:  # one line may serve the first ε, and none the next
+            return True
+        told = places[found.told]
+        answers.values[told], answers.errors[told] = found.values[found.told], found.errors[found.told]
+        answers.known[told] = True
+        if answers.known[places[0]] and places[0] == 0:
+            self._lowest = self._lowest or found.lines
+        return False
 
     def reversed(self, epsilons: Sequence[float]) -> list[Value] | None:
         """δ of the other direction at these ε >= 0: 1 − e^ε + e^ε δ(−ε), by lines that are known already.

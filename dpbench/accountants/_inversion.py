@@ -197,9 +197,7 @@ def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversi
     plan = transform.plan(aim)
     if plan is None:
         return None
-    uphill = max(aim.epsilons) / (transform.spread**2 * plan.real)
-    if uphill > 1 and min(float(family.sigma.min()) for family in transform.families) * math.log(uphill) > _UPHILL:
-        transform = transform.narrowed
+    transform = narrow(transform, plan)
     route = _route(transform, plan, plan.aim, False, _DEPTH)
     assert plan.aim.log_deltas is not None
     smallest = min(plan.aim.log_deltas)
@@ -211,6 +209,25 @@ def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversi
         route = Route(plan.nodes, (Task(transform, plan, False),))
     pieces = tuple(Piece(task, task.sums()) for task in route.tasks)
     return Inversion(pieces, route.dropped, route.masses, plan.aim.log_deltas[0])
+
+
+def narrow(transform: Transform, plan: Plan) -> Transform:
+    """The transform with narrow windows, where many losses lie between the saddle of M and that of its bulk."""
+    uphill = max(plan.aim.epsilons) / (transform.spread**2 * plan.real)
+    least = min(float(family.sigma.min()) for family in transform.families)
+    return transform.narrowed if uphill > 1 and least * math.log(uphill) > _UPHILL else transform
+
+
+def hard(transform: Transform, plan: Plan) -> bool:
+    """Whether a line is so long that a split may be worth while."""
+    return _direct(transform, plan, False).nodes >= _FEW_NODES
+
+
+def heights(plan: Plan, most: float) -> tuple[int, int]:
+    """Between which octaves lie the heights of windows for a line of a few dozen nodes, and of so many at most."""
+    # next to a wall of M the period says nothing about the parts
+    period = min(plan.period, -_WALL * (plan.aim.level(plan.real) - plan.real * max(plan.aim.epsilons)) / plan.real)
+    return 1 + round(math.log2(2 * math.pi * 24 / period)), math.floor(math.log2(2 * math.pi * most / period))
 
 
 def planned_nodes(transform: Transform, epsilon: float) -> float:
@@ -269,11 +286,8 @@ def _split(
     The lowest height, of powers of two, at which the near part is negligible; where there is none, or none with `many`
     nodes or fewer, the highest with so few.
     """
-    # next to a wall of M the period says nothing about the parts
-    period = min(plan.period, -_WALL * (plan.aim.level(plan.real) - plan.real * max(aim.epsilons)) / plan.real)
-    lowest = 1 + round(math.log2(2 * math.pi * 24 / period))
-    highest = math.floor(math.log2(2 * math.pi * many / period))
-    limit = math.floor(math.log2(2 * math.pi * min(most, MOST_NODES) / period))
+    lowest, highest = heights(plan, many)
+    limit = heights(plan, min(most, MOST_NODES))[1]
     while (cuts := transform.cuts(2.0**lowest, plan.real)) is None:
         lowest += 1
         if lowest > limit:

@@ -1,12 +1,14 @@
 """log M at real points: the Chernoff bound of δ(ε), the saddle point, and how far a line's aliases may reach.
 
-With τ = 2π/h the sum of the nodes c + ihk, without end, is Σ_m e^(−mcτ) δ(ε − mτ), so it exceeds δ(ε) by at most
-e^(−cτ)/(1−e^(−cτ)) from m > 0 (there δ <= 1) and B(a) e^(−(a−c)τ)/(1−e^(−(a−c)τ)) from m < 0, for any a > c, with
-B(a) = M(a) e^(−aε) a^a (1+a)^(−1−a) the Chernoff bound of δ(ε). (For ε < 0 and sub-probabilities the same holds.)
+With τ = 2π/h the sum of the nodes c + ihk, without end, is Σ_m e^(−mcτ) δ(ε − mτ). With B(a) = M(a) e^(−aε) a^a
+(1+a)^(−1−a) the Chernoff bound of δ(ε), which holds for every real ε, it exceeds δ(ε) by at most
+B(a) e^(−(a−c)τ)/(1−e^(−(a−c)τ)) from m < 0, for any a > c, and B(a) e^(−(c−a)τ)/(1−e^(−(c−a)τ)) from m > 0, for any
+a < c, where δ <= 1 gives e^(−cτ)/(1−e^(−cτ)) as well. (For sub-probabilities the same holds; their small mass counts.)
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,12 +48,15 @@ class Ladder:
 
     def log_alias(self, real: float, period: float, epsilon: Floats) -> Floats:
         """log of the bound of the aliases of a line, at several ε."""
-        above = self.points > real * (1 + 1e-9)
-        gap = (self.points[above] - real) * period
-        ahead = -real * period - np.log(-np.expm1(-real * period))
-        behind = self.chernoff(0.0)[above] - gap - np.log(-np.expm1(-gap))
-        bounds = behind - np.multiply.outer(epsilon, self.points[above])
-        result: Floats = np.logaddexp(ahead, bounds.min(axis=-1))
+        apart = np.abs(self.points / real - 1) > 1e-9
+        points = self.points[apart]
+        gap = np.abs(points - real) * period
+        fixed = self.chernoff(0.0)[apart] - gap - np.log(-np.expm1(-gap))
+        bounds = fixed - np.multiply.outer(epsilon, points)
+        below = int(np.searchsorted(points, real))
+        certain = -real * period - math.log(-math.expm1(-real * period))  # δ <= 1
+        behind = np.minimum(bounds[..., :below].min(axis=-1, initial=math.inf), certain)
+        result: Floats = np.logaddexp(behind, bounds[..., below:].min(axis=-1))
         return result
 
     def first(self, count: int) -> Ladder:

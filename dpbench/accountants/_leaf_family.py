@@ -74,7 +74,9 @@ class Family:
         self.share = share
         self.width: Floats = np.minimum(share * self.sigma, 0.4)
         self._factors: dict[Reach, Floats] = {}
-        self.missing: Floats = np.zeros(len(leaves)) if cut is None else _tail(cut / np.hypot(1.0, self.width))
+        end = np.zeros(len(leaves)) if cut is None else np.minimum(cut / np.hypot(1.0, self.width), _NEGLIGIBLE)
+        self.missing: Floats = np.zeros(len(leaves)) if cut is None else _tail(end)
+        self.mistaken: Floats = UNIT * (4 + 2 * end * end) * self.missing  # as the tail changes with its argument's
 
     def power(self, real: float) -> float:
         """w at the real point z."""
@@ -226,12 +228,26 @@ class Family:
         return rise
 
     def _reach(self, power: float) -> Reach:
+        least = self._least_end(power) if self.inner is not None else 0.0
         if self.cut is None or power <= 0 or not np.isfinite(self.cut).all():
-            return self.landscape.reach(power)
+            return self.landscape.reach(power, least=least)
         # e^(power·ρ − t²/2) Φ((cut − t)/width) has its top no further right than this, and falls as Φ does
         inverse = 1 / self.width**2
         top = np.maximum((self.cut * inverse + power / self.sigma) / (1 + inverse), self.cut)
-        return self.landscape.reach(power, float((top + 9.5 * self.width).max()))
+        return self.landscape.reach(power, float((top + 9.5 * self.width).max()), least)
+
+    def _least_end(self, power: float) -> float:
+        """The t beyond which next to nothing is left of what an inner window leaves.
+
+        e^(power·ρ − t²/2) falls by e^(−(t − a)²/2 + (inner − a)²/2) at least to the right of both inner and
+        a = max(power, 0)/σ.
+        """
+        assert self.inner is not None
+        tops = max(power, 0.0) / self.sigma
+        ends = tops + np.hypot(np.maximum(self.inner - tops, 0.0), math.sqrt(2 * _NEGLIGIBLE))
+        if self.cut is not None:
+            ends = np.minimum(ends, np.where(np.isfinite(self.cut), self.cut, math.inf) + 9.5 * self.width)
+        return float(ends.max())
 
     def _plain(self, power: float) -> Ground | None:
         """All of level 0, which serves every real power up to this one: None where windows or a rise ask for more.
@@ -379,7 +395,9 @@ class Family:
         turns, turned = _turns(self.slope * ratio, tilted, imaginary)
         real_part, imaginary_part = start[:, None] + turns.real, turns.imag
         turned = np.minimum(turned, 4 * whole[:, None])
-        wrong = UNIT * (4 * rough[:, None] + 8 * turned + 4 * imaginary * length[:, None])
+        # windows' weights are exponentials of large numbers
+        units = 4 if self.inner is None else 12
+        wrong = UNIT * (units * rough[:, None] + 8 * turned + 4 * imaginary * length[:, None]) + self.mistaken[:, None]
         unshifted = ~shifted[:, None]
         size = np.maximum(np.hypot(unshifted + real_part, imaginary_part), wrong)
         angle = np.arctan2(imaginary_part, unshifted + real_part)

@@ -98,10 +98,10 @@ class Landscape:
     def _least(self) -> float:
         return float(self.sigma.min())
 
-    def reach(self, power: float, end: float = math.inf) -> Reach:
+    def reach(self, power: float, end: float = math.inf, least: float = 0.0) -> Reach:
         """Where the integrand of e^(power·ρ) may matter, rounded up, so that few grids serve many powers.
 
-        `end`, where it is known, is the t beyond which a window leaves nothing.
+        `end`, where it is known, is the t beyond which a window leaves nothing, `least` one that has to be within.
         """
         pull = self.degree * max(0.0, -power) / self._least
         push = self.degree * max(0.0, power) / self._least
@@ -109,7 +109,7 @@ class Landscape:
             push += self.degree * (1.0 / self._least)
         elif pull and self.weights[0, 0] > 0:
             pull = min(pull, self._pulled(-power))
-        push = min(push, max(end - EDGE, 0.0))
+        push = max(min(push, max(end - EDGE, 0.0)), least - EDGE, 0.0)
         share = 0.93 if power >= 0 and not self.replaced else 0.5
         return Reach(EDGE + _rounded_up(pull), EDGE + _rounded_up(push), share)
 

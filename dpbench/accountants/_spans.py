@@ -31,8 +31,8 @@ class Spans:
 
     def __init__(self, transform: Transform, epsilons: Floats) -> None:
         self.epsilons = epsilons
-        self._guess, self._loss = transform.served(epsilons)
-        self.log_delta, self.lost = self._guess.copy(), self._loss
+        self.guess, self.loss = transform.served(epsilons)
+        self.log_delta, self.lost = self.guess.copy(), self.loss
         self._most = _LOST_AT_ENDS
         self._bend: float | None = None
         self._logs: Floats = np.full(len(epsilons), math.nan)
@@ -64,13 +64,13 @@ class Spans:
         slopes = (y[0] - y[1]) / (x[0] - x[1]), (y[1] - y[2]) / (x[1] - x[2])
         bend = float((slopes[0] - slopes[1]) / (x[0] - x[2]))  # half the second derivative
         slope = float(slopes[0] + bend * (x[0] - x[1]))
-        guessed = (self._guess[stop] - self._guess[stop - 2]) / (self.epsilons[stop] - self.epsilons[stop - 2])
+        guessed = (self.guess[stop] - self.guess[stop - 2]) / (self.epsilons[stop] - self.epsilons[stop - 2])
         ahead = self.epsilons[stop:] - x[0]
         if abs(guessed - slope) <= _AGREE * abs(slope):
-            shift = y[0] - self._guess[stop - 1]
+            shift = y[0] - self.guess[stop - 1]
             self._bend = None
-            self.log_delta[stop:] = np.minimum(self._guess[stop:] + shift, y[0])
-            self.lost = self._loss - shift
+            self.log_delta[stop:] = np.minimum(self.guess[stop:] + shift, y[0])
+            self.lost = self.loss - shift
         else:
             self._bend = bend
             fall = slope * ahead + min(bend, 0.0) * ahead**2

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
+from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._direction import SHARED, Direction, Value
+from dpbench.accountants._direction import Direction, Value
 from dpbench.accountants._few_direction import FewDirection, few_direction
 from dpbench.accountants._leaves import event_support, leaves, support
 from dpbench.accountants._one_release import single_curve
