@@ -15,6 +15,7 @@ from dpbench.accountants._inversion import Piece, Task
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accounting import Estimate
 from dpbench.events import Composition, SampledGaussian
 
@@ -150,3 +151,22 @@ def test_one_direction_keeps_lines_for_the_other() -> None:
     for epsilon, value in zip(epsilons[:3], known, strict=True):
         alone = add.delta(epsilon)
         assert abs(value.value - alone.value) <= value.error + alone.error
+
+
+@pytest.mark.parametrize(
+    ("parts", "epsilon"),
+    [
+        (((SampledGaussian(0.3, 0.4562), 3), (SampledGaussian(0.999999999, 18.603), 2)), 8.0),
+        (((SampledGaussian(1.0, 8.4757, "replace_one"), 2), (SampledGaussian(0.01, 25.62, "replace_one"), 100)), 0.1),
+        (((SampledGaussian(0.3, 0.3), 2),), 20.0),  # beyond the largest loss of the add direction
+        (((SampledGaussian(0.3, 0.3), 2),), 60.0),
+    ],
+)
+def test_corners_where_a_part_is_all_but_nothing(
+    parts: tuple[tuple[SampledGaussian, int], ...], epsilon: float
+) -> None:
+    """Rates next to 1, replaced records at rate 1, ε beyond the largest loss: next to `lattice`, from below."""
+    composition = Composition(parts)
+    found, bound = exact(composition).delta(epsilon), lattice.curve(composition).delta(epsilon).value
+    assert found.reason is None
+    assert bound * (1 - 1e-5) <= found.value <= bound

@@ -44,6 +44,7 @@ _LONGEST = 360  # points of the ladder: 90 octaves
 _BLOCK = 64  # nodes of the first block where windows will make later ones cheap
 _SMOOTH = 0.85  # of a fall as −u²: θ cot(θ/2) / 2 at θ < 1, so that Λ is twice the fall or more
 _RISES, _PROBES = 6.0, 12  # how far beyond a line's end |M| is looked at where it may rise again; at how many nodes
+_LARGE = 100.0  # of a logarithm: 1 is nothing beside it
 _ALL = 600.0  # of a logarithm: e^−600 is nothing
 _PLAIN = 1e-5  # difference of two log M, each known to ten digits, that needs no integral of its own
 _FLAT = 32.0  # as far beyond its end nothing turns together
@@ -237,7 +238,10 @@ class Transform:
                 if deep or lowest + 11 <= start:
                     return known if deep else known.first(start)
                 return known.first(min(len(bound), lowest + 11 + (start - lowest - 11) % _CHUNK))
-            self.extend()
+            try:
+                self.extend()
+            except ArithmeticError:  # next to the largest loss the bound falls for ever
+                return known
 
     def _lowest(self) -> Ladder:
         """The first chunk, at points so low that heavy tails do not matter at its start."""
@@ -402,9 +406,14 @@ class Transform:
         return family.near(float(imaginary[0]), family.power(real), self.spare) if imaginary[0] > 0 else family.cut
 
     def _evaluate_difference(self, real: float, imaginary: Floats, near: Transform) -> tuple[Complex, Floats]:
+        """log of A(e^g − 1), A the product of the near parts and g = Σ count log(1 + band/near), with its error.
+
+        With the errors a of log A, b of g and m of log M = log A + g, it is at most a + |e^g| b / |e^g − 1|, and at
+        most (|e^g| m + a) / |e^g − 1|, which serves where the near parts are next to nothing and badly known.
+        """
         base = np.zeros(len(imaginary), dtype=np.complex128)
         gained = np.zeros(len(imaginary), dtype=np.complex128)
-        error, wrong = np.zeros(len(imaginary)), np.zeros(len(imaginary))
+        error, wrong, whole = (np.zeros(len(imaginary)) for _ in range(3))
         for family, kept in zip(self.families, near.families, strict=True):
             value, noise = kept.within(self._cut(kept, real, imaginary)).line(real, imaginary)
             base += family.counts @ value
@@ -412,17 +421,24 @@ class Transform:
             band = family.band(kept, self._cut(family, real, imaginary))
             if band is not None:
                 part, its = band[0].line(real, imaginary)
-                share = exp(part - value[band[1]])
-                gained += band[0].counts @ log1p(share)
-                wrong += band[0].counts @ (np.abs(share) * (its + noise[band[1]]))
+                more, theirs = part - value[band[1]], noise[band[1]]
+                large = more.real > _LARGE  # 1 beside e^more is nothing
+                share = exp(np.where(large, _LARGE, more))
+                gained += band[0].counts @ np.where(large, more, log1p(share))
+                size, summed = np.abs(share), np.maximum(np.abs(1 + share), UNIT)
+                wrong += band[0].counts @ (size / summed * (its + theirs))
+                noise = noise.copy()
+                noise[band[1]] = (theirs + size * its) / summed
+            whole += family.counts @ noise
         far = gained.real > _ALL  # the near parts are nothing beside what is left
         grown = expm1(np.where(far, 0.0, gained))
         with np.errstate(divide="ignore", invalid="ignore"):
             told = np.where(grown == 0, -1e4, log(np.where(grown == 0, 1.0, grown)))
-            spread = np.where(grown == 0, 0.0, wrong * np.exp(np.where(far, 0.0, gained.real)) / np.abs(grown))
+            times = np.exp(np.where(far, 0.0, gained.real))
+            apart = error + np.where(grown == 0, 0.0, wrong * times / np.abs(grown))
+            together = np.where(grown == 0, math.inf, (whole * times + error) / np.abs(grown))
         result = base + np.where(far, gained, told)
-        spread = np.where(far, wrong, spread)
-        return result, error + spread
+        return result, np.where(far, np.minimum(whole, error + wrong), np.minimum(apart, together))
 
     def cuts(self, height: float, real: float) -> tuple[Floats, ...] | None:
         """Where the parts near the atoms end: all else turns at that height. None where a release has no such part."""

@@ -52,14 +52,9 @@ class Direction:
 
     def bounds(self, epsilons: Sequence[float]) -> list[float]:
         """`bound` at ascending ε."""
-        if not epsilons:
-            return []
-        ladder = self.transform.ladder(min(epsilons[-1], max(self.transform.largest_loss, 0.0)))
-        found = ladder.log_bound(np.array(epsilons))
-        return [
-            -math.inf if epsilon >= self.transform.largest_loss else float(bound)
-            for epsilon, bound in zip(epsilons, found, strict=True)
-        ]
+        inside = [epsilon for epsilon in epsilons if epsilon < self.transform.largest_loss]
+        found = self.transform.ladder(inside[-1]).log_bound(np.array(inside)).tolist() if inside else []
+        return found + [-math.inf] * (len(epsilons) - len(inside))
 
     def delta(self, epsilon: float) -> Value:
         """δ(ε) with its error."""

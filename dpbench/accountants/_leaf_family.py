@@ -43,6 +43,7 @@ from dpbench.accountants._loss_leaf import UNIT, Complex, Floats, LossLeaf
 _NEGLIGIBLE = 42.0  # e^−42 is below 1e-18
 _ROUGHLY = 26.0  # for real points: bounds and choices need no more than ten digits
 _MOST_NODES = 1 << 19
+_MOST_CELLS = 1 << 22  # nodes times real points that are evaluated at once
 _CELLS = 1 << 16  # of one evaluated block: it stays in the cache
 _FEW = 600  # nodes of a grid that needs no trimming
 WIDE, NARROW = 0.15, 0.05  # widths of windows over σ
@@ -193,6 +194,8 @@ class Family:
             size = size + base
         least = size.max(axis=1) - (_NEGLIGIBLE + ground.step**2 / 8)
         kept = np.flatnonzero((size > least[:, None]).any(axis=0))
+        if not len(kept):
+            raise ArithmeticError(f"nothing is left of the transform at Re w = {power:.3g}")
         first, last = max(int(kept[0]) - 1, 0), min(int(kept[-1]) + 1, len(ground.nodes) - 1)
         heights = self.landscape.heights(reach)
         part = slice(first, last + 1)
@@ -318,6 +321,8 @@ class Family:
         ground = self._plain(max(ends, key=abs))
         if ground is None:
             ground = self._nodes(ends if ends[0] != ends[1] else ends[:1], 0.0, _ROUGHLY)
+        if len(points) * len(ground.nodes) > _MOST_CELLS:
+            raise ArithmeticError(f"the transform up to Re w = {powers[-1]:.3g} needs {len(ground.nodes)} points")
         rows = max(1, _CELLS // (len(points) * len(ground.nodes)))
         blocks = [
             self._growth(powers, ground.ratio[k : k + rows], ground.base[k : k + rows], self.missing[k : k + rows])

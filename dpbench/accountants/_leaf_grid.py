@@ -26,6 +26,7 @@ RESOLVED = 38.0  # e^−38 is below 2^-54
 _LOG_ROOT_TWO_PI = math.log(2 * math.pi) / 2
 _SHARES = np.array([0.02, 0.045, 0.09, 0.16, 0.26, 0.42, 0.68, 1.0])
 _WIDEST = 0.15
+_MOST_CELLS = 1 << 22  # nodes times terms of the mixture
 _KEPT_NODES = 1 << 13  # a grid with more nodes is made where it is asked for, and only the part in question
 
 
@@ -140,6 +141,8 @@ class Landscape:
             height = min(reach.share * math.pi * self._least, 8.6)
             step = min(_WIDEST, 2 * math.pi * height / (RESOLVED + height * height / 2)) / 2**level
             count = math.ceil((reach.left + reach.right) / step)
+            if count * len(self) * (self.degree + 1) > _MOST_CELLS:
+                raise ArithmeticError(f"the transform needs {count} points, more than are kept")
             self._grounds[key] = self.at(-reach.left + step * np.arange(count + 1, dtype=np.float64), step)
         return self._grounds[key]
 

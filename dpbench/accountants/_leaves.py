@@ -85,6 +85,8 @@ def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
         weights = tuple(math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(size + 1))
         return _oriented(Ratio(weights, sigma), direction)
     if event.adjacency == "replace_one":
+        if rate == 1:  # two normals whose means are 2 apart
+            return _gaussian(sigma / 2, direction)
         ratio = Ratio((1 - rate, rate), sigma)
         return (LossLeaf(ratio, 1, 0, Ratio((1 - rate, rate), sigma, reverse=True)),)
     return _oriented(Ratio((1 - rate, rate), sigma), direction)
