@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import hashlib
-import importlib
-import importlib.util
-import inspect
 import itertools
 import json
 import math
@@ -19,27 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpbench.accounting import account, calibrate, steps_from_epochs
-from dpbench.catalog import Entry, find
+from dpbench.catalog import find
 from dpbench.data import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.events import Composition, to_json
 from dpbench.provenance import code_hash
 from dpbench.records import Store
+from dpbench.run_key import code_entries, code_modules, full_parameters, numerics, plain, run_key
 from dpbench.spec import Budget, Spec
+from dpbench.trial import try_engine, try_network
 
 if TYPE_CHECKING:
     from torch import nn
 
     from dpbench.pipeline import Mechanism
 
-# The files that take part in every run; a run adds those of its mechanism, model and clipping engine.
-CORE = (
-    "dpbench.randomness",
-    "dpbench.stages",
-    "dpbench.functional",
-    "dpbench.pipeline",
-    "dpbench.clipping._base",
-)
 MOST_PER_STACK = 16
 
 Action = Literal["train", "exists", "stale", "skip"]
@@ -151,7 +140,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         try:
             source = dataset_source(spec)
-            _try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
+            try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
         except Exception as error:  # noqa: BLE001 - as above
             problems.append(_problem(spec, error))
     if problems:
@@ -170,7 +159,6 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
     source = dataset_source(spec)
     examples = source.train_size
-    from dpbench.layers import try_model
     from dpbench.pipeline import Setting
 
     training, budget = spec.training, spec.budget
@@ -229,17 +217,16 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
             delta=None if budget is None else budget.delta,
         )
     )
-    entries = _entries(spec)
+    entries = code_entries(spec)
     build = model_builder(spec, source)
-    tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
-    if tried not in _TRIED:
-        try_model(build, tuple(source.input_shape), source.classes)
-        _try_clipping(entries, build, tuple(source.input_shape))
-        _TRIED.add(tried)
+    try_network(entries, build, tuple(source.input_shape), source.classes)
     resolved: dict[str, Any] = {
         "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
-        "model": {"name": spec.model.name, "parameters": _full(entries[0], spec.model.parameters, skip=2)},
-        "mechanism": {"name": spec.mechanism.name, "parameters": _full(entries[1], spec.mechanism.parameters)},
+        "model": {"name": spec.model.name, "parameters": full_parameters(entries[0], spec.model.parameters, skip=2)},
+        "mechanism": {
+            "name": spec.mechanism.name,
+            "parameters": full_parameters(entries[1], spec.mechanism.parameters),
+        },
         "sampling_rate": rate,
         "steps": steps,
         "learning_rate": float(training.learning_rate),
@@ -248,8 +235,8 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     }
     if spends is not None:
         resolved |= {"epsilon": spends[0], "delta": spends[1]}
-    modules = _modules(entries)
-    resolved["numerics"] = {name: _numerics(name) for name in modules}
+    modules = code_modules(entries)
+    resolved["numerics"] = {name: numerics(name) for name in modules}
     sources = {name: code_hash(name) for name in modules}
     runs = []
     for seed in seeds:
@@ -275,18 +262,9 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     return runs
 
 
-def run_key(resolved: Mapping[str, Any]) -> str:
-    """SHA-256 of the resolved run as canonical JSON: only what may change trained numbers.
-
-    >>> run_key({"seed": 0, "steps": 2}) == run_key({"steps": 2, "seed": 0})
-    True
-    """
-    return hashlib.sha256(json.dumps(_plain(resolved), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def dataset_source(spec: Spec) -> DatasetSource:
     """The spec's dataset, not loaded."""
-    key = (spec.dataset.name, json.dumps(_plain(dict(spec.dataset.parameters)), sort_keys=True))
+    key = (spec.dataset.name, json.dumps(plain(dict(spec.dataset.parameters)), sort_keys=True))
     if key not in _SOURCES:
         _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
     return _SOURCES[key]
@@ -407,10 +385,7 @@ def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
     groups: dict[str, dict[str, Run]] = {}
     for run in runs:
         if run.action == "train":
-            same = json.dumps(
-                [_plain(run.resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True
-            )
-            groups.setdefault(same, {}).setdefault(run.key, run)
+            groups.setdefault(_like(run.resolved), {}).setdefault(run.key, run)
     stacks = []
     for group in groups.values():
         ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
@@ -444,7 +419,8 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
 
 
 def _like(resolved: Mapping[str, Any]) -> str:
-    return json.dumps([_plain(resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True)
+    """What runs of one stack have in common."""
+    return json.dumps([plain(resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True)
 
 
 def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
@@ -453,7 +429,7 @@ def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float
     source = dataset_source(spec)
     operations = _forward_operations(
         spec.model.name,
-        json.dumps(_plain(dict(spec.model.parameters)), sort_keys=True),
+        json.dumps(plain(dict(spec.model.parameters)), sort_keys=True),
         model_builder(spec, source),
         tuple(source.input_shape),
     )
@@ -472,112 +448,3 @@ def _forward_operations(name: str, parameters: str, build: Callable[[], nn.Modul
             build()(torch.zeros(1, *shape))
         _OPERATIONS[(name, parameters, shape)] = int(counter.get_total_flops())
     return _OPERATIONS[(name, parameters, shape)]
-
-
-def _entries(spec: Spec) -> list[Entry]:
-    """Model and mechanism, then the clipping engine where the mechanism has one.
-
-    Not the dataset: its content hash stands in the key and is verified whenever it is loaded.
-    """
-    entries = [find("models", spec.model.name), find("mechanisms", spec.mechanism.name)]
-    clipping = _full(entries[1], spec.mechanism.parameters).get("clipping")
-    return [*entries, find("clipping", clipping)] if isinstance(clipping, str) else entries
-
-
-def _try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise what the clipping engine raises for a model: one that knows only some layers has a function `refuse`."""
-    import torch
-
-    for entry in entries:
-        refuse = getattr(importlib.import_module(entry.module), "refuse", None) if entry.kind == "clipping" else None
-        if refuse is not None:
-            with torch.random.fork_rng(devices=[]):
-                module = build()
-            refuse(module, torch.zeros(shape))
-
-
-def _try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model: its `refuse`.
-
-    It differentiates the model, which takes seconds for a large one, so only what will be trained is tried, and what
-    passed once is not tried again: the answer does not hang on how many projections there are.
-    """
-    import torch
-
-    engine = getattr(mechanism, "clipped_sum", None)
-    refuse = getattr(engine, "refuse", None)
-    key = ("engine", *_identity(build), shape, type(engine), getattr(engine, "way", None))
-    if refuse is not None and key not in _TRIED:
-        with torch.random.fork_rng(devices=[]):
-            module = build()
-        refuse(module, torch.zeros(shape))
-        _TRIED.add(key)
-
-
-def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:
-    """What tells one `model_builder` from another: the factory itself, not its name, and what it is given."""
-    if isinstance(build, partial):
-        return build.func, repr((build.args, sorted(build.keywords.items())))
-    return (build,)
-
-
-_TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows do not build one network again and again
-
-
-def _full(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
-    """The parameters with the defaults of the factory's signature, so that a changed default changes the key."""
-    signature = inspect.signature(entry.load())
-    defaults = {
-        name: parameter.default
-        for name, parameter in list(signature.parameters.items())[skip:]
-        if parameter.default is not inspect.Parameter.empty
-    }
-    return {**defaults, **parameters}
-
-
-def _modules(entries: Iterable[Entry]) -> list[str]:
-    """The modules whose code takes part: the core, the entries' own, and the underscore files that these import.
-
-    Accountants, too, where a mechanism asks one while it runs.
-    """
-    found: set[str] = set()
-    following = [entry.module for entry in entries]
-    while following:
-        module = following.pop()
-        if module not in found:
-            found.add(module)
-            following += _helpers(module)
-    return sorted({*CORE, *found})
-
-
-@cache
-def _helpers(module: str) -> tuple[str, ...]:
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None or not found.origin.endswith(".py"):
-        return ()
-    names = set()
-    for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            package, _, name = node.module.rpartition(".")
-            if name.startswith("_") or package == "dpbench.accountants":
-                names.add(node.module)
-    return tuple(name for name in names if name.startswith("dpbench."))
-
-
-def _numerics(module: str) -> int | str:
-    """The version that the file declares; somebody else's file without one is keyed by its code."""
-    declared = getattr(importlib.import_module(module), "NUMERICS", None)
-    if declared is not None:
-        return int(declared)
-    return 1 if module.startswith("dpbench.") else code_hash(module)
-
-
-def _plain(value: Any) -> Any:
-    """JSON values only: tuples to lists, infinities to words."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

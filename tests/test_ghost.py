@@ -25,7 +25,7 @@ from dpbench.clipping._base import Clipped, Examples
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, network
-from dpbench.plan import _try_clipping
+from dpbench.trial import try_clipping
 from tests.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -381,9 +381,9 @@ def test_plans_refuse_before_training() -> None:
     """As `resolve` does; an engine without a function `refuse` takes every model."""
     engines = [find("clipping", "loop"), find("clipping", "ghost")]
     state = torch.get_rng_state()
-    _try_clipping(engines, lambda: nn.Linear(4, 2), (4,))
+    try_clipping(engines, lambda: nn.Linear(4, 2), (4,))
     with pytest.raises(DpbenchError, match="'scale' of layer 'top'"):
-        _try_clipping(engines, lambda: Bare("sin"), (4,))
+        try_clipping(engines, lambda: Bare("sin"), (4,))
     assert torch.equal(state, torch.get_rng_state())
 
 

@@ -24,7 +24,7 @@ from dpbench.clipping._jl import ProjectedSum, _split
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, network
 from dpbench.mechanisms import dp_sgd_jl
-from dpbench.plan import _try_engine
+from dpbench.trial import try_engine
 from tests.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -395,7 +395,7 @@ def test_every_model(name: str) -> None:
     theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None].double()
     theta_RP += 0.01 * torch.randn(theta_RP.shape, generator=generator, dtype=torch.float64)
     agree(module, inputs, theta_RP=theta_RP)
-    _try_engine(dp_sgd_jl.mechanism(), lambda: MODELS[name](shape, CLASSES), shape)
+    try_engine(dp_sgd_jl.mechanism(), lambda: MODELS[name](shape, CLASSES), shape)
 
 
 # What is refused

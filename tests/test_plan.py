@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpbench import plan
+from dpbench import run_key
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.plan import Choices, Plan, make_plan
@@ -273,7 +273,7 @@ def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
     """DPIS chooses its noise by the filter; the others only tell their accountants what they released."""
-    asked = {name for name in plan._modules([find("mechanisms", "dpis")]) if ".accountants." in name}
+    asked = {name for name in run_key.code_modules([find("mechanisms", "dpis")]) if ".accountants." in name}
     assert {"dpbench.accountants.rdp_filter", "dpbench.accountants._rdp_events"} <= asked
     for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
-        assert not [module for module in plan._modules([find("mechanisms", name)]) if ".accountants." in module]
+        assert not [module for module in run_key.code_modules([find("mechanisms", name)]) if ".accountants." in module]

@@ -1,0 +1,65 @@
+"""Whether a clipping engine can do with a model: asked before anything is trained."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dpbench.catalog import Entry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpbench.pipeline import Mechanism
+
+_TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows do not build one network again and again
+
+
+def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> None:
+    """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tried again."""
+    from dpbench.layers import try_model
+
+    tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
+    if tried not in _TRIED:
+        try_model(build, shape, classes)
+        try_clipping(entries, build, shape)
+        _TRIED.add(tried)
+
+
+def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Raise what the clipping engine raises for a model: one that knows only some layers has a function `refuse`."""
+    import torch
+
+    for entry in entries:
+        refuse = getattr(importlib.import_module(entry.module), "refuse", None) if entry.kind == "clipping" else None
+        if refuse is not None:
+            with torch.random.fork_rng(devices=[]):
+                module = build()
+            refuse(module, torch.zeros(shape))
+
+
+def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model: its `refuse`.
+
+    It differentiates the model, which takes seconds for a large one, so only what will be trained is tried, and what
+    passed once is not tried again: the answer does not hang on how many projections there are.
+    """
+    import torch
+
+    engine = getattr(mechanism, "clipped_sum", None)
+    refuse = getattr(engine, "refuse", None)
+    key = ("engine", *_identity(build), shape, type(engine), getattr(engine, "way", None))
+    if refuse is not None and key not in _TRIED:
+        with torch.random.fork_rng(devices=[]):
+            module = build()
+        refuse(module, torch.zeros(shape))
+        _TRIED.add(key)
+
+
+def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:
+    """What tells one `model_builder` from another: the factory itself, not its name, and what it is given."""
+    if isinstance(build, partial):
+        return build.func, repr((build.args, sorted(build.keywords.items())))
+    return (build,)
