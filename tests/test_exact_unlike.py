@@ -16,7 +16,7 @@ from dpbench.accountants._atoms_laplace import LaplaceSum
 from dpbench.accountants._laplace_law import LaplaceLaw
 from dpbench.accountants._mixed import Closed, Contours, Nothing, WithLaplace
 from dpbench.accountants._pieces import Pieces
-from dpbench.accountants._unlike import MixedCurve, is_mixed
+from dpbench.accountants._unlike import Either, MixedCurve, is_mixed
 from dpbench.accountants.exact import accountant
 from dpbench.accounting import No
 from dpbench.certified import certify_many
@@ -250,15 +250,21 @@ def test_forgetting_the_other_direction_below_0_is_caught(monkeypatch: pytest.Mo
     """The planted fault: δ below 0 from the same direction. A certified enclosure finds it."""
     composition = of((TRAINING, 1000), (UNEVEN, 2))
     (proof,) = certify_many(composition, epsilons=(1.0,))
+
+    def averaged() -> tuple[float, float, float]:
+        curve = accountant.curve(composition)
+        assert isinstance(curve, MixedCurve)
+        routes = [one.other for one in curve.sides if isinstance(one, Either) and one.other is not None]
+        value, lower, upper = (max(column) for column in zip(*(one.delta(1.0) for one in routes), strict=True))
+        return value, lower, upper
+
     sound = Contours.__call__
-    assert proof.contains(accountant.curve(composition).delta(1.0).value)
+    assert proof.contains(averaged()[0])
     monkeypatch.setattr(
         Contours, "__call__", lambda self, epsilon: sound(Contours(self.forward, self.forward), epsilon)
     )
-    wrong = accountant.curve(composition).delta(1.0)
-    assert wrong.upper is not None
-    assert wrong.lower is not None
-    assert wrong.upper < proof.lower or wrong.lower > proof.upper
+    _, lower, upper = averaged()
+    assert upper < proof.lower or lower > proof.upper
 
 
 class TestSupport:
@@ -269,7 +275,6 @@ class TestSupport:
             (of((Laplace(0.01), 1), (Gaussian(1.0), 3)), "noise_multiplier = 0.01"),
             (of((Laplace(1.0), 10**5), (Gaussian(1.0), 3)), "count = 100000"),
             (of(*((Laplace(1.0 + k), 1) for k in range(9))), "9 Laplace scales"),
-            (of((Laplace(1.0), 100), (Laplace(2.0), 100), (RESPONSE, 1)), "10201 sums"),
             (of((UNEVEN, 10**5), (Gaussian(1.0), 1)), "attainable sums"),
             (of((Laplace(1.0), 1), (Gaussian(1e-9), 1)), "mu = 1e"),
             (of((Laplace(1.0), 1), (Gaussian(1.0, adjacency="zero_out"), 1)), "neighbouring"),

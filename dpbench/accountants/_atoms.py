@@ -18,6 +18,7 @@ likewise for ε: nothing about the curve's slope is assumed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES, LaplaceSum
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._lattice_losses import common_gap
+from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._poisson import refuse
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import adaptive_refusal, common_adjacency, merge
@@ -34,6 +36,7 @@ from dpbench.events import Adjacency, Composition, DiscretePair, Event, Laplace
 
 MOST_SUMS = 2_000_000
 _MOST_CELLS = 40_000  # of a lattice on which masses are convolved directly
+_FEW = 4  # Laplace releases that are summed; of more, a line integral takes less
 _UNIT = 2.0**-53
 _SMALLEST = 1e-290  # binomial masses below are left out
 
@@ -96,7 +99,7 @@ class AtomicCurve:
     (0.5, True)
     """
 
-    sides: tuple[Sums | LaplaceSum, ...]
+    sides: tuple[Sums | LaplaceSum | LineSide, ...]
     adjacency: Adjacency
     kind: GuaranteeKind = "exact"
     mu: None = None
@@ -107,6 +110,14 @@ class AtomicCurve:
         found = [_delta_ends(side, epsilon) for side in self.sides] or [(0.0, 0.0, 0.0)]
         value, lower, upper = (min(max(column), 1.0) for column in zip(*found, strict=True))
         return Estimate(value, min(lower, value), max(upper, value))
+
+    def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
+        """δ at every one of `epsilons`, each as `delta` has it within both errors."""
+        lines = [side for side in self.sides if isinstance(side, LineSide)]
+        if not epsilons or not lines:
+            return [self.delta(epsilon) for epsilon in epsilons]
+        found = lines[0].deltas(np.array([check_epsilon(epsilon) for epsilon in epsilons], dtype=np.float64))
+        return [Estimate(*row) for row in np.minimum(np.array(found), 1.0).T.tolist()]
 
     def one_way(self, direction: str) -> AtomicCurve:
         """The curve of one direction alone, `remove` or `add`."""
@@ -123,13 +134,17 @@ class AtomicCurve:
         return Estimate(value, min(lower, value), max(upper, value), reason)
 
 
-def _delta_ends(side: Sums | LaplaceSum, epsilon: float) -> tuple[float, float, float]:
+def _delta_ends(side: Sums | LaplaceSum | LineSide, epsilon: float) -> tuple[float, float, float]:
+    if isinstance(side, LineSide):
+        return side.delta(epsilon)
     error, shift = side.mass_error, side.loss_error
     upper = (1 + error) * side.delta(epsilon - shift) + side.dropped
     return side.delta(epsilon), max((1 - error) * side.delta(epsilon + shift), 0.0), upper
 
 
-def _epsilon_ends(side: Sums | LaplaceSum, delta: float) -> tuple[float, float, float]:
+def _epsilon_ends(side: Sums | LaplaceSum | LineSide, delta: float) -> tuple[float, float, float]:
+    if isinstance(side, LineSide):
+        return side.epsilon(delta)
     error, shift = side.mass_error, side.loss_error
     value = side.epsilon(delta)
     lower = max(side.epsilon(min(delta / (1 - error), 1.0)) - shift, 0.0)
@@ -185,6 +200,8 @@ def atomic_curve(composition: Composition) -> AtomicCurve:
         return AtomicCurve((), adjacency)
     event, count = parts[0]
     if isinstance(event, Laplace):
+        if count > _FEW:
+            return AtomicCurve((line_side([(event.noise_multiplier, count)]),), adjacency)
         return AtomicCurve((LaplaceSum(event.noise_multiplier, count),), adjacency)
     pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
     return AtomicCurve(tuple(discrete_sums(pairs, direction) for direction in (0, 1)), adjacency)
@@ -253,6 +270,12 @@ class _Losses:
     @property
     def gap(self) -> float | None:
         return common_gap(self.losses)
+
+
+def losses(event: DiscretePair, direction: int) -> tuple[Floats, Floats]:
+    """A pair's finite losses and their masses; direction 0 is remove, 1 is add."""
+    found = _Losses.of(event, direction)
+    return found.losses, found.masses
 
 
 def _size(parts: list[tuple[_Losses, int]]) -> float:

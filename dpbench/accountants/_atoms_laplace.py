@@ -26,7 +26,7 @@ import numpy as np
 
 from dpbench.accountants._hinges import Floats
 
-MOST_RELEASES = 1500
+MOST_RELEASES = 20_000
 LEAST_NOISE = 0.05  # below, e^(w t) changes too much across an interval for 24 nodes
 _UNIT = 2.0**-53
 _NODES = 24

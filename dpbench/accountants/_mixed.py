@@ -80,6 +80,11 @@ class Closed:
     direction: int
 
     @property
+    def scale(self) -> float:
+        """How wide the least is that it does."""
+        return 1 / self.event.noise_multiplier if isinstance(self.event, Gaussian) else 0.0
+
+    @property
     def kinks(self) -> Floats:
         """None: what ends a range of losses does so with all derivatives."""
         return np.empty(0)
@@ -99,6 +104,11 @@ class Contours:
 
     forward: Direction
     backward: Direction
+
+    @property
+    def scale(self) -> float:
+        """How wide the least is that it does: of the bulk, without rare large losses."""
+        return min(self.forward.transform.spread, self.backward.transform.spread)
 
     @property
     def kinks(self) -> Floats:
@@ -231,13 +241,13 @@ class Side:
         return value, np.maximum(np.minimum(lower, value), 0.0), np.maximum(upper, value)
 
 
-def side(rest: Curve | None, scales: Sequence[tuple[float, int]], sums: Sums | None) -> Side:
+def side(rest: Closed | Contours | None, scales: Sequence[tuple[float, int]], sums: Sums | None) -> Side:
     """One direction: `rest` (None for no other release), Laplace scales with their counts, the discrete sums."""
     reach = math.fsum(2 * count / noise for noise, count in scales)
     reach += float(np.ptp(sums.losses)) if sums is not None and len(sums.losses) else 0.0
     cell = 2.0 ** math.ceil(math.log2(reach / 8)) if reach else 1.0  # the width of what is explored at once
     curve: PiecewiseCurve = (
-        Nothing() if rest is None else Pieces(rest, cell, 1e-34 if isinstance(rest, Contours) else 1e-45)
+        Nothing() if rest is None else Pieces(rest, cell, 1e-34 if isinstance(rest, Contours) else 1e-45, rest.scale)
     )
     floor = _FLOOR if isinstance(rest, Contours) else 1e-45  # lines end in an absolute error: no use in less
     total: Curve = curve

@@ -27,6 +27,7 @@ _LEVEL = 2e-10  # errors at the points relative to the least value: pieces on wh
 _DEEPEST = 1e-45  # far below any δ that is asked for
 _ALIKE = 40.0  # ... or relative to the least error that is stated
 _HALVINGS = 40
+_OCTAVES = 40
 _MOST_PIECES = 2000  # of a cell, at once
 _AT_ONCE = 1 << 15
 
@@ -83,11 +84,15 @@ def series(coefficients: Floats, where: NDArray[np.intp], x: Floats) -> Floats:
 class Pieces:
     """`curve` as polynomials on pieces; `cell` is the width of what is explored at once.
 
-    An error below `floor` is small enough whatever the value.
+    An error below `floor` is small enough whatever the value. Around 0 no first piece is longer than its distance
+    from 0, down to `scale`: on a long one no point might lie where the function does something.
     """
 
-    def __init__(self, curve: Curve, cell: float, floor: float = _DEEPEST) -> None:
+    def __init__(self, curve: Curve, cell: float, floor: float = _DEEPEST, scale: float = math.inf) -> None:
         self.curve, self.kinks, self._cell, self._floor = curve, curve.kinks, cell, floor
+        octaves = math.ceil(math.log2(cell / max(scale, 1e-15 * cell))) + 2 if scale < 4 * cell else 0
+        marks = cell * 2.0 ** -np.arange(1.0, min(octaves, _OCTAVES) + 1)
+        self._marks: Floats = np.concatenate([-marks, marks[::-1]])
         self._known: dict[int, tuple[Floats, Floats, Floats]] = {}
         self._starts = self._widths = self._errors = np.empty(0)
         self._coefficients = np.empty((0, POINTS))
@@ -125,7 +130,8 @@ class Pieces:
     def _explored(self, low: float, high: float) -> tuple[Floats, Floats, Floats]:
         """The ends of one cell's pieces, their coefficients and their errors."""
         points, matrix = chebyshev(POINTS)
-        inside = self.kinks[(self.kinks > low) & (self.kinks < high)]
+        ends = np.unique(np.concatenate([self.kinks, self._marks])) if low <= 0 <= high else self.kinks
+        inside = ends[(ends > low) & (ends < high)]
         edges = np.concatenate([[low], inside, [high]])
         starts, stops = edges[:-1], edges[1:]
         kept = []

@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from dpbench.accountants import gdp
-from dpbench.accountants._atoms import MOST_SUMS, count_sums, discrete_sums, silent
+from dpbench.accountants._atoms import MOST_SUMS, count_sums, discrete_sums, losses, silent
 from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES
 from dpbench.accountants._contour import Transform
+from dpbench.accountants._density_line import Density
 from dpbench.accountants._direction import Direction
+from dpbench.accountants._hinges import Floats
 from dpbench.accountants._leaves import leaves
+from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._mixed import Closed, Contours, Side, ordered, side
-from dpbench.accountants._pieces import Curve
 from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
@@ -37,9 +40,42 @@ PROMISED, SMALLEST = 1e-9, 1e-12
 MOST_SCALES, MOST_BENDS, MOST_MU = 8, 5000, 1e6
 _UNIT = 2.0**-53
 _GROWTH, _DOUBLINGS = 2.0, 200
+_WAYS = ("remove", "add")
 
 Parts = list[tuple[Event, int]]
 Ends = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Either:
+    """One direction by line integrals, or as an average over the law of the atoms where these leave too much out."""
+
+    line: LineSide
+    make: Callable[[], Side] | None
+
+    @cached_property
+    def other(self) -> Side | None:
+        """The average; None where that takes too long."""
+        return self.make() if self.make is not None else None
+
+    def delta(self, epsilon: float) -> Ends:
+        """The value at a real ε, a lower and an upper end."""
+        value, lower, upper = self.deltas(np.array([epsilon]))
+        return float(value[0]), float(lower[0]), float(upper[0])
+
+    def deltas(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
+        """The same at several ε."""
+        found = np.array(self.line.deltas(epsilon))
+        loose = ~(found[2] - found[1] <= np.maximum(PROMISED * found[0], SMALLEST))
+        if loose.any() and self.other is not None:
+            found[:, loose] = self.other.deltas(epsilon[loose])
+        return found[0], found[1], found[2]
+
+    def epsilon(self, target: float) -> Ends:
+        """The smallest ε >= 0 with δ(ε) <= `target`, and two places between which the ends of δ put it."""
+        found = self.line.epsilon(target)
+        loose = not found[2] - found[1] <= max(PROMISED * found[0], SMALLEST)
+        return _epsilon(self.other, target) if loose and found[0] < math.inf and self.other is not None else found
 
 
 @dataclass(frozen=True)
@@ -52,7 +88,7 @@ class MixedCurve:
     0.210805
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[Side | Either, ...]
     adjacency: Adjacency
     kind: GuaranteeKind = "exact"
     mu: None = None
@@ -88,7 +124,7 @@ class MixedCurve:
         for one in self.sides:
             if math.isfinite(best[0]) and best[0] > 0 and one.delta(best[0])[2] < target * (1 - 1e-9):
                 continue
-            found = _epsilon(one, target)
+            found = one.epsilon(target) if isinstance(one, Either) else _epsilon(one, target)
             best = (max(best[0], found[0]), max(best[1], found[1]), max(best[2], found[2]))
         if best[0] == math.inf:
             return Estimate(*best, "outcomes that reveal the record have more probability than delta")
@@ -166,11 +202,6 @@ def mixed_refusal(composition: Composition) -> str | None:
             return f"count = {count}: Laplace beside others goes to {MOST_RELEASES}; use the lattice accountant"
     if len(laplace) > MOST_SCALES:
         return f"{len(laplace)} Laplace scales: at most {MOST_SCALES} are covered; use the lattice accountant"
-    if not rest:
-        before = ordered(_scales(laplace))
-        bends = math.prod(count + 1 for _, count in (before if pairs else before[:-1]))
-        if bends > MOST_BENDS:
-            return f"{bends} sums of Laplace atoms: at most {MOST_BENDS} are covered; use the lattice accountant"
     size = count_sums(pairs)
     if size > MOST_SUMS:
         return f"about {size:.3g} attainable sums: exact sums go to {MOST_SUMS}; use the lattice accountant"
@@ -185,10 +216,22 @@ def mixed_curve(composition: Composition) -> MixedCurve:
     adjacency = common_adjacency(composition)
     assert adjacency is not None  # the support has seen to it
     laplace, pairs, rest = _sorted(composition)
-    sides = []
+    mu = _mu(rest) if rest else 0.0
+    ways = []
+    if mu is None:
+        ways = [Transform(tuple((leaf, n) for one, n in rest for leaf in leaves(one, way))) for way in _WAYS]
+    bends = _bends(laplace, bool(pairs)) ** (1 if mu is not None else 2)  # a density makes many pieces next to each
+    sides: list[Side | Either] = []
     for direction in (0, 1) if pairs or not _symmetric(rest) else (0,):
         sums = discrete_sums(pairs, direction) if pairs else None
-        sides.append(side(_rest(rest, direction), _scales(laplace), sums))
+        make = partial(side, _rest(rest, direction, ways), _scales(laplace), sums)
+        if (not laplace and mu is not None) or (sums is not None and not len(sums.losses)):
+            sides.append(make())
+            continue
+        density = Density(ways[direction]) if mu is None else None
+        told = [(*losses(pair, direction), count) for pair, count in pairs]
+        line = line_side(_scales(laplace), told, mu or 0.0, sums, density)
+        sides.append(Either(line, make if bends <= MOST_BENDS else None))
     return MixedCurve(tuple(sides), adjacency)
 
 
@@ -211,6 +254,12 @@ def _scales(laplace: list[tuple[Laplace, int]]) -> list[tuple[float, int]]:
     return [(event.noise_multiplier, count) for event, count in laplace]
 
 
+def _bends(laplace: list[tuple[Laplace, int]], all_of_them: bool) -> int:
+    """At how many places a curve bends that is averaged over one scale after the other."""
+    before = ordered(_scales(laplace))
+    return math.prod(count + 1 for _, count in (before if all_of_them else before[:-1]))
+
+
 def _mu(rest: Parts) -> float | None:
     """μ of Gaussian releases; None where there are none or others."""
     composition = Composition(tuple(rest))
@@ -222,7 +271,7 @@ def _symmetric(rest: Parts) -> bool:
     return all(isinstance(event, Gaussian | ConfidentGNMax) or event.adjacency == "replace_one" for event, _ in rest)
 
 
-def _rest(rest: Parts, direction: int) -> Curve | None:
+def _rest(rest: Parts, direction: int, ways: Sequence[Transform]) -> Closed | Contours | None:
     """δ of all that has a density, in one direction."""
     if not rest:
         return None
@@ -231,8 +280,4 @@ def _rest(rest: Parts, direction: int) -> Curve | None:
         return Closed(Gaussian(1 / mu), 0)
     if sum(count for _, count in rest) == 1 and not isinstance(rest[0][0], ConfidentGNMax):
         return Closed(rest[0][0], direction)
-    ways = []
-    for way in ("remove", "add"):
-        parts = tuple((leaf, count) for event, count in rest for leaf in leaves(event, way))
-        ways.append(Direction(Transform(parts)))
-    return Contours(ways[direction], ways[1 - direction])
+    return Contours(Direction(ways[direction]), Direction(ways[1 - direction]))
