@@ -237,6 +237,9 @@ def _loaded_or_refusal(name: str) -> Accountant | No:
         return No(str(error))
 
 
+FAILURES = (DpbenchError, ArithmeticError, MemoryError)  # with which an accountant has no answer, for a reason
+
+
 def guarantee(
     name: str,
     make_curve: Callable[[], PrivacyCurve | No],
@@ -246,7 +249,8 @@ def guarantee(
 ) -> Guarantee:
     """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
 
-    A refusal, a DpbenchError and an ArithmeticError all become a guarantee that says why there is no number.
+    A refusal, a DpbenchError, an ArithmeticError and a lack of memory become a guarantee that says why there is no
+    number.
     """
     given = None if epsilon is None else Estimate(epsilon, epsilon, epsilon)
     start = time.perf_counter()
@@ -256,7 +260,7 @@ def guarantee(
             return Guarantee(name, None, None, delta, given, None, curve.reason, time.perf_counter() - start)
         at = None if epsilon is None else curve.delta(epsilon)
         found = given if delta is None else curve.epsilon(delta)
-    except (DpbenchError, ArithmeticError) as error:
+    except FAILURES as error:
         return Guarantee(name, None, None, delta, given, None, in_a_sentence(error), time.perf_counter() - start)
     seconds = time.perf_counter() - start
     stated = delta if at is None else at.value
@@ -280,6 +284,8 @@ def curve_or_refusal(accountant: Accountant | No, composition: Composition, grou
 
 def in_a_sentence(error: Exception) -> str:
     """Why an accountant gave no answer: its own words, or what arithmetic said."""
+    if isinstance(error, MemoryError):
+        return "this takes more memory than there is"
     return str(error) if isinstance(error, DpbenchError) else f"arithmetic failed ({type(error).__name__}: {error})"
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbench.accounting import (
+    FAILURES,
     Accountant,
     Estimate,
     GuaranteeKind,
@@ -130,7 +131,7 @@ def _attained(
     try:
         curve = curve_or_refusal(accountant, as_composition(make_composition(value)), group_size)
         return Estimate(math.inf, reason=curve.reason) if isinstance(curve, No) else curve.epsilon(delta)
-    except (DpbenchError, ArithmeticError) as error:
+    except FAILURES as error:
         return Estimate(math.inf, reason=in_a_sentence(error))
 
 

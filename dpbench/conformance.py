@@ -22,10 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpbench.accounting import Accountant, Estimate, No, in_a_sentence, load_accountant
+from dpbench.accounting import FAILURES, Accountant, Estimate, No, in_a_sentence, load_accountant
 from dpbench.atomic import write_text
 from dpbench.enclosures import Point
-from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 from dpbench.records import SCHEMA_VERSION, finite, restored
 
@@ -130,7 +129,7 @@ def _held(name: str, accountant: Accountant, point: Point, curves: dict[Composit
         middle = (point.lower + point.upper) / 2
         asked = ASKED_BACK[0] < middle < ASKED_BACK[1] and point.epsilon > 0 and point.upper < point.lower * 1.001
         epsilon = curve.epsilon(middle) if asked else None
-    except (DpbenchError, ArithmeticError) as error:
+    except FAILURES as error:
         return Held(name, accountant.kind, point, "refuses", in_a_sentence(error))
     except Exception as error:  # noqa: BLE001 (another library's accountant may fail in any way: that is a finding)
         return Held(name, accountant.kind, point, "crashes", f"{type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dpbench import account
 from dpbench.accountants import gdp_clt, rdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import Accountant, Estimate, Guarantee, No, Yes, load_accountant, steps_from_epochs
+from dpbench.accounting import Accountant, Estimate, Guarantee, No, Yes, guarantee, load_accountant, steps_from_epochs
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
@@ -340,3 +340,24 @@ class TestSteps:
             steps_from_epochs(1, value, 10)
         with pytest.raises(DpbenchError, match=r"^batch_size = .*: expected a whole number, 1 or more$"):
             steps_from_epochs(1, 100, value)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(MemoryError(), "more memory"), (ZeroDivisionError("by zero"), "arithmetic failed"), (DpbenchError("so"), "so")],
+)
+def test_an_accountant_that_fails_for_a_reason_leaves_the_others_their_answers(error: Exception, words: str) -> None:
+    def fails() -> No:
+        raise error
+
+    found = guarantee("somebody", fails, delta=1e-5)
+    assert found.epsilon is None
+    assert words in str(found.reason)
+
+
+def test_a_mistake_in_an_accountant_is_not_hidden() -> None:
+    def fails() -> No:
+        raise IndexError("a mistake")
+
+    with pytest.raises(IndexError):
+        guarantee("somebody", fails, delta=1e-5)
