@@ -15,10 +15,19 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from dpbench import account
+from dpbench import account, accounting
 from dpbench.accountants import gdp_clt, rdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import Accountant, Estimate, Guarantee, No, Yes, guarantee, load_accountant, steps_from_epochs
+from dpbench.accounting import (
+    Accountant,
+    Estimate,
+    Guarantee,
+    No,
+    PrivacyCurve,
+    Yes,
+    load_accountant,
+    steps_from_epochs,
+)
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
@@ -347,17 +356,17 @@ class TestSteps:
     [(MemoryError(), "more memory"), (ZeroDivisionError("by zero"), "arithmetic failed"), (DpbenchError("so"), "so")],
 )
 def test_an_accountant_that_fails_for_a_reason_leaves_the_others_their_answers(error: Exception, words: str) -> None:
-    def fails() -> No:
+    def fails() -> PrivacyCurve | No:
         raise error
 
-    found = guarantee("somebody", fails, delta=1e-5)
+    found = accounting.guarantee("somebody", fails, delta=1e-5)
     assert found.epsilon is None
-    assert words in str(found.reason)
+    assert words in str(found.refused)
 
 
 def test_a_mistake_in_an_accountant_is_not_hidden() -> None:
-    def fails() -> No:
+    def fails() -> PrivacyCurve | No:
         raise IndexError("a mistake")
 
     with pytest.raises(IndexError):
-        guarantee("somebody", fails, delta=1e-5)
+        accounting.guarantee("somebody", fails, delta=1e-5)

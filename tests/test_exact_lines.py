@@ -194,15 +194,17 @@ def test_a_period_too_short_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) 
     assert 1e-9 * truth.value < abs(value - truth.value) <= error
 
 
-def test_where_lines_cannot_tell_the_answer_says_so() -> None:
+def test_where_lines_cannot_tell_the_error_says_so() -> None:
     """One large jump in 72 tiny releases, at δ = 1e-12: no line of a dense grid tells ε, and none is made up."""
-    answer = accountant.curve(Composition(((SampledGaussian(1.615855911e-07, 0.67385934), 72),))).epsilon(1.249e-12)
-    assert answer.reason is not None
-    assert answer.lower is not None
-    assert answer.upper is not None
-    # one release that hits is enough for δ: ε lies beyond that of a single release
-    single = accountant.curve(Composition(((SampledGaussian(1.615855911e-07, 0.67385934), 1),)))
-    assert answer.upper > single.epsilon(1.249e-12).value
+    event, target = SampledGaussian(1.615855911e-07, 0.67385934), 1.249e-12
+    lines = Direction(Transform(((sampled_leaf(event.sampling_rate, event.noise_multiplier, "remove"), 72),)))
+    told = lines.epsilon(math.log(target))
+    assert told.error > 1e-3 * told.value
+    # the bands tell, within what the lines leave open; one release that hits is enough for δ
+    answer = accountant.curve(Composition(((event, 72),))).epsilon(target)
+    assert answer.reason is None
+    assert abs(answer.value - told.value) <= told.error
+    assert answer.value > accountant.curve(Composition(((event, 1),))).epsilon(target).value
 
 
 def convolved(rate: float, sigma: float, steps: int, epsilon: float, reach: float, up: int) -> float:

@@ -1,8 +1,7 @@
-"""δ(ε) and ε(δ) of one direction of a few equal releases, by the integrals of `_few_releases` where lines are dear.
+"""δ(ε) and ε(δ) of one direction of two equal releases, by one integral of closed forms (`_few_releases`).
 
-For groups and replaced records near few releases nothing splits M, and its lines are long. Two releases with little
-noise are integrals of closed forms, quicker than any line. All others take longer: lines are planned first, and the
-route's number of nodes decides, once.
+For groups and replaced records near few releases nothing splits M, and its lines are long. Where the integral is not
+the quickest, and from three releases on, `_band_direction` has them.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from dpbench.accountants._direction import Direction, Value
 from dpbench.accountants._few_pair import Pair
 from dpbench.accountants._few_releases import Sum, few
 from dpbench.accountants._hinges import group_weights
-from dpbench.accountants._inversion import planned_nodes
 from dpbench.events import Event, GroupSampledGaussian, SampledGaussian
 
-MOST_RELEASES = 10
+RELEASES = 2
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e4  # of steps and of exponents that have been tried
 _MOST_GROUP = 64
-_ALWAYS, _LOUD, _SMALL = 2, 30.0, 20  # releases, noise and group for which the integral, of closed forms, is quick
-_SELDOM = 1e-4  # the probability that anybody is drawn
-_DEAR = 900.0  # nodes of a route
+_LOUD, _SMALL = 30.0, 20  # noise and group up to which the integral is quicker than lines
+_SELDOM = 1e-4  # the probability that anybody is drawn below which lines are longer still
 _AT_ONCE = 32
 _UNIT = 2.0**-53
 _LEAST_LOG = -1e5
@@ -36,10 +33,9 @@ _STEPS, _DOUBLINGS, _GUESSES = 100, 200, 240
 
 @dataclass
 class FewDirection(Direction):
-    """One direction of `releases` equal releases."""
+    """One direction of few equal releases."""
 
     releases: Sum | None = field(default=None, repr=False)
-    _lines_dear: bool | None = field(default=None, repr=False)
 
     @property
     def symmetric(self) -> bool:
@@ -48,13 +44,11 @@ class FewDirection(Direction):
 
     def bound(self, epsilon: float) -> float:
         """The logarithm of an upper bound of δ(ε); −∞ beyond the largest loss."""
-        if not self._quick:
-            return super().bound(epsilon)
         return -math.inf if epsilon >= self.transform.largest_loss else 0.0
 
     def bounds(self, epsilons: Sequence[float]) -> list[float]:
         """`bound` at ascending ε."""
-        return super().bounds(epsilons) if not self._quick else [self.bound(one) for one in epsilons]
+        return [self.bound(one) for one in epsilons]
 
     def delta(self, epsilon: float) -> Value:
         """δ(ε) with its error."""
@@ -62,8 +56,6 @@ class FewDirection(Direction):
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at ascending ε, with their errors."""
-        if not epsilons or not self._dear(min(epsilons[0], self.transform.largest_loss)):
-            return super().deltas(epsilons)
         found = []
         for first in range(0, len(epsilons), _AT_ONCE):
             logs, errors = self._sum.log_delta(np.array(epsilons[first : first + _AT_ONCE], dtype=np.float64))
@@ -76,34 +68,19 @@ class FewDirection(Direction):
         """The smallest ε >= 0 with δ(ε) <= e^log_delta, with its error."""
         if self.transform.largest_loss <= 0:
             return Value(0.0, 0.0)
-        if self._quick:
-            return self._root(log_delta, self._guess(log_delta))
-        try:
-            guess = self._guesses(log_delta)[0]
-        except ArithmeticError:
-            guess = self._guess(log_delta)
-        if not self._dear(guess):
-            return super().epsilon(log_delta)
-        return self._root(log_delta, guess)
+        return self._root(log_delta, self._guess(log_delta))
 
     @property
-    def _quick(self) -> bool:
+    def quick(self) -> bool:
+        """Whether this is quicker than other ways."""
         pair = self._sum.pair
         lines_fail = self.symmetric or (not pair.members[0] and pair.log_weights[0] > -_SELDOM)
-        return self._sum.count <= _ALWAYS and (lines_fail or (pair.sigma <= _LOUD and pair.members[-1] <= _SMALL))
+        return pair.sigma <= _LOUD and (lines_fail or pair.members[-1] <= _SMALL)
 
     @property
     def _sum(self) -> Sum:
         assert self.releases is not None
         return self.releases
-
-    def _dear(self, epsilon: float) -> bool:
-        """Whether lines take long; decided at the first ε."""
-        if self._quick:
-            return True
-        if self._lines_dear is None:
-            self._lines_dear = planned_nodes(self.transform, epsilon) > _DEAR
-        return self._lines_dear
 
     def _logs(self, *epsilons: float) -> list[tuple[float, float]]:
         """log δ and its error at each of these."""
@@ -164,15 +141,27 @@ class FewDirection(Direction):
 
 
 def few_direction(parts: tuple[tuple[Event, int], ...], transform: Transform, way: str) -> FewDirection | None:
-    """The direction of these parts of a composition, `remove` or `add`; None where lines are as good."""
+    """The direction of these parts of a composition, `remove` or `add`; None where another way is as good."""
+    found = fewer_direction(parts, transform, way, RELEASES)
+    return found if found is not None and found.quick else None
+
+
+def fewer_direction(
+    parts: tuple[tuple[Event, int], ...], transform: Transform, way: str, most: int
+) -> FewDirection | None:
+    """The same for up to `most` releases, quick or not: None where the integrals do not cover them."""
     if len(parts) != 1:
         return None
     ((event, count),) = parts
-    if not isinstance(event, SampledGaussian | GroupSampledGaussian) or not 2 <= count <= MOST_RELEASES:
+    if not isinstance(event, SampledGaussian | GroupSampledGaussian) or not 2 <= count <= most:
         return None
     size = event.group_size if isinstance(event, GroupSampledGaussian) else 1
     noise, replaced = event.noise_multiplier, event.adjacency == "replace_one"
-    if (size == 1 and not replaced) or size > _MOST_GROUP or not _LEAST_NOISE <= noise <= _MOST_NOISE:
+    if (
+        (size == 1 and not (replaced or event.sampling_rate < _SELDOM))
+        or size > _MOST_GROUP
+        or not _LEAST_NOISE <= noise <= _MOST_NOISE
+    ):
         return None
     members, log_weights = group_weights(GroupSampledGaussian(event.sampling_rate, noise, size))
     kind = "replace" if replaced else way

@@ -54,7 +54,7 @@ _NOTHING = -600.0  # log of an F_k that no integral needs: its bound k P(X > x) 
 
 
 @cache
-def _rule() -> tuple[Floats, Floats, Floats]:
+def rule() -> tuple[Floats, Floats, Floats]:
     """Gauss-Legendre nodes and weights on [−1, 1], and the matrix from values to the last three coefficients."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     degrees = np.arange(_NODES - 3, _NODES)
@@ -133,7 +133,7 @@ class Sum:
         number = np.arange(len(owner)) - np.repeat(np.cumsum(panels) - panels, panels)
         size = ((stop - start) / panels)[owner]
         low = start[owner] + number * size
-        nodes, weights, last = _rule()
+        nodes, weights, last = rule()
         total, wrong, rounding, passed = (np.zeros_like(epsilon) for _ in range(4))
         for halving in range(_HALVINGS + 1):
             u = low[:, None] + size[:, None] * (nodes + 1) / 2

@@ -74,8 +74,8 @@ class Piece:
     sums: Sums
 
     @cached_property
-    def _table(self) -> _Table:
-        return _Table.of(self.sums)
+    def _table(self) -> Table:
+        return Table.of(self.sums)
 
     def __call__(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
         """The value, its derivative in ε and the bound of its error."""
@@ -91,7 +91,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """Terms f_k of one line without their e^(−z_k ε), as a matrix of A rows with B columns, k = aB + b.
 
     z_k = c + ihk, so that Σ f_k e^(−z_k ε) = e^(−cε) Σ_a e^(−ihBaε) Σ_b f_(aB+b) e^(−ihbε): A + B exponentials for
@@ -106,7 +106,7 @@ class _Table:
     wrong: tuple[float, float, float]  # Σ |f_k| e^(−top) times the relative error without ε, times |z_k|, and alone
 
     @classmethod
-    def of(cls, sums: Sums) -> _Table:
+    def of(cls, sums: Sums) -> Table:
         z, count = sums.z, len(sums.z)
         fixed = sums.log_moment - log(z) - log(1 + z)
         top = float(fixed.real.max())

@@ -29,7 +29,8 @@ class Ladder:
     def chernoff(self, epsilon: float) -> Floats:
         """log B(a): M(a) e^(−aε) a^a (1+a)^(−1−a) bounds δ(ε)."""
         a = self.points
-        return self.log_moment - a * epsilon + a * np.log(a) - (1 + a) * np.log1p(a)
+        # a log a − (1 + a) log(1 + a), which does not cancel where a is large
+        return self.log_moment - a * epsilon - a * np.log1p(1 / a) - np.log1p(a)
 
     def log_bound(self, epsilon: Floats) -> Floats:
         """The logarithm of the least of these bounds, at several ε."""

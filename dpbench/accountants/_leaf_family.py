@@ -397,7 +397,7 @@ class Family:
             start = np.where(shifted, whole, grown.sum(axis=1) - self.missing)
             rough = np.where(shifted, whole, np.abs(grown).sum(axis=1) + self.missing)
         length = (tilted * np.abs(ratio)).sum(axis=1)
-        turns, turned = _turns(self.slope * ratio, tilted, imaginary)
+        turns, turned = turns_of(self.slope * ratio, tilted, imaginary)
         real_part, imaginary_part = start[:, None] + turns.real, turns.imag
         turned = np.minimum(turned, 4 * whole[:, None])
         # windows' weights are exponentials of large numbers
@@ -422,7 +422,7 @@ def _spread(sums: Floats) -> tuple[Floats, Floats]:
     return mean, np.maximum(square - mean * mean, 0.0)
 
 
-def _turns(ratio: Floats, tilted: Floats, imaginary: Floats) -> tuple[Complex, Floats]:
+def turns_of(ratio: Floats, tilted: Floats, imaginary: Floats) -> tuple[Complex, Floats]:
     """Σ tilted (e^(iuρ) − 1) over the nodes, and a bound of Σ tilted |e^(iuρ) − 1|; [F, N].
 
     u = u_j + v_k; (e^(iu_jρ) − 1) and e^(iu_jρ) (e^(iv_kρ) − 1) are summed apart.
@@ -471,11 +471,12 @@ def _window_growth(inside: Floats, heights: Floats) -> Floats:
 
 def _needed_turns(growth: Floats, exponent: float) -> Floats:
     """The smallest g with (g e^(−k·growth))²/2 + k²/2 >= exponent for all k >= 0."""
-    return np.array([_needed(float(one), exponent) for one in growth])
+    return np.array([needed(float(one), exponent) for one in growth])
 
 
 @lru_cache(maxsize=4096)
-def _needed(growth: float, exponent: float) -> float:
+def needed(growth: float, exponent: float) -> float:
+    """The same for one of them."""
     steps = np.linspace(0.0, math.sqrt(2 * exponent), 200)
     return float((np.sqrt(np.maximum(2 * exponent - steps * steps, 0.0)) * np.exp(steps * growth)).max())
 

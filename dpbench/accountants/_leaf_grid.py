@@ -80,8 +80,8 @@ class Landscape:
         top = terms.max(axis=2)
         far: Floats = top + np.log(np.exp(terms - top[:, :, None]).sum(axis=2))
         # near 0 the weights' sum is split off: Σ weight_k (e^... − 1)
-        with np.errstate(invalid="ignore"):
-            grown = np.expm1(np.minimum((terms - logs)[:, :, 1:], 60.0))
+        shifts = (y * scale)[:, :, None] * taken[1:] - (taken[1:] * scale)[:, None, :] ** 2 / 2
+        grown = np.expm1(np.minimum(shifts, 60.0))
         near = (grown @ self.weights[:, 1:, None])[:, :, 0]
         return np.where(np.abs(far) < 0.5, np.log1p(np.maximum(near, -0.75)), far)
 

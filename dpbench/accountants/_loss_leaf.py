@@ -69,7 +69,8 @@ class LossLeaf:
         """The loss at the flat end of ρ: −∞ or +∞ where ρ has none."""
         if self.denominator is not None or self.numerator.weights[0] == 0:
             return -math.inf * self.slope
-        return self.slope * math.log1p(-math.fsum(self.numerator.weights[1:]))
+        drawn = math.fsum(self.numerator.weights[1:])
+        return self.slope * (math.log1p(-drawn) if drawn < 0.5 else math.log(self.numerator.weights[0]))
 
     @property
     def largest_loss(self) -> float:

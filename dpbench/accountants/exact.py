@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
+from dpbench.accountants._band_direction import BandDirection, band_direction
 from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import Direction, Value
@@ -192,8 +193,9 @@ class ExactAccountant:
             parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
             if parts:
                 transform = Transform(parts)
-                ways.append(few_direction(merged, transform, way) or Direction(transform))
-        if ways and isinstance(ways[0], FewDirection) and ways[0].symmetric:
+                few = few_direction(merged, transform, way) or band_direction(merged, transform, way)
+                ways.append(few or Direction(transform))
+        if ways and isinstance(ways[0], FewDirection | BandDirection) and ways[0].symmetric:
             ways = ways[:1]
         return ExactCurve(tuple(ways), adjacency)
 
