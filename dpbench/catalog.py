@@ -47,7 +47,7 @@ class Entry:
             found: Any = importlib.import_module(module_name)
             for part in attribute.split("."):
                 found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: no name of a module
             singular = KINDS[self.kind]
             raise DpbenchError(f"{singular} {self.name!r}: cannot load {self.target} ({error})") from error
         return found

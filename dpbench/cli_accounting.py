@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dpbench.releases import Releases
 
 TABLE_POINTS, PLOT_POINTS = 20, 101  # most steps of the table, points of the figure
+SHORTEST, LONGEST = 1e-300, 1e300  # ends of a curve whose steps are doubles
 
 
 @click.command()
@@ -180,10 +181,10 @@ def _show_account(
 def _end(answers: Sequence[Sequence[Guarantee]], epsilon: float | None) -> float:
     """Where the curve ends: twice the ε that was asked about, or twice the best promise."""
     if epsilon:
-        return 2 * epsilon
+        return min(max(2 * epsilon, SHORTEST), LONGEST)
     values = [one.epsilon.safe for one in answers[0] if one.epsilon is not None and one.curve is not None]
     finite = [value for value in values if 0 < value < math.inf]
-    return 2 * min(finite) if finite else 10.0
+    return min(max(2 * min(finite), SHORTEST), LONGEST) if finite else 10.0
 
 
 def _points(end: float, count: int) -> list[float]:
@@ -201,18 +202,18 @@ def _round_points(end: float) -> list[float]:
 
 def _deltas(guarantee: Guarantee, points: Sequence[float]) -> list[Estimate]:
     """δ at each point; not a number, with the reason, where the accountant gives none."""
-    from dpbench.accounting import Estimate, in_a_sentence
+    from dpbench.accounting import FAILURES, Estimate, in_a_sentence
 
     assert guarantee.curve is not None
     together = getattr(guarantee.curve, "deltas", None)  # some curves answer for many ε at once, and much faster
     if together is not None:
-        with contextlib.suppress(ArithmeticError):  # then one by one below, which says where
+        with contextlib.suppress(ArithmeticError, MemoryError):  # then one by one below, which says where
             return list(together(points))
     found = []
     for epsilon in points:
         try:
             found.append(guarantee.curve.delta(epsilon))
-        except (DpbenchError, ArithmeticError) as error:
+        except FAILURES as error:
             found.append(Estimate(math.nan, reason=in_a_sentence(error)))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -112,7 +113,7 @@ def said(options: Mapping[str, Any], group_size: int | None = None) -> tuple[Sai
     """What the options say, and the size of groups for the generic bound (1 where the event has its own groups)."""
     from dpbench.releases import Said, needs
 
-    event = options["event"] or "SampledGaussian"
+    event = "SampledGaussian" if options["event"] is None else options["event"]
     parameters = {name: options[name] for name in PARAMETERS if options.get(name) is not None}
     if group_size is not None and needs(event, "group_size"):
         parameters["group_size"] = group_size
@@ -153,5 +154,13 @@ def facts(found: Releases, group_size: int) -> dict[str, Any]:
 
 
 def emit(data: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
+    """One JSON object on standard output. JSON has no infinity: infinite noise, or an infinite μ, is null."""
+    click.echo(json.dumps(_without_infinities(data), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _without_infinities(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _without_infinities(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_infinities(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

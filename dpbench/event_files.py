@@ -28,7 +28,8 @@ from dpbench.grammar.yaml_loader import Document, Listing, Node, Place, Scalar, 
 from dpbench.releases import Releases, composed, event, event_class, rate
 
 KEYS = ("kind", "adaptive", "events")
-COUNT_TEXT = r"[0-9.eE+]+(\*[0-9.eE+]+)*(/[0-9.eE+]+)?"  # 15*60000/256, where counts need not be whole
+_COUNTED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE]\+?[0-9]{1,3})?"
+COUNT_TEXT = rf"{_COUNTED}(\*{_COUNTED})*(/{_COUNTED})?"  # 15*60000/256, where counts need not be whole
 EXAMPLE = "{event: gaussian, noise_multiplier: 1.0, count: 10}"
 
 

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from dpbench.errors import DpbenchError
 from dpbench.events import EVENTS, Composition, Event
 
 SHORT = {"group": "GroupSampledGaussian"}  # besides the class's name in any spelling
-RATE_TEXT = r" *\+?([0-9][0-9 ]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)? *(/ *[0-9][0-9 ]*)?"  # 0.01, 1e-3 or 256/60000
+# 0.01, 1e-3 or 256/60000; no longer exponents, whose powers of ten would fill the memory
+RATE_TEXT = r" *\+?([0-9][0-9 ]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})? *(/ *[0-9][0-9 ]*)?"
 RATE = ("batch", "examples", "epochs")  # what only a release of a random sample has
 
 
@@ -155,10 +157,14 @@ def composed(parts: tuple[tuple[Event, int], ...], adaptive: bool = False) -> Co
         made = Composition(parts, adaptive)
     except ValueError as error:
         raise DpbenchError(str(error).replace("count =", "steps =", 1)) from None
-    total = sum(count for _, count in parts)
-    if total > MOST_RELEASES:
-        raise DpbenchError(f"steps = {total}: expected at most 2^53 releases in all")
+    _few_enough(sum(count for _, count in parts))
     return made
+
+
+def _few_enough(total: int | Fraction) -> None:
+    if total > MOST_RELEASES:
+        shown = str(total) if total < 10**18 else f"{Decimal(math.floor(total)):.4g}"
+        raise DpbenchError(f"steps = {shown}: expected at most 2^53 releases in all")
 
 
 def _none_of(said: Said, event_name: str) -> None:
@@ -196,6 +202,7 @@ def _steps(said: Said) -> tuple[int, str]:
     exact = _unrounded(said)
     assert exact is not None
     assert said.epochs is not None
+    _few_enough(exact)
     if said.batch is not None and said.examples is not None:
         steps = steps_from_epochs(said.epochs, said.examples, said.batch)
         formula = f"{said.epochs:g} · {said.examples} / {said.batch}"
@@ -209,7 +216,7 @@ def _steps(said: Said) -> tuple[int, str]:
 def rate(value: str | float) -> Fraction:
     """A sampling rate exactly as it is written, as a decimal number or a fraction.
 
-    Raises DpbenchError unless it is a number from 0 to 1.
+    Raises DpbenchError unless it is a number from 0 to 1, and where a number above 0 would be 0 as a double.
 
     >>> rate("256/60000") == Fraction(256, 60000), rate(0.1)
     (True, Fraction(1, 10))
@@ -218,7 +225,7 @@ def rate(value: str | float) -> Fraction:
     if re.fullmatch(RATE_TEXT, str(value)):
         with contextlib.suppress(ValueError, ZeroDivisionError):
             found = Fraction(str(value).replace(" ", ""))
-    if not 0 <= found <= 1:
+    if not 0 <= found <= 1 or (found and not float(found)):
         raise DpbenchError(f"--sampling-rate {value}: expected a number from 0 to 1, such as 0.01 or 256/60000")
     return found
 

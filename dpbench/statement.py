@@ -10,7 +10,7 @@ from dpbench.compose import common_adjacency
 from dpbench.events import Composition, ConfidentGNMax, Event
 from dpbench.group_privacy import PROMISES
 from dpbench.releases import Releases
-from dpbench.rendering.formatting import bound, number
+from dpbench.rendering.formatting import bound, no_less, number
 
 _SAMPLERS = {
     "poisson": "Poisson sampling, each record in a batch with probability q independently of all others",
@@ -122,9 +122,9 @@ def _promise(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
     assert delta is not None
     whom = "" if group_size * own == 1 else f" for every group of {group_size * own} records"
     whom += " that are all there or all absent" if own > 1 else ""
-    pair = f"ε = {bound(epsilon.safe, 'upper_bound', 6)}, δ = {number(delta)}"
+    pair = f"ε = {bound(epsilon.safe, 'upper_bound', 6)}, δ = {no_less(delta)}"
     if best.delta_at is not None:
-        pair = f"ε = {number(epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
+        pair = f"ε = {no_less(epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
     assert best.kind is not None
     by = f"by the accountant {best.accountant} ({best.kind.replace('_', ' ')})"
     return f"({pair})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dpbench.accounting import Estimate, Guarantee
 from dpbench.calibration import Calibrated, Recalibrated
-from dpbench.rendering.formatting import bound, duration, number, words
+from dpbench.rendering.formatting import bound, duration, no_less, number, words
 
 if TYPE_CHECKING:
     from dpbench.certified import Certificate
@@ -53,25 +53,39 @@ def figure(estimate: Estimate, kind: str | None) -> str:
     >>> figure(Estimate(0.954564, None, 0.954564), "upper_bound")
     '≤ 0.954564'
     """
-    digits = DIGITS
-    error = estimate.relative_error
-    if error is not None and kind in ("exact", "certified"):
-        digits = MOST_DIGITS if error == 0 else max(1, min(MOST_DIGITS, math.floor(-math.log10(error)) + 1))
-    text = re.sub(r"e-0+", "e-", bound(estimate.value, kind, digits))
+    text = re.sub(r"e-0+", "e-", bound(estimate.value, kind, _digits(estimate, kind)))
     return f"{SIGNS.get(kind or '', '')} {text}".strip()
 
 
-def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
-    """The distance to the farther end, where both are known; for a bound the other end, if it is a number of its own.
+def _digits(estimate: Estimate, kind: str | None) -> int:
+    error = estimate.relative_error
+    if error is None or kind not in ("exact", "certified"):
+        return DIGITS
+    return MOST_DIGITS if error == 0 else max(1, min(MOST_DIGITS, math.floor(-math.log10(min(error, 1.0))) + 1))
 
-    >>> error_bar(Estimate(1.0, 0.9, 1.0)), error_bar(Estimate(1.0, 0.9, 1.0), "upper_bound")
-    ('± 0.1', '≥ 0.900000')
+
+def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
+    """From the number as `figure` shows it to the farther end, rounded up; for a bound the other end, if there is one.
+
+    So the digits that are not shown are in it.
+
+    >>> error_bar(Estimate(1.0, 0.9375, 1.0)), error_bar(Estimate(1.0, 0.9, 1.0), "upper_bound")
+    ('± 0.07', '≥ 0.900000')
+    >>> error_bar(Estimate(0.86454019122456, 0.86454019122455, 0.86454019122457))  # shown as 0.8645401912
+    '± 3e-11'
     """
     if estimate.lower is None or estimate.upper is None or not math.isfinite(estimate.value):
         return ""
     if kind == "upper_bound":
         return f"≥ {bound(estimate.lower, 'lower_bound', DIGITS)}" if estimate.lower < estimate.value else ""
-    return f"± {max(estimate.upper - estimate.value, estimate.value - estimate.lower):.1g}"
+    if estimate.upper == math.inf:
+        return "± ∞"
+    with localcontext() as context:
+        context.prec = 1200  # doubles and their differences as they are
+        shown = Decimal(bound(estimate.value, kind, _digits(estimate, kind)))
+        far = max(Decimal(estimate.upper) - shown, shown - Decimal(estimate.lower))
+        context.prec, context.rounding = 1, ROUND_CEILING
+        return f"± {number(float(f'{+far:.0e}'), 1)}" if far else "± 0"
 
 
 def in_order(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
@@ -165,7 +179,8 @@ _UNITS = {
 def calibrated_lines(found: Calibrated) -> Iterator[str]:
     """What was found, what it attains, the neighbour that fails, and the time."""
     letter, what = _UNITS[found.find]
-    yield f"{letter} = {_value(found.value)}    the {what} for ε ≤ {number(found.epsilon)} at δ = {number(found.delta)}"
+    target = f"ε ≤ {no_less(found.epsilon)} at δ = {no_less(found.delta)}"
+    yield f"{letter} = {_value(found.value)}    the {what} for {target}"
     by = f"by {found.accountant} ({words(found.kind)})"
     yield f"  attained   {letter} = {_value(found.value)}: ε {figure(found.attained, found.kind)} {by}"
     beside = found.neighbour_attained

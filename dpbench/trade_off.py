@@ -12,27 +12,24 @@ Three trade-off functions belong to a mechanism: that of P against Q (`remove`, 
 δ = max of both directions. For P against Q, with P the null hypothesis, Q(reject) <= e^ε P(reject) + δ_add gives the
 first line and P(accept) <= e^ε Q(accept) + δ_remove the second.
 
-Both lines are unimodal in ε (δ is convex in e^ε, and e^(−ε) δ in e^(−ε)), so the neighbours of the best of 25 places
-are searched again until they differ by less than 1e-13. The error of δ there is what the ends of the answers hold. A
-curve of upper bounds gives a lower bound of f, on the safe side.
+The search for the best line, and why both ends of the answers hold: `supporting_lines.py`. A curve of upper bounds
+gives a lower bound of f, on the safe side, and an approximation no end at all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from dpbench.accounting import Estimate, PrivacyCurve
 from dpbench.errors import DpbenchError
+from dpbench.supporting_lines import SupportingLines, at_no_error, deltas
 
 Way = Literal["remove", "add", "both"]
-_FARTHEST = 700.0  # beyond, e^ε is no double
-_PLACES, _ROUNDS = 25, 12
-_FLAT = 1e-13
-Lines = Callable[[Sequence[float]], list[Estimate]]
 _MOST_MU = 1e4
+_LESS, _MORE = 1 - 1e-9, 1 + 1e-9  # μ is found from δ_μ(ε), which is sure to 1e-10 relative, by a root to 1e-14
 
 
 @runtime_checkable
@@ -58,8 +55,8 @@ class TradeOff:
 def trade_off(curve: PrivacyCurve, alpha: float, way: Way = "both") -> Estimate:
     """f(`alpha`): the smallest type II error at type I error `alpha` in [0, 1], for all neighbours or one direction.
 
-    Exact where the curve is exact, a lower bound where the curve is an upper bound. Raises DpbenchError for another
-    alpha, and for a direction of a curve that does not tell its directions apart.
+    Exact where the curve is exact, with both ends; a lower bound where the curve is an upper bound. Raises DpbenchError
+    for another alpha, and for a direction of a curve that does not tell its directions apart.
 
     >>> from dpbench.accountants import gdp
     >>> from dpbench.events import Composition, Gaussian
@@ -67,18 +64,20 @@ def trade_off(curve: PrivacyCurve, alpha: float, way: Way = "both") -> Estimate:
     >>> round(trade_off(curve, 0.05).value, 9)  # Φ(Φ⁻¹(0.95) − 1)
     0.740488977
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-        raise DpbenchError(f"alpha = {alpha!r}: expected a type I error, from 0 to 1")
+    _check_alpha(alpha)
     steep, flat = _sides(curve, way)
+    return _at(SupportingLines(steep, flat), alpha)
+
+
+def _at(lines: SupportingLines, alpha: float) -> Estimate:
     if alpha == 1:
         return Estimate(0.0, 0.0, 0.0)
-    if alpha == 0:
-        (found,) = _steep(steep, 0.0)([_FARTHEST])  # 1 − δ(∞)
-        return found
-    first = _largest(_steep(steep, alpha), min(math.log(1 / alpha), _FARTHEST))
-    at_first = max(first.value, 1e-300)  # beyond log((1 − α)/f) the second line lies below the first one's maximum
-    second = _largest(_flat(flat, alpha), min(max(math.log((1 - alpha) / at_first), 0.0), _FARTHEST))
-    return max(first, second, Estimate(0.0, 0.0, 0.0), key=lambda found: found.value)
+    return lines.highest(alpha) if alpha else at_no_error(lines.steep)
+
+
+def _check_alpha(alpha: float) -> None:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+        raise DpbenchError(f"alpha = {alpha!r}: expected a type I error, from 0 to 1")
 
 
 def _sides(curve: PrivacyCurve, way: Way) -> tuple[PrivacyCurve, PrivacyCurve]:
@@ -90,58 +89,15 @@ def _sides(curve: PrivacyCurve, way: Way) -> tuple[PrivacyCurve, PrivacyCurve]:
     return (add, remove) if way == "remove" else (remove, add)
 
 
-def _steep(curve: PrivacyCurve, alpha: float) -> Lines:
-    """1 − δ(ε) − e^ε α at several ε."""
-    return lambda places: _lines(curve, places, lambda epsilon, delta: 1 - delta - math.exp(epsilon) * alpha)
-
-
-def _flat(curve: PrivacyCurve, alpha: float) -> Lines:
-    """e^(−ε) (1 − δ(ε) − α) at several ε."""
-    return lambda places: _lines(curve, places, lambda epsilon, delta: math.exp(-epsilon) * (1 - delta - alpha))
-
-
-def _lines(curve: PrivacyCurve, places: Sequence[float], falling: Callable[[float, float], float]) -> list[Estimate]:
-    """A function of ε that falls with δ: its lower end comes from δ's upper one."""
-    found = []
-    for place, delta in zip(places, _deltas(curve, places), strict=True):
-        lower = delta.value if delta.lower is None else delta.lower
-        upper = delta.value if delta.upper is None else delta.upper
-        found.append(Estimate(falling(place, delta.value), falling(place, upper), falling(place, lower)))
-    return found
-
-
-def _deltas(curve: Any, places: Sequence[float]) -> list[Estimate]:
-    """δ at several ε; at once, where the curve can."""
-    if hasattr(curve, "deltas"):
-        found: list[Estimate] = curve.deltas(places)
-        return found
-    return [curve.delta(place) for place in places]
-
-
-def _largest(lines: Lines, highest: float) -> Estimate:
-    """The largest of unimodal values over 0 ... `highest`: the neighbours of the best of a few are searched again."""
-    low, high = 0.0, highest
-    best: Estimate | None = None
-    for _ in range(_ROUNDS):
-        places = [low + (high - low) * number / (_PLACES - 1) for number in range(_PLACES)]
-        values = lines(places)
-        top = max(range(_PLACES), key=lambda number: values[number].value)
-        if best is None or values[top].value > best.value:
-            best = values[top]
-        low, high = places[max(top - 1, 0)], places[min(top + 1, _PLACES - 1)]
-        if best.value - min(values[max(top - 1, 0)].value, values[min(top + 1, _PLACES - 1)].value) < _FLAT:
-            break
-    assert best is not None
-    return best
-
-
 def trade_off_table(curve: PrivacyCurve, alphas: Sequence[float]) -> TradeOff:
     """f at several alphas, for all neighbours and, where the curve tells them apart, for each direction."""
-    directed = isinstance(curve, Directed)
-    found = {
-        way: tuple(trade_off(curve, alpha, way) for alpha in alphas) if way == "both" or directed else None
-        for way in ("both", "remove", "add")
-    }
+    for alpha in alphas:
+        _check_alpha(alpha)
+    found: dict[str, tuple[Estimate, ...] | None] = {"remove": None, "add": None}
+    ways: tuple[Way, ...] = ("both", "remove", "add") if isinstance(curve, Directed) else ("both",)
+    for way in ways:
+        lines = SupportingLines(*_sides(curve, way))
+        found[way] = tuple(_at(lines, alpha) for alpha in alphas)
     both = found["both"]
     assert both is not None
     return TradeOff(tuple(alphas), both, found["remove"], found["add"], total_variation(curve))
@@ -171,13 +127,21 @@ def tangent_mu(curve: PrivacyCurve, *, epsilon: float | None = None, delta: floa
     """
     if (epsilon is None) == (delta is None):
         raise DpbenchError("give either epsilon or delta, where the Gaussian has to touch")
-    at = curve.epsilon(delta).value if delta is not None else epsilon
-    assert at is not None
-    if at == math.inf:
-        return Estimate(math.inf, math.inf, math.inf, "epsilon is infinite")
-    found = curve.delta(at)
-    ends = [_mu(at, end) for end in (found.value, found.lower, found.upper) if end is not None]
-    return Estimate(ends[0], min(ends) if len(ends) == 3 else None, max(ends) if len(ends) == 3 else None)
+    touching = Estimate(epsilon, epsilon, epsilon) if epsilon is not None else curve.epsilon(delta or math.nan)
+    if touching.value == math.inf:
+        return Estimate(math.inf, touching.lower, math.inf, "epsilon is infinite")
+    if delta is not None:  # δ is given, unless δ(0) is less already, and ε has ends; μ grows with either
+        at_zero = curve.delta(0.0) if (touching.lower or 0.0) <= 0 else Estimate(1.0, 1.0, 1.0)
+        value = _mu(touching.value, delta if touching.value else min(delta, at_zero.value))
+        if touching.lower is None or touching.upper is None or at_zero.lower is None:
+            return Estimate(value)
+        least, most = min(delta, at_zero.lower), delta if touching.upper else min(delta, at_zero.safe)
+        return Estimate(value, _mu(touching.lower, least) * _LESS, _mu(touching.upper, most) * _MORE)
+    found = curve.delta(touching.value)
+    value = _mu(touching.value, found.value)
+    if found.lower is None or found.upper is None:
+        return Estimate(value)
+    return Estimate(value, _mu(touching.value, found.lower) * _LESS, _mu(touching.value, found.upper) * _MORE)
 
 
 def _mu(epsilon: float, delta: float) -> float:
@@ -198,6 +162,8 @@ def _mu(epsilon: float, delta: float) -> float:
     low, high = math.log(1e-9 + epsilon / 80), math.log(_MOST_MU)
     while excess(low) > 0:
         low -= 5
+    while excess(high) < 0:
+        high += 5
     return math.exp(float(brentq(excess, low, high, xtol=1e-14, rtol=1e-14)))
 
 
@@ -215,4 +181,4 @@ def smallest_mu(curve: PrivacyCurve, smallest_delta: float = 1e-12, points: int 
     if not math.isfinite(highest):
         return math.inf, math.inf
     places = [highest * number / (points - 1) for number in range(points)]
-    return max((_mu(place, delta.value), place) for place, delta in zip(places, _deltas(curve, places), strict=True))
+    return max((_mu(place, delta.value), place) for place, delta in zip(places, deltas(curve, places), strict=True))

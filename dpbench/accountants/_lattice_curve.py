@@ -291,7 +291,8 @@ def _part(part: Part, spread: _Spread, tilt: float, final_step: float, budget: f
         # where losses are spread over many cells rounding adds Δ²/6 a release: no need to try if that is too much
         if last or part.count * step**2 / 8 <= budget:
             rounded = round_up(part.law, part.plan, tilt, step, stretch)
-            assert rounded is not None  # the bulk is never empty
+            if rounded is None:
+                raise ArithmeticError("losses so rare or so far apart that no lattice of doubles holds them")
             if last or part.count * rounded.spread <= budget:
                 break
         levels += 1

@@ -33,6 +33,7 @@ from dpbench.accountants._lattice_losses import Branch, LossLaw
 
 COARSEN = 8  # from one lattice to the next coarser
 FOLD = COARSEN**2  # releases composed before: the split's share of the variance then stays the same
+MOST_POINTS = 2**22  # of the quadrature that windows are planned with
 _KEPT = 48.0  # outputs whose tilted density is e^-48 of the largest are left out, and accounted for
 _ROUNDING = 2.0**-53
 
@@ -77,6 +78,8 @@ def points(law: LossLaw) -> Points:
     masses: list[Floats] = [law.log_masses]
     for branch in law.branches:
         cells = max(math.ceil((branch.high - branch.low) / branch.scale * 8), 16)
+        if cells > MOST_POINTS:
+            raise ArithmeticError(f"losses that take {cells:.3g} places of a plan to resolve, more than {MOST_POINTS}")
         step = (branch.high - branch.low) / cells
         x: Floats = branch.low + step * (np.arange(cells, dtype=np.float64) + 0.5)
         losses.append(branch.loss(x))
@@ -268,9 +271,14 @@ class Factor:
 
 
 def log_one_plus(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """log(1 + z), relatively exact for small z, where NumPy's complex log1p keeps 1e-16 of 1."""
-    with np.errstate(divide="ignore"):
-        real = np.log1p(np.maximum(2 * z.real + z.real**2 + z.imag**2, -1.0)) / 2
+    """log(1 + z), relatively exact for small z, where NumPy's complex log1p keeps 1e-16 of 1.
+
+    Elsewhere 1 + z loses nothing, but |1 + z|² − 1 would: all digits where |1 + z| is 1e-8.
+    """
+    small = np.abs(z) < 0.5
+    near = np.where(small, z, 0.0)
+    far = np.log(np.maximum(np.hypot(1 + z.real, z.imag), 1e-300))
+    real = np.where(small, np.log1p(2 * near.real + near.real**2 + near.imag**2) / 2, far)
     result: NDArray[np.complex128] = real + 1j * np.arctan2(z.imag, 1 + z.real)
     return result
 
@@ -398,4 +406,6 @@ def compose(factors: Sequence[Factor], low: int, size: int, tilts: tuple[float, 
     noise = (math.sqrt(forward) + unit * math.sqrt(float(np.dot(masses, masses)))) / math.sqrt(size)
     log_mass = math.fsum(leaf.count * leaf.log_mass for leaf in leaves)
     mass = float(masses.sum())
+    if not 0 < mass < math.inf:
+        raise ArithmeticError("so many releases that their rounding in doubles outweighs the law of their sum")
     return Composed(Grid(masses / mass, low, log_mass + math.log(mass)), wrapped, noise)

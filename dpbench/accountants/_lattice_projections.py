@@ -18,18 +18,44 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from dpbench.accountants._hinges import Floats, sensitivity_nodes
+from dpbench.accountants._hinges import Floats, sensitivity_nodes, stirling_rest
 from dpbench.accountants._lattice_losses import Branch, LossLaw
 from dpbench.events import RandomSensitivityGaussian
 
 LOW = -60.0
 LOW_WHERE_ALL_ARE_SAMPLED = -8.0  # losses have no lower end there, and windows of the transforms must be narrow
 REACHES = (2.0, 16.0, 128.0, 1024.0)
-_LARGE_ORDER = 60.0  # from here on Debye's expansion: its fifth term is below 0.3 / 60^5 = 4e-10
+_LARGE_ORDER = 60.0  # from here on Debye's expansion
+_DEBYE_TERMS = 10  # of it: at order 60 the next one is below 1e-16
+MOST_PROJECTIONS = 10**9  # beyond, the nodes of Z's law are no longer good to 1e-12
+
+
+@cache
+def _debye_polynomials() -> tuple[Floats, ...]:
+    """U_0 ... U_10, coefficients from t^0 on: U_(k+1) = t²(1−t²)U_k'/2 + ∫_0^t (1−5s²)U_k ds / 8 (DLMF 10.41.9)."""
+    from numpy.polynomial import polynomial
+
+    found = [np.ones(1)]
+    for _ in range(_DEBYE_TERMS):
+        first = polynomial.polymul([0.0, 0.0, 0.5, 0.0, -0.5], polynomial.polyder(found[-1]))
+        second = polynomial.polyint(polynomial.polymul([0.125, 0.0, -0.625], found[-1]))
+        found.append(np.asarray(polynomial.polyadd(first, second), np.float64))
+    return tuple(found)
+
+
+def log_debye(order: float, t: Floats) -> Floats:
+    """log Σ (−1)^k U_k(t)/ν^k, the part of Debye's expansion of K_ν that tends to 0."""
+    from numpy.polynomial import polynomial
+
+    series = np.zeros_like(t)
+    for power, coefficients in enumerate(_debye_polynomials()[1:], 1):
+        series += polynomial.polyval(t, coefficients) / (-order) ** power
+    result: Floats = np.log1p(series)
+    return result
 
 
 def log_bessel(order: float, x: Floats) -> Floats:
@@ -48,30 +74,36 @@ def log_bessel(order: float, x: Floats) -> Floats:
         return small
     z = x / order
     root = np.hypot(1.0, z)
-    t, eta = 1 / root, root + np.log(z / (1 + root))
-    t2 = t * t
-    series = (
-        1
-        - t * (3 - 5 * t2) / 24 / order
-        + t2 * (81 - 462 * t2 + 385 * t2**2) / 1152 / order**2
-        - t * t2 * (30375 - 369603 * t2 + 765765 * t2**2 - 425425 * t2**3) / 414720 / order**3
-        + t2**2
-        * (4465125 - 94121676 * t2 + 349922430 * t2**2 - 446185740 * t2**3 + 185910725 * t2**4)
-        / 39813120
-        / order**4
+    eta = root + np.log(z / (1 + root))
+    result: Floats = (
+        math.log(math.pi / (2 * order)) / 2 - order * eta - np.log1p(z * z) / 4 + log_debye(order, 1 / root)
     )
-    result: Floats = math.log(math.pi / (2 * order)) / 2 - order * eta - np.log1p(z * z) / 4 + np.log(series)
     return result
 
 
 def log_density(noise: float, projections: int, s: Floats) -> Floats:
-    """log p(s)."""
+    """log p(s), to about 1e-13 for any r.
+
+    For large ν the large terms of Debye's expansion and of Stirling's cancel, and are left out by hand. With
+    z² = (r + σ²s²)/(σ²(r+1)²), w = √(1+z²) − 1, t = 1/√(1+z²) and log Γ(r/2) = ... + μ(r/2), log p is
+
+        log σ + ½ log(r/(4πν)) − ½ − μ(r/2) − s/2 + ν (log(1 + w/2) − w − log(1 + (σ²s² − 1)/(r+1)))
+        − ¼ log(1 + z²) + log Σ (−1)^k U_k(t)/ν^k.
+    """
     half, order = projections / 2, (projections + 1) / 2
-    alpha, beta = (projections + (noise * s) ** 2) / 2, 1 / (8 * noise**2)
-    constant = math.log(noise / math.sqrt(2 * math.pi)) + half * math.log(half) - math.lgamma(half) + math.log(2)
-    spread = order / 2 * (math.log(beta) - np.log(alpha))
-    result: Floats = constant - s / 2 + spread + log_bessel(order, 2 * np.sqrt(alpha * beta))
-    return result
+    if order < _LARGE_ORDER:
+        alpha, beta = (projections + (noise * s) ** 2) / 2, 1 / (8 * noise**2)
+        constant = math.log(noise / math.sqrt(2 * math.pi)) + half * math.log(half) - math.lgamma(half) + math.log(2)
+        spread = order / 2 * (math.log(beta) - np.log(alpha))
+        result: Floats = constant - s / 2 + spread + log_bessel(order, 2 * np.sqrt(alpha * beta))
+        return result
+    square = (projections / noise**2 + s * s) / (projections + 1.0) ** 2  # z²
+    root = np.sqrt(1 + square)
+    width = square / (1 + root)  # w
+    constant = math.log(noise) + math.log(projections / (4 * math.pi * order)) / 2 - 0.5 - stirling_rest(half)
+    exponent = np.log1p(width / 2) - width - np.log1p(((noise * s) ** 2 - 1) / (projections + 1.0))
+    large: Floats = constant - s / 2 + order * exponent - np.log1p(square) / 4 + log_debye(order, 1 / root)
+    return large
 
 
 def log_ratio(rate: float, s: Floats) -> Floats:
@@ -127,19 +159,20 @@ def random_sensitivity_law(event: RandomSensitivityGaussian, direction: int, hig
     far = mass_below(event, -high)  # also e^-s p(s) there: the mass of large losses under N(Z, σ²)
     low = LOW if rate < 0.999 else LOW_WHERE_ALL_ARE_SAMPLED
     near = mass_below(event, low)
+    beyond = math.exp(-high) * far  # at least what N(0, σ²) has there, for p(s) = e^-s p(−s)
     anchor = float(loss(np.zeros(1))[0])
     none = np.empty(0)
     if direction == 0:
         branch = Branch(lambda s: density(s) + loss(s), loss, partial(place_of, rate), low, high, scale)
         # below `low` the mixture's outputs, (1−q) of N(0, σ²) and q of N(Z, σ²), go up to the loss at `low`
         atom = (1 - rate) * near + rate * mass_above(event, -low)
-        infinite = rate * far + (1 - rate) * math.exp(-high)
+        infinite = rate * far + (1 - rate) * beyond
         law = LossLaw((branch,), loss(np.array([low])), none, infinite, anchor, None, math.inf)
     else:
         branch = Branch(density, lambda s: -loss(s), lambda level: place_of(rate, -level), low, high, scale)
-        # beyond `high` N(0, σ²) has e^-high at most: counted as infinite; below `low` the loss is at most its end
+        # beyond `high` the outputs count as infinite; below `low` the loss is at most its end
         highest = -math.log1p(-rate) if rate < 1 else math.inf
-        atom, infinite = (near, math.exp(-high)) if rate < 1 else (0.0, near + math.exp(-high))
+        atom, infinite = (near, beyond) if rate < 1 else (0.0, near + beyond)
         atoms = np.array([highest]) if rate < 1 else none
         law = LossLaw((branch,), atoms, none, infinite, anchor, None, highest)
     kept = law.atoms if atom > 0 else none

@@ -17,13 +17,15 @@ from dpbench.accountants._direction import Value
 from dpbench.accountants._loss_leaf import UNIT
 from dpbench.accountants._projections_bracket import bracket, hit
 from dpbench.accountants._projections_density import Law
+from dpbench.accountants._projections_jumps import Jumps
 from dpbench.accountants._projections_moment import Release, Whole
 from dpbench.accountants._projections_path import LOST, departure, make_path
 from dpbench.accountants._projections_rare import Rare
 from dpbench.accountants._projections_transform import HeavyTransform
 from dpbench.events import ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 
-_SERVES = 3e-11  # relative error of δ up to which a path made for another ε serves
+_SERVES = 3e-10  # relative error of δ up to which a path made for another ε serves
+_KEPT = 3e-11  # the same on the way to a root
 _STEPS = 60
 _NOTHING = 1e-31  # δ below this is told by its bound
 _UNTOLD = 0.01  # relative error of δ from which on ε is not told
@@ -32,6 +34,9 @@ WHOLE_LOSSES = (4.0, LOST, 13.0)  # where nothing is sampled, and long edges cos
 _WELL = 1e-10  # relative error of ε
 _TOLD = 4e-10  # the same of what counts large losses, whose windows are not better than they are
 _TINY, _SMALL, _SMALLER = -12.0, 2.0, 0.02  # log δ and ε, or ε: from here on large losses are counted first
+_HEAVY, _MODERATE = 5, 50.0  # with more projections tails are lighter, and so they are up to this ε
+_SPARED = 0.8
+_CURVE, _AHEAD = 4, 6.0  # with more ε than so many, what tells one is made to tell some beyond it
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 
 
@@ -57,6 +62,11 @@ class HeavyDirection:
         """`bound` at every ε."""
         return [self.bound(epsilon) for epsilon in epsilons]
 
+    @property
+    def _heaviest(self) -> float:
+        """The fewest projections."""
+        return min(part.law.projections or math.inf for part, _ in self.transform.parts)
+
     def _losses(self) -> tuple[float, ...]:
         return LOSSES if self.transform.sampled else WHOLE_LOSSES
 
@@ -72,6 +82,7 @@ class HeavyDirection:
     def _deltas(self, epsilons: Sequence[float]) -> list[Value]:
         found: list[Value] = []
         path: Told | None = None
+        ahead = _AHEAD if len(epsilons) > _CURVE else 0.0
         for epsilon in epsilons:
             if epsilon >= self.transform.largest_loss:
                 found.append(Value(0.0, 0.0))
@@ -79,24 +90,30 @@ class HeavyDirection:
             value, _, error = path(epsilon) if path is not None else (0.0, 0.0, 1.0)
             most = math.exp(self.bound(epsilon))
             if not error < max(_SERVES * value, 1e-300):
-                path, value, error = self._alone(epsilon, most)
+                path, value, error = self._alone(epsilon, most, ahead, path)
             # nothing is known but the bound
             found.append(_checked(max(value, 0.0), error) if error < most else Value(0.0, max(most, math.ulp(0.0))))
         return found
 
-    def _alone(self, epsilon: float, most: float) -> tuple[Told | None, float, float]:
-        """What tells δ at this ε, δ there and its error, which is no better than `most` where nothing tells."""
+    def _alone(self, epsilon: float, most: float, ahead: float, last: Told | None) -> tuple[Told | None, float, float]:
+        """What tells δ at this ε, δ there and its error, which is no better than `most` where nothing tells.
+
+        On a curve the way that the last one took is tried first, and aims at a δ that is e^ahead times smaller.
+        """
         if most < _NOTHING:
             return None, 0.0, most
         best: tuple[Told | None, float, float] = None, 0.0, most
         path: Told
         self.transform.spent = 0.0
-        rare = Rare(self.transform)
-        tiny = 0 < epsilon < _SMALLER or (
-            0 < epsilon < _SMALL and (math.log(most) < _TINY or epsilon > rare.guess(_TINY))
+        rare = Rare(self.transform, ahead=ahead)
+        few = _SMALL if self._heaviest <= _HEAVY else _MODERATE
+        counted = 0 < epsilon < _SMALLER or (
+            0 < epsilon < few and (math.log(most) < _TINY or epsilon > rare.guess(_TINY))
         )
-        for lost in (None, *self._losses()) if tiny else (*self._losses(), None):
-            self.transform.spent /= 2  # what fails once may fail again
+        if ahead and last is not None:
+            counted = isinstance(last, Jumps)
+        for lost in (None, *self._losses()) if counted else (*self._losses(), None):
+            self.transform.spent *= _SPARED  # what fails once may fail again
             try:
                 if lost is None:  # large losses are counted
                     path, value, error = rare.delta(epsilon, math.log(most))
@@ -138,8 +155,9 @@ class HeavyDirection:
             best: Value | None = None
             first = True
             rare = Rare(self.transform)
-            tiny = rare.guess(log_delta) < (_SMALL if log_delta < _TINY else _SMALLER)
-            for lost in (None, *self._losses()) if tiny else (*self._losses(), None):
+            few = _SMALL if self._heaviest <= _HEAVY else _MODERATE
+            counted = rare.guess(log_delta) < (few if log_delta < _TINY else _SMALLER)
+            for lost in (None, *self._losses()) if counted else (*self._losses(), None):
                 try:
                     if lost is None:
                         found = rare.epsilon(log_delta)
@@ -166,7 +184,7 @@ class HeavyDirection:
             epsilon = min(epsilon, ceiling * (1 - 1e-9))
             if path is not None:
                 value, slope, error = path(epsilon)
-            if path is None or not error < max(_SERVES, 2 * usual) * value:
+            if path is None or not error < max(_KEPT, 2 * usual) * value:
                 path = make_path(self.transform, epsilon, lost)
                 value, slope, error = path(epsilon)
                 usual = error / value if value > error else 0.0

@@ -96,6 +96,13 @@ class Contours:
         small = np.exp(np.where(right, -1, 1) * (s + self.log_odds))
         return np.asarray(log1p(small) + np.where(right, s + self.log_odds, 0.0))
 
+    def log_level(self, s: Complex) -> Complex:
+        """log R, likewise, to its own relative digits near its zero at s = 0."""
+        near = np.abs(s) < 1
+        return np.asarray(
+            np.where(near, log1p(self.rate * expm1(np.where(near, s, 0.0))), self.log_ratio(s) + self.log_rest)
+        )
+
     def _terms(self, log_weight: Complex, log_ratio: Complex, w: Complex, taken: int) -> Complex:
         """weight · p · ((1 + ρe^s)^w − 1), the first terms taken out: first axis w, the others those of s."""
         if taken >= 0:
@@ -234,8 +241,8 @@ class Contours:
             marks = a + (b - a) * self._marks(a, b)
             starts += list(marks[:-1])
             ends += list(marks[1:])
-        # for Re w < 0 the power is far above its limit (1−q)^w's distance to 1
-        level = box.low < 0 and not course.outer and course.taken < 0
+        # R^w keeps the digits that (1−q)^w and (1 + ρe^s)^w lose to each other
+        level = not course.outer and course.taken < 0 and (box.low < 0 or course.corners[0].real < 0)
         body, wrong = self._halved(box, np.array(starts), np.array(ends), course.taken, False, level)
         wrong += course.cut
         joined, beyond = body, 0j
@@ -255,7 +262,8 @@ class Contours:
         """P(s < start)."""
         length, r = 1 / self.law.sigma, self.law.projections
         octaves = 12 if r is None else 12 + 120 // r  # P(s < −S) falls like S^(−r/2)
-        tops = start - np.concatenate([[0.0], length * 2.0 ** np.arange(-2.0, octaves)])
+        steps = length * np.concatenate([np.arange(-16.0, 17.0) / 2, 8 * 2.0 ** np.arange(1.0, octaves)])
+        tops = np.append(start, -steps[-steps < start])
         s, weight = panel_nodes(as_complex(tops[1:]), as_complex(tops[:-1]))
         return float((np.exp(self.law.log_even(-s).real) * weight.real).sum())
 
@@ -269,7 +277,7 @@ class Contours:
         for attempt in range(_ROUNDS):
             s, weight = panel_nodes(starts, ends)
             log_weight = self.law.log_even(s) - s
-            log_ratio = self.log_ratio(s) + (self.log_rest if level else 0.0)
+            log_ratio = self.log_level(s) if level else self.log_ratio(s)
             if upright:
                 terms = np.exp(log_weight + corners * log_ratio)
             else:

@@ -24,10 +24,11 @@ from functools import cache
 
 import numpy as np
 
-from dpbench.accountants._loss_leaf import Complex, Floats
+from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 
 _LARGE_ORDER = 15.0
 _TERMS = 13
+_SERIES = 14  # terms for |y| < 1: the last is below 1e-17
 _ROOT = math.log(2 * math.pi) / 2
 
 
@@ -119,8 +120,9 @@ class Law:
         far = right & (np.abs(s) > 20 * order)
         whole = (order**2 + r / (4 * sigma**2)) / np.where(far, order * root + s / 2, 1.0)
         left_over = np.where(far, order - whole, s / 2 - order * over)
-        near = log1p(np.where(far, 0.0, (1 + order * over - (sigma * s) ** 2) / spread))
-        grown = order * np.where(far, np.log(order * (1 + root) / spread), near)
+        off = (1 + order * over - (sigma * s) ** 2) / spread
+        near = ~far & (np.abs(off) < 0.5)  # else it is next to −1
+        grown = order * np.where(near, log1p(np.where(near, off, 0.0)), np.log(order * (1 + root) / spread))
         constant = math.log(sigma) - _ROOT + math.log(r / (r + 1)) / 2 - stirling(r / 2) - 0.5
         return np.asarray(
             grown
@@ -143,18 +145,29 @@ class Law:
         square = (argument / order) ** 2
         # the expansion fails next to 1 + ζ² = 0, the more so the smaller the order; K overflows where ζ is small
         far = (order >= _LARGE_ORDER) & (np.abs(square) < 0.01) | (order >= 60) & (np.abs(1 + square) > 0.6)
+        small = (np.abs(argument) < 1) & ~far
         result = np.zeros_like(argument)
-        if not far.all():
-            near = argument[~far]
-            near = np.where(near == 0, 1e-30, near)
-            scaled = _log_scaled_bessel(order, near) - near
-            result[~far] = scaled + order * np.log(near / 2) + math.log(2) - math.lgamma(order)
+        near = ~far & ~small
+        if small.any():
+            result[small] = log1p(_less_one(self.projections, argument[small]))
+        if near.any():
+            given = argument[near]
+            scaled = _log_scaled_bessel(order, given) - given
+            result[near] = scaled + order * np.log(given / 2) + math.log(2) - math.lgamma(order)
         if far.any():
             root = np.sqrt(1 + square[far])
             over = square[far] / (1 + root)
-            value = order * (log1p(over / 2) - over) - np.log(root) / 2 - stirling(order)
+            value = order * (log1p(over / 2) - over) - log1p(square[far]) / 4 - stirling(order)
             result[far] = value + _corrections(order, np.asarray(1 / root, dtype=np.complex128))
         return result
+
+    def plain_error(self, w: Complex, above: Complex, log_plain: Complex) -> Floats:
+        """A bound of the error of `log_plain`: next to 1 the expectation keeps the digits of its distance to 1."""
+        r = self.projections or 0
+        size = np.sqrt(np.abs(w * above) * r) / self.sigma
+        close = size < (0.1 * (r / 2) if r / 2 >= _LARGE_ORDER else 1.0)
+        rough = UNIT * (32 + 4 * np.abs(log_plain) + (r if r < 30 else 8))
+        return np.asarray(np.where(close, UNIT * (16 * np.abs(log_plain) + 8 / max(r, 15)), rough))
 
     def edge(self, w: Floats, above: Floats) -> Floats:
         """Im E[e^(ws)] for real w on the upper edge of the cut w > 1, to nearly all its digits; `above` is w − 1."""
@@ -180,6 +193,31 @@ class Law:
             log_power -= order * math.log(self.sigma)
         wave = np.minimum(log_power - math.lgamma(order + 1), 0.0)
         return np.asarray(log_power - math.lgamma(order) + wave + math.log(math.pi))
+
+
+def _less_one(projections: int, y: Complex) -> Complex:
+    """2/Γ(n) (y/2)^n K_n(y) − 1 for n = r/2 and |y| < 1, by its series (DLMF 10.27.4 and 10.31.1)."""
+    from scipy.special import digamma
+
+    n, square = projections / 2, y * y / 4
+    total = np.zeros_like(y)
+    whole = projections % 2 == 0
+    term = np.ones_like(y)
+    for k in range(1, int(n) if whole else _SERIES):
+        term = term * square / (k * (k - n))
+        total = total + term
+    if whole:
+        term = 2 * (-1) ** (int(n) + 1) / (math.gamma(n) * math.gamma(n + 1)) * square ** int(n)
+        logarithm = np.log(np.where(y == 0, 1.0, y) / 2)
+        for k in range(_SERIES):
+            total = total + term * (logarithm - (float(digamma(k + 1)) + float(digamma(n + k + 1))) / 2)
+            term = term * square / ((k + 1) * (n + k + 1))
+        return total
+    term = math.gamma(-n) / math.gamma(n) * (y / 2) ** projections
+    for k in range(_SERIES):
+        total = total + term
+        term = term * square / ((k + 1) * (k + 1 + n))
+    return total
 
 
 def _root(square: Complex) -> Complex:

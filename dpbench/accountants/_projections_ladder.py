@@ -31,6 +31,7 @@ _STEPS = np.concatenate([np.arange(-69.0, -14.0, 0.5), np.arange(-14.0, -2.0, 0.
 # with so few projections the tail is so heavy that a tiny δ asks for an ε far beyond e^69
 _FEW, _DEEP = 2, np.concatenate([np.arange(-200.0, -69.0, 1.0), _STEPS])
 _CAPS = (-32.0, -46.0, -62.0)  # log of what may lie outside of the whole composition
+_STEEPEST = 1e11  # an ε as close to the largest loss L as L/1e11 is as good as L
 _CHUNK = 16
 _HIGHEST = 1e5  # log M
 _SLACK = 1e-3  # the sums have far more digits
@@ -78,6 +79,10 @@ def climb(parts: Sequence[tuple[Release | Whole, int]], squared_mu: float, remov
     """The ladder of one direction: up to where M is too large, or bulk and tail cannot be told apart."""
     few_projections = any(part.law.projections is not None and part.law.projections <= _FEW for part, _ in parts)
     steps = _DEEP if few_projections and (remove or any(isinstance(part, Whole) for part, _ in parts)) else _STEPS
+    if not remove and not squared_mu and all(isinstance(part, Release) for part, _ in parts):
+        # losses are bounded, and close to the largest δ falls as steeply as there are orders
+        largest = -math.fsum(count * part.log_rest for part, count in parts if isinstance(part, Release))
+        steps = np.append(steps, np.arange(steps[-1] + 0.2, math.log(_STEEPEST / largest), 0.2))
     x = np.exp(steps)
     log_moment, log_bulk, log_outside, lines = _sums(parts, squared_mu, remove, x, -math.inf)
     good = np.all([line.good for _, _, line in lines], axis=0)

@@ -79,13 +79,17 @@ class Release:
             total = total + outside
             rough += 64 * np.abs(outside)
         if found.left >= 0:
-            total = total + found.left * expm1(w * self.log_rest)
+            outside = found.left * expm1(w * self.log_rest)
+            total = total + outside
+            rough += 16 * np.abs(outside)
+        else:  # which log(1 + total) nearly takes back
+            rough += 2 * np.abs(w * self.log_rest) * np.abs(1 + total)
         error = (UNIT * rough + found.wrong) / np.abs(1 + total)
         result = log1p(total) + (0.0 if found.left >= 0 else w * self.log_rest)
         error = error + UNIT * np.abs(result)
         edge = (w.imag == 0) & (above.real > 0)
         if self.law.projections is not None and edge.any():
-            size = np.abs(1 + total[edge]) * np.exp(w.real[edge] * self.log_rest)
+            size = np.abs(1 + total[edge]) * (1.0 if found.left >= 0 else np.exp(w.real[edge] * self.log_rest))
             angle = np.arcsin(np.clip(self.edge(w.real[edge], above.real[edge]) / size, -1.0, 1.0))
             turned = np.where(1 + total[edge].real < 0, np.sign(angle) * math.pi - angle, angle)
             result[edge] = result[edge].real + 1j * turned
@@ -128,8 +132,7 @@ class Whole:
     def log_moment(self, w: Complex, above: Complex) -> tuple[Complex, Floats]:
         """log H(w) for w in the upper half plane, edges included, and a bound of its absolute error."""
         result = self.law.log_plain(w, above)
-        r = self.law.projections or 0
-        error = UNIT * (32 + 4 * np.abs(result) + (r if r < 30 else 8))
+        error = self.law.plain_error(w, above, result)
         edge = (w.imag == 0) & (above.real > 0)
         if edge.any():
             share = self.law.edge(w.real[edge], above.real[edge]) * np.exp(-result[edge].real)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpbench.accountants._direction import Value
 from dpbench.accountants._loss_leaf import UNIT
 from dpbench.accountants._projections_bracket import hit
-from dpbench.accountants._projections_jumps import Jumps, NotRareError
+from dpbench.accountants._projections_jumps import Jumps
 from dpbench.accountants._projections_moment import Release
 from dpbench.accountants._projections_transform import HeavyTransform
 
@@ -27,11 +27,12 @@ _UNTOLD = 0.01
 
 @dataclass
 class Rare:
-    """δ and ε of one direction. Raises ArithmeticError where large losses are not rare or lines take too many nodes."""
+    """δ and ε of one direction. Raises ArithmeticError where lines take too many nodes."""
 
     transform: HeavyTransform
     share: int = _MIDDLE  # which did well last
     built: int = 0
+    ahead: float = 0.0  # log of how much smaller a δ has to be told as well
 
     def near(self, epsilon: float, log_target: float, well: float = _WELL) -> Jumps:
         """One that tells δ near ε to `well`, where it is about e^log_target, or the best that there is."""
@@ -42,30 +43,28 @@ class Rare:
         best: Jumps | None = None
         least, failure = math.inf, ArithmeticError("no window serves")
         index, step, failed = self.share, 0, 0
-        cut = remove or any(rate == 1 for rate, _, _ in parts)
         while 0 <= index < len(_SHARES):
             self.built += 1
             if self.built > _MOST_BUILT:
                 failure = ArithmeticError("large losses take too many windows")
                 break
-            crowded, value, error = False, math.nan, math.inf
+            near, value, error = False, math.nan, math.inf
             try:
-                found = Jumps(parts, self.transform.squared_mu, remove, epsilon, log_target, _SHARES[index])
+                aim = log_target - self.ahead
+                found = Jumps(parts, self.transform.squared_mu, remove, epsilon, aim, _SHARES[index])
                 value, _, error = found(epsilon)
-                crowded = 4 * found.uncounted > error
-            except NotRareError as wrong:
-                crowded, failure = True, wrong
+                near = found.without(epsilon)[2] < error / 2
             except ArithmeticError as wrong:
                 failure, failed = wrong, failed + 1
             if math.isfinite(value) and error < least:
                 best, least, self.share = found, error, index
             if error <= well * max(value, math.exp(log_target)) or error > _WORSE * least:
                 break
-            if failed > 1 or not cut:
+            if failed > 1:
                 break
-            if step and step != (1 if crowded else -1):  # one window is too near, the next one too far
+            if step and step != (1 if near else -1):  # one window is too near, the next one too far
                 break
-            step = 1 if crowded else -1
+            step = 1 if near else -1
             index += step
         if best is None:
             raise failure
@@ -76,14 +75,21 @@ class Rare:
     def delta(self, epsilon: float, log_most: float) -> tuple[Jumps, float, float]:
         """Who tells δ(ε), which is at most e^log_most, its value, and its error."""
         target = log_most
+        found = self.near(epsilon, target)
+        value, _, error = found(epsilon)
         for _ in range(_FALLS):
-            found = self.near(epsilon, target)
-            value, _, error = found(epsilon)
             if error <= _WELL * value or target < _LEAST:
                 break
             before, target = target, min(math.log(value), target) if value > error else target - _FALL
             if target > before - 1:
                 break
+            try:
+                closer = self.near(epsilon, target)
+            except ArithmeticError:  # what there is has its error
+                break
+            if closer(epsilon)[2] < error:
+                found = closer
+                value, _, error = found(epsilon)
         return found, value, error
 
     def epsilon(self, log_delta: float) -> Value:

@@ -22,6 +22,7 @@ from dpbench.events import RandomSensitivityGaussian
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 _SMALL = 1e-12  # of a panel, relative to the whole: the rest
 _ROUNDS = 40
+_MOST_PANELS = 4000  # beyond, it is rounding that is rough
 
 
 def log_release(event: RandomSensitivityGaussian, epsilon: float, way: int) -> float:
@@ -70,6 +71,7 @@ def _log_integral(a: float, law: Law) -> float:
         lengths = np.abs(ends - starts)
         mass = (size * GAUSS).sum(axis=1) * lengths / 2
         rough = (tail > 1e-8 * whole) & (mass > _SMALL * 1e-4 * mass.max()) & (attempt < _ROUNDS - 1)
+        rough &= len(starts) < _MOST_PANELS
         logs.append((value + np.log(weight.real))[~rough].ravel())
         if not rough.any():
             break

@@ -18,11 +18,13 @@ from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 from dpbench.accountants._projections_contour import Box
 from dpbench.accountants._projections_ladder import Ladder, climb
 from dpbench.accountants._projections_moment import Release, Whole
+from dpbench.accountants._projections_single import log_single
 
 TILT = 0.2  # tangent of the path's ray
 UNITS, GROWTH = 24, 0.08  # blocks of the edge are units long up to here, and longer beyond
 _BUILT = 50.0  # a contour costs as much as so many nodes
 _TERM = 4.0  # and a term of the edge as so many
+_MOST_PARTS = 16  # for which the bound of δ(0) is worth its time
 _WORK = 1e7  # nodes of paths times nodes of contours: about four tenths of a second
 
 
@@ -35,6 +37,7 @@ class HeavyTransform:
     direction: str
     spent: float = field(default=0.0, repr=False)
     _ladders: list[Ladder] = field(default_factory=list, repr=False)
+    _distances: list[float] = field(default_factory=list, repr=False)
 
     @property
     def sampled(self) -> bool:
@@ -98,7 +101,22 @@ class HeavyTransform:
 
     def bound(self, epsilon: float) -> float:
         """The logarithm of an upper bound of δ(ε); −∞ beyond the largest loss."""
-        return -math.inf if epsilon >= self.largest_loss else self.ladder().bound(epsilon)
+        if epsilon >= self.largest_loss:
+            return -math.inf
+        return min(self.ladder().bound(epsilon), self._distance())
+
+    def _distance(self) -> float:
+        """The logarithm of a bound of δ(0), the total variation: that of each release, added up."""
+        if len(self.parts) > _MOST_PARTS:
+            return 0.0
+        if not self._distances:
+            each = [
+                math.log(count) + log_single(part.rate if isinstance(part, Release) else 1.0, part.law, 0.0, 0)
+                for part, count in self.parts
+            ]
+            each.append(math.log(math.erf(math.sqrt(self.squared_mu / 8))) if self.squared_mu else -math.inf)
+            self._distances.append(float(np.logaddexp.reduce(np.array(each))) + 1e-9)
+        return self._distances[0]
 
     # ---- the path ----
 

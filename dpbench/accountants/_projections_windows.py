@@ -1,13 +1,16 @@
-"""Releases of random sensitivity cut by a smooth window into small losses and large ones, and integrals over both.
+"""Releases of random sensitivity cut by a smooth window into small losses and large ones.
 
 | here | meaning |
 | --- | --- |
-| s, p(s) | the log ratio of a release and its density (`_projections_density`) |
-| R(s) | 1 − q + q e^s, its likelihood ratio; the loss is log R |
-| g(s) | Φ((s − centre)/width), the window: the small losses have p (1 − g), the large ones p g |
+| s, p(s) | the log ratio of a release and its density under N(0, σ²) (`_projections_density`) |
+| R(s) | 1 − q + q e^s, the likelihood ratio of the mixture to N(0, σ²) |
+| x, ℓ(x) | a place and its loss, rising with it: s and log R(s) for remove, −s and −log R(s) for add |
+| ϕ, w | for remove the density p(s), against which e^(wℓ) has w = 1 + z; for add p(−x), with w = z |
+| g | Φ((ℓ − centre)/width), the window: the small losses have ϕ (1 − g), the large ones ϕ g |
+| f | another one further in: of the small losses the tiny ones have ϕ (1 − f) (1 − g), the middle ones ϕ f (1 − g) |
 
-The integrals are along the real line. R^w turns there for complex w, and panels are halved until the square of their
-last Legendre coefficients is small for all w that are asked for.
+Windows are Gaussian in the loss, not in s: so transforms fall like e^(−(width · Im z)²/2), and powers e^(cℓ) only move
+the place where they end, by c · width². For add losses end at −log(1−q), and there is no window beyond.
 """
 
 from __future__ import annotations
@@ -18,105 +21,175 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
+from dpbench.accountants._loss_leaf import Complex, Floats
 from dpbench.accountants._projections_density import Law
-from dpbench.accountants._projections_panels import as_complex, expm1, panel_nodes, roughness
+from dpbench.accountants._projections_panels import as_complex
+from dpbench.accountants._projections_shares import NO_SHARE, Row, Share, make_share
 
-_MISSED = 1e-16  # by a panel, relative to the largest
-_DROPPED = 1e-19
-_ROUNDS = 14
-_CHUNK = 1 << 17
-_RARE, _SHARP = 2.0, 0.125  # a window: large losses below its middle over those above; its least width in 1/p's fall
-_LARGE = 300.0  # log of a double: from here on terms are weighted in logarithms
+_RARE, _SHARP = 2.0, 0.125  # a window: large losses below its middle over those above; its least width in 1/ϕ's fall
+_FLOOR, _ENDED = -60.0, 50.0
 _FAR = 100.0  # p falls like e^(−s)
-_DIGITS = 32  # units in the last place that densities have lost at least
+_OPEN = 0.999  # of the largest loss: no window is put beyond
 _HALVES = np.arange(0.0, 500.0, 0.5)
+_REACHES = np.arange(9.0, 60.0, 0.5)  # in widths of a window
 
 
 @dataclass(frozen=True)
-class Share:
-    """Nodes s of one release: log R there, the logarithms of weights with p, and what the quadrature may miss."""
+class Losses:
+    """One release of q = `rate`; `forward` for remove, or without sampling, where both directions are the same."""
 
-    log_ratio: Floats
-    log_weight: Floats
-    wrong: float
-
-    @property
-    def weight(self) -> Floats:
-        """The weights."""
-        return np.asarray(np.exp(self.log_weight))
+    rate: float
+    law: Law
+    forward: bool
 
     @property
-    def lost(self) -> Floats:
-        """Units in the last place that the weights have lost: a few of their logarithms' size."""
-        return np.asarray(_DIGITS + 8 * np.minimum(np.abs(self.log_weight), 1e3))
+    def largest(self) -> float:
+        """The supremum of the loss."""
+        return math.inf if self.forward else -math.log1p(-self.rate)
 
-    def sums(self, exponent: Complex, less_one: bool) -> tuple[Complex, Floats]:
-        """Σ weight · R^exponent, or with R^exponent − 1, and a bound of its error."""
-        total, error = np.empty_like(exponent), np.empty(len(exponent))
-        rows = max(1, _CHUNK // max(len(self.log_weight), 1))
-        length, weight = np.abs(self.log_ratio), self.weight
-        for first in range(0, len(exponent), rows):
-            some = exponent[first : first + rows]
-            power = np.multiply.outer(some, self.log_ratio)
-            terms = _weighted(self.log_weight, weight, power, less_one)
-            total[first : first + rows] = terms.sum(axis=1)
-            size = np.abs(terms)
-            turned = np.abs(some) * ((size + weight if less_one else size) @ length)
-            error[first : first + rows] = UNIT * (size @ self.lost + turned)
-        return total, error + self.wrong
+    def loss(self, x: Floats) -> Floats:
+        """ℓ(x)."""
+        return _ratio(self.rate, x)[0] if self.forward else -_ratio(self.rate, -x)[0]
 
+    def place(self, loss: Floats) -> Floats:
+        """x with ℓ(x) as given, below the largest."""
+        if self.rate == 1:
+            return loss
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if not self.forward:
+                return np.asarray(-np.log1p(np.maximum(np.expm1(-loss) / self.rate, -1.0)))
+            near = np.log1p(np.maximum(np.expm1(np.minimum(loss, 30.0)) / self.rate, -1.0))
+            far = loss - math.log(self.rate) + np.log1p(np.exp(-np.maximum(loss, 1.0)) * (self.rate - 1))
+        return np.asarray(np.where(loss < 30, near, far))
 
-NO_SHARE = Share(np.empty(0), np.empty(0), 0.0)
+    def log_density(self, x: Floats) -> Floats:
+        """log ϕ."""
+        # e^s p(s) = p(−s): far out on the left log p(s) is not told from s + log p(s)
+        even = self.law.log_even(as_complex(np.abs(x))).real
+        return np.asarray(even - (np.maximum(x, 0.0) if self.forward else np.maximum(-x, 0.0)))
+
+    def log_first(self, x: Floats) -> Floats:
+        """log of the density under the first of the pair."""
+        if not self.forward:
+            return self.log_density(x)
+        log_ratio, excess = _ratio(self.rate, x)
+        return np.asarray(self.law.log_even(as_complex(np.abs(x))).real + np.where(x > 0, excess, log_ratio))
 
 
 @dataclass(frozen=True)
 class Window:
-    """One release, its count, and where and how wide it is cut: nowhere where it is taken backwards, R^(−z) under
-    N(0, σ²), all of whose moments exist."""
+    """One release, its count, and where and how wide its losses are cut; with centre = ∞ nowhere."""
 
-    rate: float
-    law: Law
+    losses: Losses
     count: int
     centre: float
     width: float
-    forward: bool = True
+    floor: float = -math.inf  # log of a density that is negligible
+    inner: tuple[float, float] = (0.0, 0.0)  # f's centre and width, where there is one
+
+    @property
+    def cuts(self) -> bool:
+        """Whether there is a window."""
+        return self.centre < math.inf
 
     def power(self, z: Complex) -> Complex:
-        """The exponent of R in E_P[e^(zL)]."""
-        return 1 + z if self.forward else -z
+        """w."""
+        return 1 + z if self.losses.forward else z
 
-    def log_small(self, s: Floats) -> Floats:
-        """log of p (1 − g)."""
+    def row(self, row: Row) -> Row:
+        """w of these z."""
+        return Row(1 + row.first, row.step, row.count) if self.losses.forward else row
+
+    def log_small(self, x: Floats) -> Floats:
+        """log of ϕ (1 − g)."""
+        return np.asarray(self.losses.log_density(x) + self._below(x, self.centre, self.width))
+
+    def log_tiny(self, x: Floats) -> Floats:
+        """log of ϕ (1 − f) (1 − g)."""
+        return np.asarray(self.log_small(x) + self._below(x, *self.inner))
+
+    def log_middle(self, x: Floats) -> Floats:
+        """log of ϕ f (1 − g)."""
+        return np.asarray(self.log_small(x) + self._below(x, self.inner[0], -self.inner[1]))
+
+    def log_large(self, x: Floats) -> Floats:
+        """log of g times the density under the first of the pair."""
+        return np.asarray(self.losses.log_first(x) + self._below(x, self.centre, -self.width))
+
+    def _below(self, x: Floats, centre: float, width: float) -> Floats:
+        """log of 1 − Φ((ℓ − centre)/width); of Φ where the width is taken negative."""
         from scipy.special import log_ndtr
 
-        return np.asarray(self.law.log_even(as_complex(s)).real - s + log_ndtr((self.centre - s) / self.width))
+        if centre == math.inf:
+            return np.zeros_like(x)
+        return np.asarray(log_ndtr((centre - self.losses.loss(x)) / width))
 
-    def log_large(self, s: Floats) -> Floats:
-        """log of p g R."""
-        from scipy.special import log_ndtr
+    # ---- nodes ----
 
-        _, excess = _ratio(self.rate, s)
-        return np.asarray(self.law.log_even(as_complex(s)).real + excess + log_ndtr((s - self.centre) / self.width))
-
-    def small_share(self, points: Sequence[complex], sparing: bool = True) -> Share:
-        """Nodes for ∫ p (1−g) (R^w − 1) at all these z; `sparing` as in `_share`."""
-        unit, reach = 0.5 / self.law.sigma, 9 * self.width
-        out = unit * np.concatenate([np.arange(0.0, 16.0), 16 * 2.0 ** np.arange(0.0, 260.0, 0.5)])
-        octaves = 12 if self.law.projections is None else 12 + 240 // self.law.projections
-        top = self.centre + reach if self.forward else _FAR
-        marks = np.concatenate([-out[1 : 24 + octaves][::-1], out[out < top - reach / 16], [top]])
+    def small_share(self, points: Sequence[complex], sparing: bool = True, tiny: bool = False) -> Share:
+        """Nodes for ∫ ϕ (1−g) (e^(wℓ) − 1) at all these z, or for its tiny losses; `sparing` as in `make_share`."""
+        law = self.losses.law
         w = self.power(np.array(points, dtype=np.complex128))
-        return _share(marks, self.log_small, w, True, self.rate, sparing)
+        log_weigh = self.log_tiny if tiny else self.log_small
+        out = 0.5 / law.sigma * np.concatenate([np.arange(0.0, 16.0), 16 * 2.0 ** np.arange(0.0, 260.0, 0.5)])
+        far = float(out[23 + (12 if law.projections is None else 12 + 240 // law.projections)])
+        low, high = (far, _FAR) if self.losses.forward else (_FAR, far)
+        if tiny or self.cuts:
+            high = self._last(log_weigh, *(self.inner if tiny else (self.centre, self.width)), w)
+        marks = np.concatenate([-out[(out > 0) & (out <= low)][::-1], out[out < 0.99 * high], [high]])
+        return make_share(marks, log_weigh, w, True, self.losses.loss, sparing)
 
-    def large_share(self, exponents: Sequence[complex], sparing: bool = True) -> Share:
-        """Nodes for ∫ p g R^(1+z) at all these z, with Re z <= 0; `sparing` as in `_share`."""
-        steps = min(self.width, 0.5 / self.law.sigma) * np.concatenate([np.arange(0.0, 24.0), 24 * 2.0**_HALVES])
-        top = self.centre + 9 * self.width
-        r = self.law.projections
-        far = top + 80.0 / self.law.sigma if r is None else max(top, 1 / self.law.sigma) * 2.0 ** (120 // r + 9)
-        marks = self.centre - 9 * self.width + steps[: int(np.searchsorted(steps, far)) + 2]
-        return _share(marks, self.log_large, np.array(exponents, dtype=np.complex128), False, self.rate, sparing)
+    def middle_share(self, points: Sequence[complex], sparing: bool = True) -> Share:
+        """Nodes for ∫ ϕ f (1−g) e^(wℓ) at all these z; `sparing` as in `make_share`."""
+        w = self.power(np.array(points, dtype=np.complex128))
+        first = self._first(self.log_middle, *self.inner)
+        top = self._last(self.log_middle, self.centre, self.width, w) if self.cuts else self._far()
+        marks = np.append(first + self._steps(first, *self.inner, 0.99 * (top - first)), top)
+        return make_share(marks, self.log_middle, w, False, self.losses.loss, sparing)
+
+    def large_share(self, points: Sequence[complex], sparing: bool = True) -> Share:
+        """Nodes for what has a large loss, E[e^(zL)] at all these z, with Re z <= 0; `sparing` as in `make_share`."""
+        if not self.cuts:
+            return NO_SHARE
+        first = self._first(self.log_large, self.centre, self.width)
+        marks = first + self._steps(first, self.centre, self.width, 2 * (self._far() - first))
+        z = np.array(points, dtype=np.complex128)
+        return make_share(marks, self.log_large, z, False, self.losses.loss, sparing)
+
+    def _far(self) -> float:
+        """The end of the heavy tail."""
+        law, r = self.losses.law, self.losses.law.projections
+        centre = self.centre if self.cuts else self.inner[0]
+        top = min(centre + 9 * self.width, (centre + self.losses.largest) / 2) if self.cuts else centre
+        place = float(self.losses.place(np.array([top]))[0])
+        return place + 80.0 / law.sigma if r is None else max(place, 1 / law.sigma) * 2.0 ** (120 // r + 9)
+
+    def _first(self, log_weigh: Callable[[Floats], Floats], centre: float, width: float) -> float:
+        """Where a window begins: where its density jumps, transforms would fall like a power only."""
+        losses = centre - width * _REACHES
+        places = self.losses.place(losses[losses > 0] if self.losses.rate < 1 else losses)
+        low = log_weigh(places) < self.floor
+        return float(places[int(np.argmax(low)) if low.any() else -1])
+
+    def _last(self, log_weigh: Callable[[Floats], Floats], centre: float, width: float, w: Complex) -> float:
+        """Where it ends, likewise, for all these exponents."""
+        losses = centre + width * np.concatenate([np.arange(-9.0, 9.0), _REACHES])
+        losses = losses[(losses > 0) & (losses < self.losses.largest)]
+        places = self.losses.place(losses)
+        size = log_weigh(places) + np.multiply.outer(w.real, losses)
+        high = (size > size.max(axis=1, keepdims=True) - _ENDED).any(axis=0)
+        if high[-1] and self.losses.largest < math.inf:
+            return self._far()
+        last = len(high) - 1 - int(np.argmax(high[::-1]))
+        return float(places[min(last + 1, len(places) - 1)])
+
+    def _steps(self, first: float, centre: float, width: float, length: float) -> Floats:
+        """Marks from 0 to about `length`, even ones where a window turns."""
+        before, middle = self.losses.place(np.array([centre - width, centre])).tolist()
+        even = min(middle - before, max(0.5 / self.losses.law.sigma, abs(middle) / 64))
+        count = math.ceil(2 * (middle - first) / even) + 1
+        steps = even * np.concatenate([np.arange(0.0, count), count * 2.0**_HALVES])
+        return np.asarray(steps[steps < length])
 
 
 def _ratio(rate: float, s: Floats) -> tuple[Floats, Floats]:
@@ -128,72 +201,22 @@ def _ratio(rate: float, s: Floats) -> tuple[Floats, Floats]:
     return np.where(s > 30, s + rise, near), np.where(s > 0, rise, near - s)
 
 
-def _place(rate: float, epsilon: float) -> float:
-    """s with log R = ε."""
-    if rate == 1:
-        return epsilon
-    if epsilon < 30:
-        return math.log1p(math.expm1(epsilon) / rate)
-    return epsilon - math.log(rate) + math.log1p(math.exp(-epsilon) * (rate - 1))
-
-
-def _weighted(log_weight: Floats, weight: Floats, power: Complex, less_one: bool) -> Complex:
-    """weight · e^power, or with e^power − 1, also where a factor is no double."""
-    if power.size and power.real.max() > _LARGE:
-        large = power.real > 1
-        beyond = np.exp(np.where(large, log_weight + power, -1e3)) - (weight if less_one else 0.0) * large
-        near = np.where(large, 0.0, power)
-        return np.asarray(np.where(large, beyond, (expm1(near) if less_one else np.exp(near)) * weight))
-    return np.asarray((expm1(power) if less_one else np.exp(power)) * weight)
-
-
-def _share(
-    marks: Floats,
-    log_weigh: Callable[[Floats], Floats],
-    exponents: Complex,
-    less_one: bool,
-    rate: float,
-    sparing: bool,
-) -> Share:
-    """Panels halved until R^w, or R^w − 1, weighted, is smooth for all exponents; where it is always negligible, a
-    `sparing` share leaves panels out."""
-    starts, ends = marks[:-1], marks[1:]
-    nodes, weights, wrong = [], [], 0.0
-    largest: Floats | None = None
-    for attempt in range(_ROUNDS):
-        at, step = panel_nodes(as_complex(starts), as_complex(ends))
-        s, length = at.real, ends - starts
-        held = log_weigh(s)
-        power = np.multiply.outer(exponents, _ratio(rate, s)[0])
-        tail, whole = roughness(_weighted(held, np.exp(held), power, less_one))
-        if largest is None:
-            largest = (whole * length).max(axis=1, keepdims=True)
-        missed = tail * np.minimum(tail / np.maximum(whole, 1e-300), 1.0) * length
-        tells = (whole * length > _DROPPED * largest).any(axis=0)
-        rough = tells & (missed > _MISSED * largest).any(axis=0) & (attempt < _ROUNDS - 1)
-        kept = ~rough & (tells if sparing else True)
-        nodes.append(s[kept].ravel())
-        weights.append((held + np.log(step.real))[kept].ravel())
-        wrong += float(missed[:, kept].max(axis=0, initial=0.0).sum())
-        wrong += float((whole * length)[:, ~rough & ~kept].max(axis=0, initial=0.0).sum())
-        if not rough.any():
-            break
-        middle = (starts + ends)[rough] / 2
-        starts, ends = np.concatenate([starts[rough], middle]), np.concatenate([middle, ends[rough]])
-    return Share(_ratio(rate, np.concatenate(nodes))[0], np.concatenate(weights), wrong)
-
-
-def cut(rate: float, law: Law, count: int, middle: float, log_target: float, forward: bool) -> Window:
+def cut(losses: Losses, count: int, middle: float, log_target: float) -> Window:
     """The widest window that leaves about as few large losses as a step would."""
-    if not forward:
-        return Window(rate, law, count, math.inf, 1.0, False)
-    centre = _place(rate, middle)
-    width = centre / math.sqrt(2 * (math.log(count) - log_target + 4))
+    floor = log_target - math.log(count) + _FLOOR
+    if not middle < _OPEN * losses.largest:
+        return Window(losses, count, math.inf, 1.0, floor)
+    width = middle / math.sqrt(-2 * floor)
+    place = float(losses.place(np.array([middle]))[0])
+    step = place + np.array([0.0, 1e-4 * abs(place)])
+    fall = -float((np.diff(losses.log_density(step)) / np.diff(losses.loss(step)))[0])
     while True:
-        window = Window(rate, law, count, centre, width)
-        mass = np.exp(window.log_large(centre + width * np.linspace(-9.0, 9.0, 73)))
-        step = centre * np.array([1.0, 1.0 + 1e-4])
-        fall = -float(np.diff(law.log_even(as_complex(step)).real - step)[0]) / (1e-4 * centre)
-        if mass[:36].sum() <= _RARE * mass[36:].sum() or not width * fall > _SHARP:
+        window = Window(losses, count, middle, width, floor)
+        around = middle + width * np.linspace(-9.0, 9.0, 73)
+        around = around[(around > 0) & (around < losses.largest)]
+        places = losses.place(around)
+        mass = np.exp(window.log_large(places)) * np.gradient(places)
+        low = around < middle
+        if mass[low].sum() <= _RARE * mass[~low].sum() or not width * fall > _SHARP:
             return window
         width /= 1.4

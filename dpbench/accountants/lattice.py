@@ -16,7 +16,7 @@ import numpy as np
 from dpbench.accountants._hinges import confident_mu, discrete_masses, log_hinge
 from dpbench.accountants._lattice_losses import loss_law
 from dpbench.accountants._lattice_lower import explicit_datasets
-from dpbench.accountants._lattice_projections import REACHES
+from dpbench.accountants._lattice_projections import MOST_PROJECTIONS, REACHES
 from dpbench.accountants._lattice_sparse import SparseSide
 from dpbench.accountants._lattice_table import falls_to
 from dpbench.accountants._poisson import refuse
@@ -29,12 +29,14 @@ from dpbench.events import (
     DiscretePair,
     Event,
     Gaussian,
+    GroupSampledGaussian,
     Laplace,
     RandomSensitivityGaussian,
     SampledGaussian,
 )
 
 _LEAST_NOISE = 0.02
+LARGEST_GROUP = 64
 _SLACK = 1e-11  # the relative error of a single release's curve, `_hinges`
 
 
@@ -179,6 +181,12 @@ def _refusal(event: Event) -> str | None:
     known = [("poisson", "add_or_remove"), ("poisson", "zero_out")]  # the zeroed record moves no sum: one pair for both
     if isinstance(event, SampledGaussian):
         known += [("poisson", "replace_one"), ("without_replacement", "replace_one")]
+    if isinstance(event, GroupSampledGaussian) and event.group_size > LARGEST_GROUP:
+        return (
+            f"group_size = {event.group_size}: expected at most {LARGEST_GROUP}, for the sums grow with it; use `rdp`"
+        )
+    if isinstance(event, RandomSensitivityGaussian) and event.projections > MOST_PROJECTIONS:
+        return f"projections = {event.projections}: expected at most {MOST_PROJECTIONS}; use `exact`"
     if (event.sampler, event.adjacency) not in known:
         return (
             f"sampler = {event.sampler!r} with adjacency = {event.adjacency!r}: no dominating pair is proven for it;"

@@ -63,7 +63,7 @@ class Question:
                 results.append(((Fraction(0), ceiling), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
                 continue
             ball = curve.delta(at, target, self.digits + 0.3)
-            results.append((_inside(ends(ball.value)), ball, curve))
+            results.append((_inside(ball), ball, curve))
             if results[0][0][0] > 0:
                 target = log_fraction(max(lower for (lower, _), _, _ in results if lower > 0))
                 target -= (self.digits + 0.3) * math.log(10)
@@ -71,7 +71,7 @@ class Question:
         others = [lower for (lower, _), _, _ in results[1:]]
         if others and max(others) > first[0][1] > 0:  # the second one is the worse: give it its own digits
             ball = self.curves[1].delta(at, None, self.digits + 0.3)
-            results[1] = (_inside(ends(ball.value)), ball, self.curves[1])
+            results[1] = (_inside(ball), ball, self.curves[1])
         return results
 
     def epsilons(self, delta: float) -> list[Result]:
@@ -83,9 +83,9 @@ class Question:
         coarse: list[Result] = []
         for curve in self.curves:
             known = max((lower for (lower, _), _, _ in coarse), default=Fraction(0))
-            largest = curve.largest_loss() * (1 + 1e-9)
-            if largest < known:
-                coarse.append(((Fraction(0), Fraction(largest)), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
+            largest = curve.largest_loss()
+            if largest is not None and largest < known:
+                coarse.append(((Fraction(0), largest), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
                 continue
             lower, upper, ball = curve.epsilon(wanted, 3)
             coarse.append(((lower, upper), ball, curve))
@@ -144,6 +144,9 @@ class Question:
         )
 
 
-def _inside(interval: Interval) -> Interval:
-    """δ lies in [0, 1]."""
-    return max(interval[0], Fraction(0)), min(interval[1], Fraction(1))
+def _inside(ball: Ball) -> Interval:
+    """δ lies in [0, 1], whatever the ball."""
+    if not ball.value.is_finite():
+        return Fraction(0), Fraction(1)
+    lower, upper = ends(ball.value)
+    return max(lower, Fraction(0)), min(upper, Fraction(1))

@@ -25,7 +25,7 @@ from dpbench.certified._contour import Ball, Exponents
 from dpbench.certified._exact_sums import normal_cdf
 from dpbench.certified._factors import Factor
 from dpbench.certified._mixture import Mixture, positive
-from dpbench.certified._numbers import ball_of, working_bits
+from dpbench.certified._numbers import ball_of, log_fraction, working_bits
 from dpbench.errors import DpbenchError
 
 MOST_BENT = 1500  # nodes in w; each costs some hundredths of a second
@@ -45,7 +45,7 @@ class Bend:
     @property
     def zero(self) -> float:
         """s₀ = log((1−q)/q), the real part of the zeros of R, in doubles."""
-        return math.log((1 - self.rate) / self.rate)
+        return log_fraction((1 - self.rate) / self.rate)
 
     # Doubles, for plans.
 
@@ -309,7 +309,10 @@ def bent_transform(
         (Mixture(factor.weights, factor.noise_multiplier, "remove"), count) for factor, count in mixtures
     ]
     at, target = (-epsilon, log_target - epsilon) if mirrored else (epsilon, log_target)
-    plan = _plan(plain, at, target)
+    try:
+        plan = _plan(plain, at, target)
+    except OverflowError:  # of the doubles that plan
+        raise DpbenchError(f"epsilon = {epsilon!r}: a release is sampled too rarely, or the loss too large") from None
     return _transform(plan, mirrored, progress)
 
 
@@ -348,7 +351,7 @@ def _try(
     for factor, count in parts:
         assert isinstance(factor, Mixture)
         rate = factor.weights[1]
-        zero = math.log((1 - rate) / rate)
+        zero = log_fraction((1 - rate) / rate)
         start = zero + math.log(math.expm1(share * room))
         if slope * (zero - start) > 0.999 * math.pi / 2:
             return None

@@ -297,7 +297,12 @@ def aliasing_bound(c: Any, step: Any, epsilon: Any, beyond: Any, above: Any) -> 
 
 
 def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], None] | None = None) -> Transform:
-    """The balls that `plan` asks for, in `bits` bits."""
+    """The balls that `plan` asks for, in `bits` bits. Raises DpbenchError for more than MOST_NODES of them."""
+    if plan.count > MOST_NODES:
+        raise DpbenchError(
+            f"expected releases that {MOST_NODES} nodes resolve, not {plan.count}: the privacy loss is too large for a"
+            " proof, ask `dpbench account`"
+        )
     saved = ctx.prec
     ctx.prec = bits
     try:

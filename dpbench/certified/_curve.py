@@ -148,12 +148,13 @@ class Curve:
                 total += count * largest
             return bool(ball_of(epsilon) >= total)
 
-    def largest_loss(self) -> float:
-        """The supremum of the loss in doubles; inf where there is none."""
-        found = [(factor.largest_loss(), count) for factor, count in self.side.parts]
-        if any(loss is None for loss, _ in found) or self.side.finite:
-            return math.inf
-        return sum(count * float(loss) for loss, count in found)
+    def largest_loss(self) -> Fraction | None:
+        """A proven bound of the finite losses' supremum; None where there is none."""
+        losses = [(factor.largest_loss(), count) for factor, count in self.side.parts]
+        if self.side.finite or any(loss is None for loss, _ in losses):
+            return None
+        with working_bits(128):
+            return ends(sum((count * loss for loss, count in losses), arb(0)))[1]
 
     def ceiling(self, epsilon: Fraction) -> Fraction:
         """A proven bound that costs nothing: δ(ε) <= 1 − e^(ε − L) with L the largest loss; 1 where there is none."""
@@ -161,7 +162,9 @@ class Curve:
         if self.side.finite or any(loss is None for loss, _ in losses):
             return Fraction(1)
         with working_bits(128):
-            most = sum((count * factor.largest_loss() for factor, count in self.side.parts), arb(0))
+            most = sum((count * loss for loss, count in losses), arb(0))
+            if ball_of(epsilon) >= most:
+                return Fraction(0)
             return max(ends(1 - (ball_of(epsilon) - most).exp())[1], Fraction(0))
 
     def _chernoff(self, epsilon: Fraction, enough: float) -> Ball:

@@ -125,8 +125,9 @@ class AtomsFactor:
         return self.upper(c)
 
     def largest_loss(self) -> Any:
-        """The greatest of the losses."""
-        return ball_of(max(p / q for p, q in self.pairs if p and q)).log()
+        """The greatest of the finite losses; None where there are none."""
+        ratios = [p / q for p, q in self.pairs if p and q]
+        return ball_of(max(ratios)).log() if ratios else None
 
 
 @dataclass(frozen=True)

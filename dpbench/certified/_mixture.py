@@ -220,6 +220,11 @@ class Mixture:
         _, step = self.height_and_step(c, PLAN_BITS)
         low, high, top = self.span(c, PLAN_BITS)
         count = int((high - low) / step) + 1
+        if count > MOST_NODES:
+            raise DpbenchError(
+                f"noise_multiplier = {self.noise_multiplier!r}: expected a loss that {MOST_NODES} nodes resolve, not"
+                f" {count}; there is too little noise to certify, ask `dpbench account`"
+            )
         points = [low + j * step for j in range(count)]
         scale = step * self.noise_multiplier / math.sqrt(2 * math.pi)
         value = top + math.log(

@@ -11,6 +11,10 @@ from typing import Any
 
 from flint import arb, ctx, fmpq
 
+from dpbench.errors import DpbenchError
+
+LONGEST = 100_000  # binary digits before or behind the point that a fraction may have: e^−ε of a large ε has more
+
 
 @contextmanager
 def working_bits(bits: int) -> Iterator[None]:
@@ -30,11 +34,23 @@ def ends(ball: Any) -> tuple[Fraction, Fraction]:
     (Fraction(1, 2), Fraction(1, 2))
     """
     with working_bits(max(ctx.prec, 4096)):  # lower() and upper() round outwards to the bits in force
-        return _fraction(ball.lower()), _fraction(ball.upper())
+        return _fraction(ball.lower(), up=False), _fraction(ball.upper(), up=True)
 
 
-def _fraction(exact: Any) -> Fraction:
+def _fraction(exact: Any, up: bool) -> Fraction:
+    """The number itself; in place of one beyond 2^±LONGEST the next one towards the side asked for."""
     mantissa, exponent = (int(part) for part in exact.man_exp())
+    size = exponent + mantissa.bit_length()
+    outwards = (mantissa > 0) == up
+    sign = 1 if mantissa > 0 else -1
+    if mantissa and size < -LONGEST:
+        return sign * Fraction(1, 2**LONGEST) if outwards else Fraction(0)
+    if size > LONGEST:
+        if outwards:
+            raise DpbenchError(
+                f"a number above 2^{LONGEST} came up; ask about a smaller epsilon, or about fewer releases"
+            )
+        return Fraction(sign * 2**LONGEST)
     return Fraction(mantissa) * Fraction(2) ** exponent
 
 

@@ -56,6 +56,16 @@ def number(value: float | int | None, digits: int = 6) -> str:
     return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.{digits}g}").replace("e+", "e")
 
 
+def no_less(value: float) -> str:
+    """A number of a promise that was given: as `number` writes it, in full where that is below it.
+
+    >>> no_less(1e-5), no_less(0.12345678), no_less(0.12345612)
+    ('1e-5', '0.123457', '0.12345612')
+    """
+    text = number(value)
+    return text if float(text) >= value else re.sub(r"e-0", "e-", repr(float(value)))
+
+
 def percent(value: float | None, decimals: int = 2) -> str:
     """A percentage, or a difference of percentages, without its sign %."""
     return MISSING if value is None else f"{value:.{decimals}f}"
