@@ -16,8 +16,8 @@ from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants.exact import ExactCurve, accountant
 from dpbench.accountants.lattice import accountant as lattice
-from dpbench.accounting import Estimate
-from dpbench.events import Composition, SampledGaussian
+from dpbench.accounting import Estimate, No
+from dpbench.events import Composition, GroupSampledGaussian, SampledGaussian
 
 RARE = [
     (Composition(((SampledGaussian(4.06e-6, 0.515), 2_040_000),)), 2.0),
@@ -170,3 +170,10 @@ def test_corners_where_a_part_is_all_but_nothing(
     found, bound = exact(composition).delta(epsilon), lattice.curve(composition).delta(epsilon).value
     assert found.reason is None
     assert bound * (1 - 1e-5) <= found.value <= bound
+
+
+def test_a_group_beyond_doubles_is_refused_in_a_sentence() -> None:
+    """C(2000, 1000) has 600 digits."""
+    answer = accountant.supports(Composition(((GroupSampledGaussian(0.01, 1.0, 2000), 10),)))
+    assert isinstance(answer, No)
+    assert "group_size = 2000" in answer.reason

@@ -128,9 +128,10 @@ class Split:
         """δ, its derivative and a bound of its error, at several ε."""
         excess = epsilon - self.end
         total, slope, error = epsilon * 0, epsilon * 0, epsilon * 0 + self.above
-        for piece in self.pieces:
-            value, rise, wrong = piece(excess)
-            total, slope, error = total + value, slope + rise, error + wrong
+        with np.errstate(over="ignore", invalid="ignore"):  # far from what the lines were made for
+            for piece in self.pieces:
+                value, rise, wrong = piece(excess)
+                total, slope, error = total + value, slope + rise, error + wrong
         for bounds in self.dropped:
             error = error + np.exp(bounds.chernoff(excess))
         return total, slope, error + 4 * UNIT * np.abs(total)
@@ -303,7 +304,7 @@ class Bands:
             ratios += leaf.count * math.log1p(float(moved.sum()) / whole)
             wrong += leaf.count * UNIT * (64 + leaf.exponents) * float(np.abs(moved).sum()) / whole
             exponent = np.multiply.outer(points, -near.excess)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", divide="ignore"):  # points that tell nothing are left out below
                 moments = moments + leaf.count * np.log(np.exp(exponent) @ near.weight)
         kept = np.isfinite(moments)
         count = math.fsum(leaf.count for leaf in self.leaves)

@@ -23,6 +23,8 @@ from dpbench.events import (
 
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 
+_MOST_GROUP = 1000  # C(1000, 500) is below the largest double
+
 
 def support(composition: Composition) -> Yes | No:
     """Whether the releases have leaves, or are losses with atoms whose sums are exact alone."""
@@ -50,6 +52,8 @@ def _refusal(event: Event) -> str | None:
         return None
     if isinstance(event, ConfidentGNMax):
         return None if event.votes is None else "votes are given, but data-dependent losses have no fixed pair"
+    if isinstance(event, GroupSampledGaussian) and event.group_size > _MOST_GROUP:
+        return f"group_size = {event.group_size}: the mixture of a group of more than {_MOST_GROUP} is beyond doubles"
     if event.sampler == "shuffled":
         return (
             "sampler = 'shuffled': the records of an epoch are dependent, and no pair of distributions is known"

@@ -15,6 +15,7 @@ import numpy as np
 from dpbench.accountants import gdp
 from dpbench.accountants._atoms import MOST_SUMS, count_sums, discrete_sums, losses, silent
 from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES
+from dpbench.accountants._band_direction import band_direction
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._density_line import Density
 from dpbench.accountants._direction import Direction
@@ -280,4 +281,8 @@ def _rest(rest: Parts, direction: int, ways: Sequence[Transform]) -> Closed | Co
         return Closed(Gaussian(1 / mu), 0)
     if sum(count for _, count in rest) == 1 and not isinstance(rest[0][0], ConfidentGNMax):
         return Closed(rest[0][0], direction)
-    return Contours(Direction(ways[direction]), Direction(ways[1 - direction]))
+    both = [
+        band_direction(tuple(rest), transform, way) or Direction(transform)
+        for transform, way in zip(ways, ("remove", "add"), strict=True)
+    ]
+    return Contours(both[direction], both[1 - direction])
