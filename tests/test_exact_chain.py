@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from dpbench.accountants import _chain, _direction
-from dpbench.accountants._contour import Aim, Transform
+from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import Direction
 from dpbench.accountants._inversion import Piece, Task
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
+from dpbench.accountants._plan import Aim
 from dpbench.accountants.exact import ExactCurve, accountant
 from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accounting import Estimate, No

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from dpbench.accountants import _spans
-from dpbench.accountants._contour import Aim, Transform
+from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import SHARED, Direction
 from dpbench.accountants._inversion import invert_at
 from dpbench.accountants._loss_leaf import sampled_leaf
+from dpbench.accountants._plan import Aim
 from dpbench.accountants.exact import ExactCurve, accountant
 from dpbench.certified import certify_many
 from dpbench.events import Composition, SampledGaussian, from_json

@@ -35,9 +35,9 @@ import numpy as np
 from dpbench.accountants._band_leaf import ALL, Leaf, Window
 from dpbench.accountants._band_line import Band, Reals, reals
 from dpbench.accountants._complex import joined
-from dpbench.accountants._contour import Sums
 from dpbench.accountants._inversion import Table
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
+from dpbench.accountants._plan import Sums
 
 _RATIO, _LEAST_RATIO = 6.0, 1.3  # of a level to the next, at most and at least
 _FALL = 8.0  # of log p from a level to the next: more would ask for digits that a line does not have

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants._contour import MOST_NODES, NOTHING, PRECISION, Aim, Plan, Transform
+from dpbench.accountants._contour import MOST_NODES, NOTHING, Transform
 from dpbench.accountants._inversion import Dropped, Inversion, Piece, Task, hard, heights, narrow
 from dpbench.accountants._loss_leaf import Floats
+from dpbench.accountants._plan import PRECISION, Aim, Plan
 
 SHARED = 3e-10  # error relative to δ up to which one line serves many ε of a curve
 _LEAST, _ROUGHLY = 1e-12, 1e-4  # δ below which its absolute error counts, and relative error there

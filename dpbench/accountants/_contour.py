@@ -27,9 +27,9 @@ from dpbench.accountants._complex import exp, expm1, joined, log, log1p
 from dpbench.accountants._ladder import Ladder, saddle_point
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats, LossLeaf
+from dpbench.accountants._plan import Aim, Plan, Sums
 
 LOST, MOST_LOST = math.log(1e-12), math.log(3e-10)  # rounding relative to δ: from here on a line is dearer
-PRECISION = math.log(1e-12)  # of aliases and truncation, relative to δ
 NOTHING = -745.0  # log of the smallest double
 _PER_OCTAVE = 4
 _LOWEST = 6  # octaves below the unit at which the ladder starts
@@ -46,64 +46,10 @@ _SMOOTH = 0.85  # of a fall as −u²: θ cot(θ/2) / 2 at θ < 1, so that Λ is
 _RISES, _PROBES = 6.0, 12  # how far beyond a line's end |M| is looked at where it may rise again; at how many nodes
 _LARGE = 100.0  # of a logarithm: 1 is nothing beside it
 _ALL = 600.0  # of a logarithm: e^−600 is nothing
+_TWICE = 0.7  # gap times period from which on all aliases of one side are below twice the first
 _PLAIN = 1e-5  # difference of two log M, each known to ten digits, that needs no integral of its own
 _FLAT = 32.0  # as far beyond its end nothing turns together
 MOST_NODES = 1 << 17
-
-
-@dataclass(frozen=True)
-class Aim:
-    """The ε that lines shall serve, one or the ends of a range, and log δ there, to which errors are relative.
-
-    `slack` is how much lower log δ may be between the ends than on a straight line.
-    """
-
-    epsilons: tuple[float, ...]
-    log_deltas: tuple[float, ...] | None = None
-    slack: float = 0.0
-
-    @property
-    def precision(self) -> float:
-        """log of what aliases and truncation may be, relative to δ."""
-        return PRECISION - self.slack
-
-    def level(self, real: float) -> float:
-        """What the rest of a line may be, without e^(−cε), so that it is negligible at every ε."""
-        assert self.log_deltas is not None
-        both = zip(self.epsilons, self.log_deltas, strict=True)
-        return self.precision + min(log_delta + real * epsilon for epsilon, log_delta in both)
-
-    @property
-    def mirrored(self) -> Aim:
-        """The same for an integral at −ε that is to be multiplied by e^ε."""
-        assert self.log_deltas is not None
-        both = zip(self.epsilons, self.log_deltas, strict=True)
-        return Aim(
-            tuple(-epsilon for epsilon in self.epsilons), tuple(log_delta - epsilon for epsilon, log_delta in both)
-        )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A line: its real part c, τ = 2π/h, about how many nodes it takes, and the bounds that τ rests on."""
-
-    real: float
-    period: float
-    nodes: float
-    aim: Aim
-    log_lost: float
-    ladder: Ladder
-
-
-@dataclass(frozen=True)
-class Sums:
-    """The nodes of one line: z, log M there and its error; weights hold h/2π and the factor 2 of pairs."""
-
-    z: Complex
-    log_moment: Complex
-    error: Floats
-    weight: Floats
-    rest: float  # log of max |M| over the last nodes, over π U
 
 
 def families(parts: Sequence[tuple[LossLeaf, int]]) -> tuple[Family, ...]:
@@ -369,15 +315,15 @@ class Transform:
         inner = np.maximum(np.searchsorted(points, 0.7 * c) - 1, 0)
         spread = np.minimum(ladder.variance[:last], ladder.variance[inner]) + 1e-300
         rounding = 2 * ladder.noise[:last] + UNIT * (4 + np.abs(ladder.log_moment[:last]))
-        period = 0.7 / c
+        period = _TWICE / c
         heights, lost = c * 0, c * 0 - math.inf
         for epsilon, log_delta, bound, line in zip(aim.epsilons, aim.log_deltas, bounds, lines, strict=True):
             allowed = log_delta + aim.precision
             with np.errstate(divide="ignore", invalid="ignore"):
-                enough = (bound[None, :end] - allowed + 0.7) / np.abs(gap)
+                enough = np.maximum(bound[None, :end] - allowed + _TWICE, _TWICE) / np.abs(gap)
             ahead = np.where(gap > 0, enough, math.inf).min(axis=1)
             behind = np.where(gap < 0, enough, math.inf).min(axis=1)
-            period = np.maximum(period, np.maximum(np.minimum((0.7 - allowed) / c, behind), ahead))
+            period = np.maximum(period, np.maximum(np.minimum((_TWICE - allowed) / c, behind), ahead))
             heights = np.maximum(heights, np.sqrt(2 * np.maximum(line[:last] - allowed, 1.0) / spread))
             noise = rounding + UNIT * c * abs(epsilon)
             here = line[:last] - log_delta + math.log(2 * math.pi) - half_width[:last] + np.log(noise)
@@ -413,23 +359,31 @@ class Transform:
         """
         base = np.zeros(len(imaginary), dtype=np.complex128)
         gained = np.zeros(len(imaginary), dtype=np.complex128)
+        total = np.zeros(len(imaginary), dtype=np.complex128)  # log M: where g is large, log A + g would lose digits
         error, wrong, whole = (np.zeros(len(imaginary)) for _ in range(3))
         for family, kept in zip(self.families, near.families, strict=True):
             value, noise = kept.within(self._cut(kept, real, imaginary)).line(real, imaginary)
             base += family.counts @ value
             error += family.counts @ noise
+            both = value
             band = family.band(kept, self._cut(family, real, imaginary))
             if band is not None:
                 part, its = band[0].line(real, imaginary)
                 more, theirs = part - value[band[1]], noise[band[1]]
                 large = more.real > _LARGE  # 1 beside e^more is nothing
                 share = exp(np.where(large, _LARGE, more))
-                gained += band[0].counts @ np.where(large, more, log1p(share))
+                rise = np.where(large, more, log1p(share))
+                gained += band[0].counts @ rise
+                both = value.copy()
+                fall = exp(-np.where(more.real > 0, more, 0.0))
+                both[band[1]] = np.where(more.real > 0, part + log1p(fall), value[band[1]] + rise)
+                wrong += UNIT * (band[0].counts @ np.abs(rise))
                 size, summed = np.abs(share), np.maximum(np.abs(1 + share), UNIT)
                 wrong += band[0].counts @ (size / summed * (its + theirs))
                 noise = noise.copy()
                 noise[band[1]] = (theirs + size * its) / summed
-            whole += family.counts @ noise
+            total += family.counts @ both
+            whole += family.counts @ (noise + UNIT * np.abs(both))
         far = gained.real > _ALL  # the near parts are nothing beside what is left
         grown = expm1(np.where(far, 0.0, gained))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -437,8 +391,8 @@ class Transform:
             times = np.exp(np.where(far, 0.0, gained.real))
             apart = error + np.where(grown == 0, 0.0, wrong * times / np.abs(grown))
             together = np.where(grown == 0, math.inf, (whole * times + error) / np.abs(grown))
-        result = base + np.where(far, gained, told)
-        return result, np.where(far, np.minimum(whole, error + wrong), np.minimum(apart, together))
+        result = np.where(far, total, base + told)
+        return result, np.where(far, whole, np.minimum(apart, together))
 
     def cuts(self, height: float, real: float) -> tuple[Floats, ...] | None:
         """Where the parts near the atoms end: all else turns at that height. None where a release has no such part."""

@@ -22,6 +22,8 @@ _WORTH_A_SPAN, _WORTH_A_CHAIN = 6, 24  # ε
 _MOST_REVERSED = 10.0  # ε up to which one direction's lines may tell of the other's δ
 _MOST_SHARED = 1 << 16  # nodes of all lines of a span
 _AT_ONCE = 64
+_AT_MOST = 0.01  # error relative to δ from which on lines tell nothing
+_LITTLE = 1e-14  # an error that is little enough whatever δ is
 _NO_USE = 0.01  # relative error of δ from which on lines do not even show the way to the root
 _SAME = 1e-3  # relative change of δ: lines planned this close are as good as those planned for the very ε
 _PULLED, _APART = 20.0, 2.0  # ε over the loss's deviation, and over the ε without large losses, of a guess in doubt
@@ -143,17 +145,22 @@ class Direction:
         first = float(answers.epsilons[place])
         try:
             lines = self._planned(first, target)
-        except ArithmeticError:  # no lines with nodes few enough: no more is known than the Chernoff bound
-            answers.set(place, 0.0, math.exp(min(self.bound(first), 0.0)))
-            return
+        except ArithmeticError:
+            if target is not None:  # which may be far off
+                return self._alone(answers, None)
+            # no lines with nodes few enough: no more is known than the Chernoff bound
+            return answers.set(place, 0.0, math.exp(min(self.bound(first), 0.0)))
         if lines is None:
-            answers.set(place, 0.0, math.ulp(0.0))
-            return
-        self._lowest = self._lowest or lines
+            return answers.set(place, 0.0, math.ulp(0.0))
         value, _, error = lines(first)
+        if target is not None and error > max(SHARED * value, _LITTLE):
+            return self._alone(answers, None)
+        self._lowest = self._lowest or lines
         answers.set(place, value, error)
-        # more than that where no other lines would do better
-        answers.serve(lines, place + 1, len(answers.known), max(SHARED, 4 * error / value) if value > 0 else SHARED)
+        # more than that where no other lines would do better; and where these tell no more than that δ is little
+        told = value > 0 and error <= _AT_MOST * value
+        share = max(SHARED, 4 * error / value) if told else SHARED
+        return answers.serve(lines, place + 1, len(answers.known), share, 0.0 if told or error > _LITTLE else error)
 
     def _planned(self, epsilon: float, target: float | None = None) -> Inversion | None:
         """The lines for this ε, with its own δ as the target; None where δ is below every double."""
@@ -235,15 +242,15 @@ class _Answers:
         """The answer at one ε."""
         self.values[place], self.errors[place], self.known[place] = value, error, True
 
-    def serve(self, lines: Inversion, start: int, stop: int, share: float) -> None:
-        """Answers where these lines have an error, relative to δ, of at most `share`; until they have none."""
+    def serve(self, lines: Inversion, start: int, stop: int, share: float, least: float = 0.0) -> None:
+        """Answers where these lines have an error of at most `least`, or `share` relative to δ; then no more."""
         for low in range(start, stop, _AT_ONCE):
             places = np.arange(low, min(low + _AT_ONCE, stop))
             places = places[~self.known[places]]
             if not len(places):
                 continue
             value, _, error = lines.at(self.epsilons[places])
-            good = error <= share * value
+            good = error <= np.maximum(share * value, least)
             if not good.any():
                 return
             places = places[good]

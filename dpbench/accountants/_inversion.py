@@ -22,8 +22,9 @@ from functools import cached_property
 import numpy as np
 
 from dpbench.accountants._complex import exp, log, turn
-from dpbench.accountants._contour import MOST_NODES, NOTHING, Aim, Plan, Sums, Transform
+from dpbench.accountants._contour import MOST_NODES, NOTHING, Transform
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
+from dpbench.accountants._plan import Aim, Plan, Sums
 
 _TINY = math.log(1e-31)
 _FEASIBLE = 1 << 14

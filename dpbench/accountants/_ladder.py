@@ -15,6 +15,8 @@ import numpy as np
 
 from dpbench.accountants._loss_leaf import Floats
 
+_SAME = 1e-9  # relative distance of points that are one
+
 
 @dataclass(frozen=True)
 class Ladder:
@@ -49,7 +51,7 @@ class Ladder:
 
     def log_alias(self, real: float, period: float, epsilon: Floats) -> Floats:
         """log of the bound of the aliases of a line, at several ε."""
-        apart = np.abs(self.points / real - 1) > 1e-9
+        apart = np.abs(self.points / real - 1) > _SAME
         points = self.points[apart]
         gap = np.abs(points - real) * period
         fixed = self.chernoff(0.0)[apart] - gap - np.log(-np.expm1(-gap))
@@ -70,8 +72,10 @@ class Ladder:
         return Ladder(*(np.concatenate(pair) for pair in both))
 
     def merged(self, other: Ladder) -> Ladder:
-        """Both ladders in one."""
+        """Both ladders in one: a point that is in both, but for its rounding, once."""
         points, kept = np.unique(np.concatenate([self.points, other.points]), return_index=True)
+        apart = np.diff(points, prepend=0.0) > _SAME * points
+        points, kept = points[apart], kept[apart]
         both = list(zip(vars(self).values(), vars(other).values(), strict=True))[1:]
         return Ladder(points, *(np.concatenate(pair)[kept] for pair in both))
 

@@ -13,8 +13,8 @@ with M(z) = ((z+1) e^(wz) + z e^(−w(1+z))) / (2z+1) for one Laplace release of
 nothing, the integral just ends there.
 
 **Errors** are relative to M(c) e^(−cε): images by Chernoff's bound at the best λ beyond c and below −1, roundings by
-the sum of all terms' sizes, what `_kinks` states, and for losses that are off by e: δ(ε − e) − δ(ε) is at most
-e c δ(ε − 1/c), since δ is convex and falls, and so below 2.8 e M(c) e^(−cε).
+the sum of all terms' sizes, what `_kinks` states, and for losses that are off by e: |dδ/dε| = E[e^(ε−S); S > ε] is at
+most M(c) e^(−cε), so that δ(ε − e) − δ(ε) is below 2.8 e M(c) e^(−cε) where ce is below 1.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ with 24 nodes is exact for their product, and leaves only their own errors, whic
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -47,6 +48,30 @@ _TOGETHER = 16  # ε of an average at once
 _CELLS = 1 << 18  # of an array of sums
 _FEW = 64  # sums up to which the curve before is asked itself, not its pieces
 _FLOOR = 1e-20
+_ASKED = 64  # ε of contours between two looks at the clock
+
+
+class TooDear(ArithmeticError):
+    """An answer would take more time than was granted."""
+
+
+@dataclass
+class Work:
+    """Until when, in seconds of this thread: few or sparse releases beside Laplace take pieces without end.
+
+    What one ε takes spans five orders of magnitude, so that no count of them tells.
+    """
+
+    end: float = math.inf
+
+    def grant(self, seconds: float) -> None:
+        """So much time from now on."""
+        self.end = time.thread_time() + seconds
+
+    def check(self) -> None:
+        """Raises TooDear where the time is over."""
+        if self.end < math.inf and time.thread_time() > self.end:
+            raise TooDear("this average takes more time than was granted")
 
 
 @cache
@@ -104,6 +129,7 @@ class Contours:
 
     forward: Direction
     backward: Direction
+    work: Work = field(default_factory=Work)
 
     @property
     def scale(self) -> float:
@@ -121,21 +147,24 @@ class Contours:
         """δ and its error: 1 − e^ε + e^ε δ'(−ε) below 0."""
         below = epsilon < 0
         values, errors = np.zeros_like(epsilon), np.zeros_like(epsilon)
-        values[~below], errors[~below] = _ascending(self.forward, epsilon[~below])
-        other, wrong = _ascending(self.backward, -epsilon[below])
+        values[~below], errors[~below] = _ascending(self.forward, epsilon[~below], self.work)
+        other, wrong = _ascending(self.backward, -epsilon[below], self.work)
         growth = np.exp(epsilon[below])
         values[below] = -np.expm1(epsilon[below]) + growth * other
         errors[below] = growth * wrong + 4 * _UNIT * values[below]
         return values, errors
 
 
-def _ascending(way: Direction, epsilon: Floats) -> tuple[Floats, Floats]:
+def _ascending(way: Direction, epsilon: Floats, work: Work) -> tuple[Floats, Floats]:
     """δ and its error at ε >= 0 in any order; where Chernoff's bound is below every answer, that is the error."""
     places, back = np.unique(epsilon, return_inverse=True)
     bounds = np.array(way.bounds(places.tolist()))
     near = bounds >= _FAINT
     values, errors = np.zeros_like(places), np.exp(np.minimum(bounds, 0.0))
-    found = way.deltas(places[near].tolist()) if near.any() else []
+    asked, found = places[near].tolist(), []
+    for first in range(0, len(asked), _ASKED):
+        work.check()
+        found += way.deltas(asked[first : first + _ASKED])
     values[near], errors[near] = [one.value for one in found], [one.error for one in found]
     return values[back], errors[back]
 
@@ -146,6 +175,7 @@ class WithLaplace:
 
     rest: PiecewiseCurve
     law: LaplaceLaw
+    work: Work = field(default_factory=Work)
 
     @property
     def kinks(self) -> Floats:
@@ -170,6 +200,7 @@ class WithLaplace:
             for one in epsilon.tolist()
         ]
         counts = np.array([len(one) - 1 for one in ends])
+        self.work.check()
         starts, stops = (np.concatenate([one[part] for one in ends]) for part in (slice(None, -1), slice(1, None)))
         half = (stops - starts) / 2
         losses = (starts + half)[:, None] + half[:, None] * nodes
@@ -223,6 +254,7 @@ class Side:
     mass_error: float
     infinite: float
     dropped: float
+    work: Work = field(default_factory=Work)
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
         """The value at a real ε, a lower and an upper end."""
@@ -249,12 +281,13 @@ def side(rest: Closed | Contours | None, scales: Sequence[tuple[float, int]], su
     curve: PiecewiseCurve = (
         Nothing() if rest is None else Pieces(rest, cell, 1e-34 if isinstance(rest, Contours) else 1e-45, rest.scale)
     )
+    work = rest.work if isinstance(rest, Contours) else Work()
     floor = _FLOOR if isinstance(rest, Contours) else 1e-45  # lines end in an absolute error: no use in less
     total: Curve = curve
     loss_error = mass_error = infinite = dropped = 0.0
     for place, (noise, count) in enumerate(ordered(scales)):
         law = LaplaceLaw(noise, count)
-        total = WithLaplace(Pieces(total, cell, floor) if place else curve, law)
+        total = WithLaplace(Pieces(total, cell, floor) if place else curve, law, work)
         loss_error += law.loss_error
     if sums is not None:
         kept = sums.masses >= _LEAST_MASS
@@ -264,7 +297,7 @@ def side(rest: Closed | Contours | None, scales: Sequence[tuple[float, int]], su
             total = Pieces(total, cell, floor)
         total = WithSums(total, reduced)
         loss_error, mass_error, infinite = loss_error + sums.loss_error, sums.mass_error, sums.infinite
-    return Side(total, loss_error, mass_error, infinite, dropped)
+    return Side(total, loss_error, mass_error, infinite, dropped, work)
 
 
 def ordered(scales: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -117,8 +117,7 @@ class Pieces:
 
     def _explore(self, cells: Floats) -> None:
         new = [int(cell) for cell in cells if int(cell) not in self._known]
-        for cell in new:
-            self._known[cell] = self._explored(cell * self._cell, (cell + 1) * self._cell)
+        self._known.update({cell: self._explored(cell * self._cell, (cell + 1) * self._cell) for cell in new})
         if new:
             found = [self._known[cell] for cell in sorted(self._known)]
             edges = [ends for ends, _, _ in found]

@@ -12,8 +12,9 @@ import math
 
 import numpy as np
 
-from dpbench.accountants._contour import Aim, Transform
+from dpbench.accountants._contour import Transform
 from dpbench.accountants._loss_leaf import Floats
+from dpbench.accountants._plan import Aim
 
 _LOST_AT_ENDS = math.log(3e-11)  # rounding relative to δ that a line may lose at the ends of a span
 _ABOVE_LEAST, _MOST_LOST = 2.5, math.log(1e-9)  # the same where all lines lose much: above the least, and at most

@@ -19,10 +19,11 @@ from dpbench.accountants._band_direction import band_direction
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._density_line import Density
 from dpbench.accountants._direction import Direction
+from dpbench.accountants._few_direction import few_direction
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._line_side import LineSide, line_side
-from dpbench.accountants._mixed import Closed, Contours, Side, ordered, side
+from dpbench.accountants._mixed import Closed, Contours, Side, TooDear, ordered, side
 from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
@@ -39,6 +40,7 @@ from dpbench.events import (
 
 PROMISED, SMALLEST = 1e-9, 1e-12
 MOST_SCALES, MOST_BENDS, MOST_MU = 8, 5000, 1e6
+_MOST_TIME = 4.0  # seconds of an average that narrows what a line tells
 _UNIT = 2.0**-53
 _GROWTH, _DOUBLINGS = 2.0, 200
 _WAYS = ("remove", "add")
@@ -49,7 +51,10 @@ Ends = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Either:
-    """One direction by line integrals, or as an average over the law of the atoms where these leave too much out."""
+    """One direction by line integrals, or as an average over the law of the atoms where these leave too much out.
+
+    Where the average would take too long the line's own ends are the answer.
+    """
 
     line: LineSide
     make: Callable[[], Side] | None
@@ -67,16 +72,29 @@ class Either:
     def deltas(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
         """The same at several ε."""
         found = np.array(self.line.deltas(epsilon))
-        loose = ~(found[2] - found[1] <= np.maximum(PROMISED * found[0], SMALLEST))
-        if loose.any() and self.other is not None:
-            found[:, loose] = self.other.deltas(epsilon[loose])
+        loose = np.flatnonzero(~(found[2] - found[1] <= np.maximum(PROMISED * found[0], SMALLEST)))
+        if len(loose) and self.other is not None:
+            self.other.work.grant(_MOST_TIME)
+            try:
+                more = np.array(self.other.deltas(epsilon[loose]))
+            except TooDear:  # the line's own ends stay
+                return found[0], found[1], found[2]
+            closer = ~(more[2] - more[1] > found[2, loose] - found[1, loose])
+            found[:, loose[closer]] = more[:, closer]
         return found[0], found[1], found[2]
 
     def epsilon(self, target: float) -> Ends:
         """The smallest ε >= 0 with δ(ε) <= `target`, and two places between which the ends of δ put it."""
         found = self.line.epsilon(target)
         loose = not found[2] - found[1] <= max(PROMISED * found[0], SMALLEST)
-        return _epsilon(self.other, target) if loose and found[0] < math.inf and self.other is not None else found
+        if not (loose and found[0] < math.inf and self.other is not None):
+            return found
+        self.other.work.grant(_MOST_TIME)
+        try:
+            more = _epsilon(self.other, target)
+        except TooDear:  # the line's own ends stay
+            return found
+        return found if more[2] - more[1] > found[2] - found[1] else more
 
 
 @dataclass(frozen=True)
@@ -282,7 +300,9 @@ def _rest(rest: Parts, direction: int, ways: Sequence[Transform]) -> Closed | Co
     if sum(count for _, count in rest) == 1 and not isinstance(rest[0][0], ConfidentGNMax):
         return Closed(rest[0][0], direction)
     both = [
-        band_direction(tuple(rest), transform, way) or Direction(transform)
-        for transform, way in zip(ways, ("remove", "add"), strict=True)
+        few_direction(tuple(rest), transform, way)
+        or band_direction(tuple(rest), transform, way)
+        or Direction(transform)
+        for transform, way in zip(ways, _WAYS, strict=True)
     ]
     return Contours(both[direction], both[1 - direction])
