@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import _contour, _leaf_family
+from dpbench.accountants import _leaf_family, _plan
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import Direction
 from dpbench.accountants._gaussian_curve import GaussianCurve
@@ -93,7 +93,7 @@ def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch
     elif fault == "coarse transform":
         monkeypatch.setattr(_leaf_family, "_RESOLVED", 4.0)
     else:
-        monkeypatch.setattr(_contour, "PRECISION", math.log(1e-3))
+        monkeypatch.setattr(_plan, "PRECISION", math.log(1e-3))
     assert failures(POINTS[:40])
 
 
