@@ -27,6 +27,7 @@ from dpbench.events import Event, GroupSampledGaussian, SampledGaussian
 MOST_LEAVES, _MOST_NOISE = 8, 1e5
 _FEW = 10  # releases from which on integrals take longer than lines
 _FEW_PLAIN = 10  # releases without groups for which lines may be dear
+_MANY = 3000  # from which on they are not, however rare the losses are
 _DEAR = 900.0  # nodes of a route
 _WIDE = 2.0  # spread of the losses from which on those of groups need not be small
 _STEEP = 1000.0  # degree / (σ spread) from which on bands are quicker than lines that know windows
@@ -61,8 +62,11 @@ class BandDirection(Direction):
     def _dear(self, epsilon: float) -> bool:
         """Whether lines take long, as for groups and replaced records; otherwise decided at the first ε."""
         if self._lines_dear is None:
-            small = self.few is not None or self._bands.spread < _WIDE if not self.plain else self.rare
-            self._lines_dear = small or planned_nodes(self.transform, epsilon) > _DEAR
+            if self.plain:  # whose lines know windows
+                self._lines_dear = self.rare and sum(leaf.count for leaf in self._bands.leaves) < _MANY
+            else:
+                small = self.few is not None or self._bands.spread < _WIDE
+                self._lines_dear = small or planned_nodes(self.transform, epsilon) > _DEAR
         return self._lines_dear
 
     def bound(self, epsilon: float) -> float:
@@ -85,11 +89,12 @@ class BandDirection(Direction):
         if not inside:
             return beyond
         ways = [self._split_deltas, super().deltas if self.few is None else self.few.deltas]
-        if not self._dear(inside[0]):
+        dear = self._dear(inside[0])
+        if not dear:
             ways.reverse()
         found = _tried(ways[0], inside)
         short = [place for place, value in enumerate(found) if not _promised(value)]
-        if short and not self.rare:
+        if short and not (dear and self.rare):
             other = _tried(ways[1], [inside[place] for place in short])
             for place, value in zip(short, other, strict=True):
                 found[place] = _better(found[place], value)
@@ -131,13 +136,14 @@ class BandDirection(Direction):
         if self.transform.largest_loss <= 0:
             return Value(0.0, 0.0)
         ways = [self._root, super().epsilon if self.few is None else self.few.epsilon]
-        if self.rare:
+        if self.plain:
+            dear = self._dear(0.0)
+        else:
+            wide = self.few is None and self._bands.spread >= _WIDE
+            dear = self.rare or not wide or self._dear(self._near_root(log_delta))
+        if dear and self.rare:
             return _root_tried(self._root, log_delta)
-        if (
-            self.few is None
-            and (self.plain or self._bands.spread >= _WIDE)
-            and not self._dear(self._near_root(log_delta))
-        ):
+        if not dear:
             ways.reverse()
         found = _root_tried(ways[0], log_delta)
         return found if _promised(found) else _better(found, _root_tried(ways[1], log_delta))
@@ -223,9 +229,25 @@ def _better(first: Value, second: Value) -> Value:
     return first if first.error <= second.error else second
 
 
+def _frequent(parts: tuple[tuple[Event, int], ...]) -> bool:
+    """Whether these are many releases without groups whose losses are, for certain, large enough for lines.
+
+    A loss is about q (e^y − 1), and the square of e^y − 1 is 0.3 min(1, 1/σ²) or more in the mean.
+    """
+    least, square = math.inf, 0.0
+    for event, count in parts:
+        if not isinstance(event, SampledGaussian) or event.adjacency == "replace_one":
+            return False
+        least = min(least, event.noise_multiplier)
+        square += 0.3 * count * (event.sampling_rate * min(1.0, 1 / event.noise_multiplier)) ** 2
+    return sum(count for _, count in parts) > _FEW_PLAIN and _STEEP * least * math.sqrt(square) >= 1
+
+
 def band_direction(parts: tuple[tuple[Event, int], ...], transform: Transform, way: str) -> BandDirection | None:
     """The direction of these parts, `remove` or `add`; None where lines are as good."""
     if not 1 <= len(parts) <= MOST_LEAVES:
+        return None
+    if _frequent(parts):
         return None
     leaves, plain = [], True
     for event, count in parts:
