@@ -27,7 +27,7 @@ from dpbench.events import Event, GroupSampledGaussian, SampledGaussian
 MOST_LEAVES, _MOST_NOISE = 8, 1e5
 _FEW = 10  # releases from which on integrals take longer than lines
 _FEW_PLAIN = 10  # releases without groups for which lines may be dear
-_MANY = 3000  # from which on they are not, however rare the losses are
+_MANY, _WORTH_LINES = 3000, 24  # from which on, and ε of a curve, they are not, however rare the losses are
 _DEAR = 900.0  # nodes of a route
 _WIDE = 2.0  # spread of the losses from which on those of groups need not be small
 _STEEP = 1000.0  # degree / (σ spread) from which on bands are quicker than lines that know windows
@@ -63,7 +63,7 @@ class BandDirection(Direction):
         """Whether lines take long, as for groups and replaced records; otherwise decided at the first ε."""
         if self._lines_dear is None:
             if self.plain:  # whose lines know windows
-                self._lines_dear = self.rare and sum(leaf.count for leaf in self._bands.leaves) < _MANY
+                self._lines_dear = self.rare
             else:
                 small = self.few is not None or self._bands.spread < _WIDE
                 self._lines_dear = small or planned_nodes(self.transform, epsilon) > _DEAR
@@ -89,7 +89,9 @@ class BandDirection(Direction):
         if not inside:
             return beyond
         ways = [self._split_deltas, super().deltas if self.few is None else self.few.deltas]
-        dear = self._dear(inside[0])
+        many = sum(leaf.count for leaf in self._bands.leaves) >= _MANY
+        chained = self.plain and many and len(inside) >= _WORTH_LINES
+        dear = self._dear(inside[0]) and not chained
         if not dear:
             ways.reverse()
         found = _tried(ways[0], inside)

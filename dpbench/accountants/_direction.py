@@ -113,7 +113,8 @@ class Direction:
             value, _, error = self._lowest.at(-np.minimum(at, _MOST_REVERSED))
             found = (1 + grown) * value - grown
             wrong = (1 + grown) * error + 4 * UNIT * (1 + 2 * grown)
-        wrong[(at > _MOST_REVERSED) | ~np.isfinite(found)] = math.inf
+        untold = (at > _MOST_REVERSED) | ~np.isfinite(found)
+        found[untold], wrong[untold] = 0.0, math.inf
         return [Value(*pair) for pair in zip(found.tolist(), wrong.tolist(), strict=True)]
 
     def _span(self, answers: _Answers, spans: Spans) -> bool:
