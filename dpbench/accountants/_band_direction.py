@@ -16,7 +16,7 @@ from dpbench.accountants._band_leaf import Leaf
 from dpbench.accountants._bands import Bands, Split
 from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._direction import Direction, Value
+from dpbench.accountants._direction import PROMISED, SMALLEST, WORTH_A_CHAIN, Direction, Value
 from dpbench.accountants._few_direction import FewDirection, fewer_direction
 from dpbench.accountants._few_pair import Pair
 from dpbench.accountants._hinges import group_weights
@@ -27,12 +27,11 @@ from dpbench.events import Event, GroupSampledGaussian, SampledGaussian
 MOST_LEAVES, _MOST_NOISE = 8, 1e5
 _FEW = 10  # releases from which on integrals take longer than lines
 _FEW_PLAIN = 10  # releases without groups for which lines may be dear
-_MANY, _WORTH_LINES = 3000, 24  # from which on, and ε of a curve, they are not, however rare the losses are
+_MANY = 3000  # from which on a curve is quicker by lines, however rare the losses are
 _DEAR = 900.0  # nodes of a route
 _WIDE = 2.0  # spread of the losses from which on those of groups need not be small
 _STEEP = 1000.0  # degree / (σ spread) from which on bands are quicker than lines that know windows
 _CLOSE, _NEAR = 2e-11, 1e-11  # relative errors of δ and ε up to which a split planned for another ε serves
-_PROMISED, _SMALLEST = 1e-9, 1e-12
 _DEEP = math.log(1e-32)  # δ below this is as good as 0
 _PLANS, _STEPS = 12, 40
 _FAR_OFF = 1.5  # log of the change of ε for which other lines are planned
@@ -90,7 +89,7 @@ class BandDirection(Direction):
             return beyond
         ways = [self._split_deltas, super().deltas if self.few is None else self.few.deltas]
         many = sum(leaf.count for leaf in self._bands.leaves) >= _MANY
-        chained = self.plain and many and len(inside) >= _WORTH_LINES
+        chained = self.plain and many and len(inside) >= WORTH_A_CHAIN
         dear = self._dear(inside[0]) and not chained
         if not dear:
             ways.reverse()
@@ -224,7 +223,7 @@ def _root_tried(way: Callable[[float], Value], log_delta: float) -> Value:
 
 
 def _promised(value: Value) -> bool:
-    return value.error <= max(_PROMISED * value.value, _SMALLEST)
+    return value.error <= max(PROMISED * value.value, SMALLEST)
 
 
 def _better(first: Value, second: Value) -> Value:

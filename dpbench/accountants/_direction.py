@@ -14,11 +14,12 @@ from dpbench.accountants._inversion import PARITY, Inversion, TooWide, invert, i
 from dpbench.accountants._loss_leaf import UNIT, Floats
 from dpbench.accountants._spans import Spans
 
+PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _UNTOLD = 1e-15
 _FLOOR = math.log(1e-18)  # below this an absolute error of 1e-12 is safe by far
 _CLOSE = 2e-11  # relative error of δ up to which lines planned for another ε serve
 _NEAR = 1e-11  # the same for an error of ε relative to ε
-_WORTH_A_SPAN, _WORTH_A_CHAIN = 6, 24  # ε
+_WORTH_A_SPAN, WORTH_A_CHAIN = 6, 24  # ε
 _MOST_REVERSED = 10.0  # ε up to which one direction's lines may tell of the other's δ
 _MOST_SHARED = 1 << 16  # nodes of all lines of a span
 _AT_ONCE = 64
@@ -82,7 +83,7 @@ class Direction:
     def _chained(self, answers: _Answers, spans: Spans | None) -> bool:
         """δ at all ε without answer by one chain of parts; false where there is no use in trying that again."""
         places = np.flatnonzero(~answers.known)
-        if len(places) < _WORTH_A_CHAIN or spans is None:
+        if len(places) < WORTH_A_CHAIN or spans is None:
             return False
         target = spans.target(answers.first)
         if target is None and answers.first > 0:

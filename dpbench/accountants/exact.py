@@ -28,7 +28,7 @@ from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
 from dpbench.accountants._band_direction import BandDirection, band_direction
 from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._direction import Direction, Value
+from dpbench.accountants._direction import PROMISED, SMALLEST, Direction, Value
 from dpbench.accountants._few_direction import FewDirection, few_direction
 from dpbench.accountants._leaves import event_support, leaves, support
 from dpbench.accountants._one_release import single_curve
@@ -46,7 +46,6 @@ from dpbench.events import (
     RandomSensitivityGaussian,
 )
 
-PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _CLOSE = 2.0**-40
 
 
