@@ -33,6 +33,7 @@ _NOTHING = 43.0  # e^−43 is below 1e-18
 _ROUNDS = 30
 _MISSED, _LONG = 1e-13, 6000  # of H, and nodes: from here on a short contour is tried
 _QUICK, _UNITS = 40, 24  # from this r on, and beyond this Re z, no terms need be taken out
+_CLOSE = 1.0  # E|w (R − 1)|, about, up to which (R − 1) is taken from R^w − 1
 _SERIES = 200  # more terms than any of the boxes takes
 
 
@@ -64,16 +65,17 @@ class Course:
 
 @dataclass(frozen=True)
 class Contour:
-    """Nodes s: weights with p in logarithms, log(1 + ρe^s), and what the quadrature may miss."""
+    """Nodes s: weights with p in logarithms, log(1 + ρe^s) or log R, and what the quadrature may miss."""
 
     log_weight: Complex
     log_ratio: Complex
-    bend: Floats
+    lost: Floats  # units in the last place that terms have lost
     wrong: float
     taken: int  # terms of the binomial series that are taken out, −1 for none
     body: int  # the nodes from here on lie on the upright
-    beyond: complex  # −∫ p to the right of where the outer part begins
-    left: float  # where R^w − 1 is integrated, in place of (1 + ρe^s)^w − 1: P(s < the first node); else −1
+    beyond: tuple[complex, float]  # −∫ p to the right of where the outer part begins, and its lost units
+    left: tuple[complex, float] | None  # where R^w − 1 is integrated: P(s < the first node), and its lost units
+    line: tuple[complex, float] | None  # where w (R − 1) is taken from it: outside, and its lost units
 
 
 @dataclass
@@ -241,42 +243,56 @@ class Contours:
             marks = a + (b - a) * self._marks(a, b)
             starts += list(marks[:-1])
             ends += list(marks[1:])
-        # R^w keeps the digits that (1−q)^w and (1 + ρe^s)^w lose to each other
-        level = not course.outer and course.taken < 0 and (box.low < 0 or course.corners[0].real < 0)
+        # R^w keeps the digits that (1−q)^w and (1 + ρe^s)^w lose to each other, where H is not far below 1
+        near = box.low < 0 or (course.corners[0].real < 0 and box.high * -self.log_rest < 1)
+        level = course.taken < 0 and near
         body, wrong = self._halved(box, np.array(starts), np.array(ends), course.taken, False, level)
         wrong += course.cut
-        joined, beyond = body, 0j
-        left = self._mass_left_of(course.corners[0].real) if level else -1.0
+        joined, beyond, left, line = body, (0j, 0.0), None, None
+        if level:
+            left, inner = self._masses(complex(-course.corners[0].real))
+            if np.abs(box.corners).max() * self.rate < _CLOSE * max(self.law.sigma, 1.0):
+                even, plain = self._masses(course.corners[-1])
+                line = self.rate * (inner[0] + even[0] - plain[0]), self.rate * (inner[1] + even[1] + plain[1])
         if course.outer:
             outer = np.array(course.outer)
-            last, more = self._halved(box, outer[:-1], outer[1:], course.taken, True, False)
+            last, more = self._halved(box, outer[:-1], outer[1:], course.taken, True, level)
             wrong += more
-            joined = (np.concatenate([body[0], last[0]]), np.concatenate([body[1], last[1]]))
-            near = min(1.0, 1 / self.law.sigma) / 8
-            right = course.outer[0] + np.concatenate([[0.0], np.geomspace(near, 50.0, 24)])
-            s, weight = panel_nodes(as_complex(right[:-1]), as_complex(right[1:]))
-            beyond = -complex((np.exp(self.law.log_even(s) - s) * weight).sum())
-        return Contour(*joined, np.abs(joined[1]), wrong, course.taken, len(body[0]), beyond, left)
+            weights, ratios, lost = (np.concatenate(both) for both in zip(body, last, strict=True))
+            joined = weights, ratios, lost
+            _, plain = self._masses(course.outer[0])
+            beyond = -plain[0], plain[1]
+        return Contour(*joined, wrong, course.taken, len(body[0]), beyond, left, line)
 
-    def _mass_left_of(self, start: float) -> float:
-        """P(s < start)."""
+    def _masses(self, start: complex) -> tuple[tuple[complex, float], tuple[complex, float]]:
+        """∫ e^s p and ∫ p level from `start` to the right, and how many units in the last place they have lost.
+
+        By e^s p(s) = p(−s) the first is P(s < −start) for real `start`.
+        """
         length, r = 1 / self.law.sigma, self.law.projections
         octaves = 12 if r is None else 12 + 120 // r  # P(s < −S) falls like S^(−r/2)
         steps = length * np.concatenate([np.arange(-16.0, 17.0) / 2, 8 * 2.0 ** np.arange(1.0, octaves)])
-        tops = np.append(start, -steps[-steps < start])
-        s, weight = panel_nodes(as_complex(tops[1:]), as_complex(tops[:-1]))
-        return float((np.exp(self.law.log_even(-s).real) * weight.real).sum())
+        tops = np.append(start, steps[steps > start.real] + 1j * start.imag)
+        s, weight = panel_nodes(as_complex(tops[:-1]), as_complex(tops[1:]))
+        log_even = self.law.log_even(s)
+        lost = self.law.lost(s, log_even)
+        even, plain = np.exp(log_even) * weight, np.exp(log_even - s) * weight
+        return (
+            (complex(even.sum()), float((np.abs(even) * lost).sum())),
+            (complex(plain.sum()), float((np.abs(plain) * (lost + 2 * np.abs(s))).sum())),
+        )
 
     def _halved(
         self, box: Box, starts: Complex, ends: Complex, taken: int, upright: bool, level: bool
-    ) -> tuple[tuple[Complex, Complex], float]:
+    ) -> tuple[tuple[Complex, Complex, Floats], float]:
         """Panels halved until all corners of the box are smooth on them; the nodes, and what the rule may miss."""
         corners = box.corners[:, None, None]
-        weights, ratios, wrong = [], [], 0.0
+        weights, ratios, lost, wrong = [], [], [], 0.0
         largest: Floats
         for attempt in range(_ROUNDS):
             s, weight = panel_nodes(starts, ends)
-            log_weight = self.law.log_even(s) - s
+            log_even = self.law.log_even(s)
+            log_weight = log_even - s
             log_ratio = self.log_level(s) if level else self.log_ratio(s)
             if upright:
                 terms = np.exp(log_weight + corners * log_ratio)
@@ -290,13 +306,16 @@ class Contours:
             rough = (tail > floor).any(axis=0) & (attempt < _ROUNDS - 1)
             missed = tail * np.minimum(tail / np.maximum(whole, 1e-300), 1.0) * np.abs(ends - starts)
             wrong += float(missed[:, ~rough].max(axis=0).sum())
-            weights.append((log_weight + np.log(weight))[~rough].ravel())
             ratios.append(log_ratio[~rough].ravel())
+            log_step = np.log(weight)
+            weights.append((log_weight + log_step)[~rough].ravel())
+            units = self.law.lost(s, log_even) + 2 * np.abs(s) + np.abs(log_step)
+            lost.append(units[~rough].ravel())
             if not rough.any():
                 break
             middle = (starts + ends)[rough] / 2
             starts, ends = np.concatenate([starts[rough], middle]), np.concatenate([middle, ends[rough]])
-        return (np.concatenate(weights), np.concatenate(ratios)), wrong
+        return (np.concatenate(weights), np.concatenate(ratios), np.concatenate(lost)), wrong
 
     def _marks(self, a: complex, b: complex) -> Floats:
         """Shares of the way from a to b: panels of like length in asinh(σ s)."""

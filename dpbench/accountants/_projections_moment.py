@@ -11,6 +11,11 @@ H is analytic off the cut [1, ∞); on and above it the contours of `_projection
 On the edge of the cut itself, Im H(1 + x + i0) = Σ_{k < x} C(1+x, k) q^(1+x−k) (1−q)^k Im E[e^((1+x−k)s)]: on the right
 of the zeros of R, R^w is a binomial series in e^(−s), the upright line gives Im E[e^(ws)] for each term, and for
 exponents below 1 it closes to the right and gives 0. So the share of the tail is known to its own relative digits.
+
+**Rounding.** p has lost up to some hundred units in the last place (`Law.lost`), many of them to the same side, and
+log H is counted as often as there are releases. Where H is not far below 1, R^w − 1 is integrated, since (1−q)^w
+and (1 + ρe^s)^w would lose digits to each other; where w (R − 1) is small, R^w − 1 − w (R − 1), since E[R] = 1: so p's
+losses are relative to terms of the second order.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from dpbench.accountants._projections_density import Law, log1p
 from dpbench.accountants._projections_panels import expm1, grown
 
 _BLOCK = 1 << 17
+_POWER = 8  # units in the last place that e^v − 1 and products with it lose
 
 
 @dataclass
@@ -59,7 +65,8 @@ class Release:
         `above` is w − 1, to its own relative digits.
         """
         found = self.contours.contour(box)
-        total, rough = np.full(len(w), found.beyond), np.empty(len(w))
+        total, rough = np.full(len(w), found.beyond[0]), np.empty(len(w))
+        bend = np.abs(found.log_ratio)
         rows = max(1, _BLOCK // len(found.log_ratio))
         weight, body = np.exp(found.log_weight), found.body
         for first in range(0, len(w), rows):
@@ -71,25 +78,36 @@ class Release:
                 terms = np.empty_like(power)
                 terms[:, :body] = grown(found.log_weight[:body], power[:, :body])
                 terms[:, body:] = np.exp(found.log_weight[body:] + power[:, body:])
-            total[first : first + rows] += terms.sum(axis=1)
             size = np.abs(terms)
-            rough[first : first + rows] = 8 * size.sum(axis=1) + np.abs(some) * (size @ found.bend)
+            told = np.abs(some) * (size @ bend) + found.beyond[1]
+            if found.line is not None:  # E[R − 1] = 0: what p has lost is lost of less
+                terms[:, :body] -= np.multiply.outer(some, weight[:body] * expm1(found.log_ratio[:body]))
+                told += _POWER * size.sum(axis=1)
+                size = np.abs(terms)
+            total[first : first + rows] += terms.sum(axis=1)
+            rough[first : first + rows] = told + size @ found.lost
         if found.taken >= 0:
             outside = self._taken_out(w, above, found.taken)
             total = total + outside
             rough += 64 * np.abs(outside)
-        if found.left >= 0:
-            outside = found.left * expm1(w * self.log_rest)
-            total = total + outside
-            rough += 16 * np.abs(outside)
+        if found.left is not None:
+            power = expm1(w * self.log_rest)
+            rough += _POWER * abs(found.left[0]) * np.abs(power)
+            if found.line is not None:
+                power = power + w * self.rate
+                total = total - w * found.line[0]
+                rough += np.abs(w) * found.line[1]
+            total = total + found.left[0] * power
+            rough += found.left[1] * np.abs(power)
         else:  # which log(1 + total) nearly takes back
             rough += 2 * np.abs(w * self.log_rest) * np.abs(1 + total)
         error = (UNIT * rough + found.wrong) / np.abs(1 + total)
-        result = log1p(total) + (0.0 if found.left >= 0 else w * self.log_rest)
+        result = log1p(total) + (w * self.log_rest if found.left is None else 0.0)
         error = error + UNIT * np.abs(result)
         edge = (w.imag == 0) & (above.real > 0)
         if self.law.projections is not None and edge.any():
-            size = np.abs(1 + total[edge]) * (1.0 if found.left >= 0 else np.exp(w.real[edge] * self.log_rest))
+            rest = np.exp(w.real[edge] * self.log_rest) if found.left is None else 1.0
+            size = np.abs(1 + total[edge]) * rest
             angle = np.arcsin(np.clip(self.edge(w.real[edge], above.real[edge]) / size, -1.0, 1.0))
             turned = np.where(1 + total[edge].real < 0, np.sign(angle) * math.pi - angle, angle)
             result[edge] = result[edge].real + 1j * turned
