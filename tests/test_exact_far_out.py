@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
-from dpbench.accountants import _unlike
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._plan import Aim
@@ -49,15 +46,14 @@ def test_a_line_bounds_its_aliases_where_its_target_is_far_too_large() -> None:
         assert found[0] <= -2.0 + plan.aim.precision + 0.7
 
 
-def test_an_average_that_takes_too_long_leaves_the_ends_of_the_line() -> None:
+def test_an_average_that_takes_too_much_work_leaves_the_ends_of_the_line() -> None:
     """Few sparse releases beside Laplace: the ends are wide and say so, and contain what Laplace alone tells."""
     parts = (SampledGaussian(1.2168e-05, 1.369, "replace_one"), 100), (Laplace(3.2025, "replace_one"), 1)
     composition = Composition(((SampledGaussian(0.00059213, 4.84, "replace_one"), 1), *parts))
     curve = accountant.curve(composition)
     assert isinstance(curve, MixedCurve)
-    start = time.process_time()
     found = curve.epsilon(1e-5)
-    assert time.process_time() - start < 4 * _unlike._MOST_TIME
+    assert found.reason is not None
     assert found.lower is not None
     assert found.upper is not None
     alone = accountant.curve(Composition(((Laplace(3.2025, "replace_one"), 1),))).epsilon(1e-5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpbench.accountants._loss_leaf import Complex, Floats
+from dpbench.accountants._work import spend
 
 
 def turn(angle: Floats) -> Complex:
@@ -18,6 +19,7 @@ def turn(angle: Floats) -> Complex:
     >>> turn(np.array([1e-20]))
     array([-5.e-41+1.e-20j])
     """
+    spend(angle.size)
     tangent = np.tan(angle / 2)
     sine = 2 * tangent / (1 + tangent * tangent)
     result = np.empty(angle.shape, dtype=np.complex128)

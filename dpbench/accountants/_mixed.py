@@ -23,9 +23,8 @@ with 24 nodes is exact for their product, and leaves only their own errors, whic
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -35,6 +34,7 @@ from dpbench.accountants._direction import Direction
 from dpbench.accountants._hinges import Floats, log_hinge
 from dpbench.accountants._laplace_law import LaplaceLaw
 from dpbench.accountants._pieces import Curve, Pieces, PiecewiseCurve
+from dpbench.accountants._work import spend
 from dpbench.events import Event, Gaussian
 
 _NODES = 24
@@ -48,30 +48,6 @@ _TOGETHER = 16  # ε of an average at once
 _CELLS = 1 << 18  # of an array of sums
 _FEW = 64  # sums up to which the curve before is asked itself, not its pieces
 _FLOOR = 1e-20
-_ASKED = 64  # ε of contours between two looks at the clock
-
-
-class TooDear(ArithmeticError):
-    """An answer would take more time than was granted."""
-
-
-@dataclass
-class Work:
-    """Until when, in seconds of this thread: few or sparse releases beside Laplace take pieces without end.
-
-    What one ε takes spans five orders of magnitude, so that no count of them tells.
-    """
-
-    end: float = math.inf
-
-    def grant(self, seconds: float) -> None:
-        """So much time from now on."""
-        self.end = time.thread_time() + seconds
-
-    def check(self) -> None:
-        """Raises TooDear where the time is over."""
-        if self.end < math.inf and time.thread_time() > self.end:
-            raise TooDear("this average takes more time than was granted")
 
 
 @cache
@@ -129,7 +105,6 @@ class Contours:
 
     forward: Direction
     backward: Direction
-    work: Work = field(default_factory=Work)
 
     @property
     def scale(self) -> float:
@@ -147,24 +122,21 @@ class Contours:
         """δ and its error: 1 − e^ε + e^ε δ'(−ε) below 0."""
         below = epsilon < 0
         values, errors = np.zeros_like(epsilon), np.zeros_like(epsilon)
-        values[~below], errors[~below] = _ascending(self.forward, epsilon[~below], self.work)
-        other, wrong = _ascending(self.backward, -epsilon[below], self.work)
+        values[~below], errors[~below] = _ascending(self.forward, epsilon[~below])
+        other, wrong = _ascending(self.backward, -epsilon[below])
         growth = np.exp(epsilon[below])
         values[below] = -np.expm1(epsilon[below]) + growth * other
         errors[below] = growth * wrong + 4 * _UNIT * values[below]
         return values, errors
 
 
-def _ascending(way: Direction, epsilon: Floats, work: Work) -> tuple[Floats, Floats]:
+def _ascending(way: Direction, epsilon: Floats) -> tuple[Floats, Floats]:
     """δ and its error at ε >= 0 in any order; where Chernoff's bound is below every answer, that is the error."""
     places, back = np.unique(epsilon, return_inverse=True)
     bounds = np.array(way.bounds(places.tolist()))
     near = bounds >= _FAINT
     values, errors = np.zeros_like(places), np.exp(np.minimum(bounds, 0.0))
-    asked, found = places[near].tolist(), []
-    for first in range(0, len(asked), _ASKED):
-        work.check()
-        found += way.deltas(asked[first : first + _ASKED])
+    found = way.deltas(places[near].tolist())
     values[near], errors[near] = [one.value for one in found], [one.error for one in found]
     return values[back], errors[back]
 
@@ -175,7 +147,6 @@ class WithLaplace:
 
     rest: PiecewiseCurve
     law: LaplaceLaw
-    work: Work = field(default_factory=Work)
 
     @property
     def kinks(self) -> Floats:
@@ -200,10 +171,10 @@ class WithLaplace:
             for one in epsilon.tolist()
         ]
         counts = np.array([len(one) - 1 for one in ends])
-        self.work.check()
         starts, stops = (np.concatenate([one[part] for one in ends]) for part in (slice(None, -1), slice(1, None)))
         half = (stops - starts) / 2
         losses = (starts + half)[:, None] + half[:, None] * nodes
+        spend(losses.size)
         density, wrong = (found.reshape(losses.shape) for found in law.density(losses.ravel()))
         inside = (np.repeat(epsilon, counts)[:, None] - losses).ravel()
         values, errors = self.rest(np.concatenate([inside, np.subtract.outer(epsilon, law.knots).ravel()]))
@@ -254,7 +225,6 @@ class Side:
     mass_error: float
     infinite: float
     dropped: float
-    work: Work = field(default_factory=Work)
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
         """The value at a real ε, a lower and an upper end."""
@@ -281,13 +251,12 @@ def side(rest: Closed | Contours | None, scales: Sequence[tuple[float, int]], su
     curve: PiecewiseCurve = (
         Nothing() if rest is None else Pieces(rest, cell, 1e-34 if isinstance(rest, Contours) else 1e-45, rest.scale)
     )
-    work = rest.work if isinstance(rest, Contours) else Work()
     floor = _FLOOR if isinstance(rest, Contours) else 1e-45  # lines end in an absolute error: no use in less
     total: Curve = curve
     loss_error = mass_error = infinite = dropped = 0.0
     for place, (noise, count) in enumerate(ordered(scales)):
         law = LaplaceLaw(noise, count)
-        total = WithLaplace(Pieces(total, cell, floor) if place else curve, law, work)
+        total = WithLaplace(Pieces(total, cell, floor) if place else curve, law)
         loss_error += law.loss_error
     if sums is not None:
         kept = sums.masses >= _LEAST_MASS
@@ -297,7 +266,7 @@ def side(rest: Closed | Contours | None, scales: Sequence[tuple[float, int]], su
             total = Pieces(total, cell, floor)
         total = WithSums(total, reduced)
         loss_error, mass_error, infinite = loss_error + sums.loss_error, sums.mass_error, sums.infinite
-    return Side(total, loss_error, mass_error, infinite, dropped, work)
+    return Side(total, loss_error, mass_error, infinite, dropped)
 
 
 def ordered(scales: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

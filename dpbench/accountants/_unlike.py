@@ -23,8 +23,9 @@ from dpbench.accountants._few_direction import few_direction
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._line_side import LineSide, line_side
-from dpbench.accountants._mixed import Closed, Contours, Side, TooDear, ordered, side
+from dpbench.accountants._mixed import Closed, Contours, Side, ordered, side
 from dpbench.accountants._poisson import reveals_nothing
+from dpbench.accountants._work import TooDear, granted
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
 from dpbench.events import (
@@ -40,7 +41,7 @@ from dpbench.events import (
 
 PROMISED, SMALLEST = 1e-9, 1e-12
 MOST_SCALES, MOST_BENDS, MOST_MU = 8, 5000, 1e6
-_MOST_TIME = 4.0  # seconds of an average that narrows what a line tells
+_MOST_WORK = 1.5e8  # exponentials of an average that narrows what a line tells: about four seconds
 _UNIT = 2.0**-53
 _GROWTH, _DOUBLINGS = 2.0, 200
 _WAYS = ("remove", "add")
@@ -53,7 +54,7 @@ Ends = tuple[float, float, float]
 class Either:
     """One direction by line integrals, or as an average over the law of the atoms where these leave too much out.
 
-    Where the average would take too long the line's own ends are the answer.
+    Where the average would take too much work the line's own ends are the answer.
     """
 
     line: LineSide
@@ -74,9 +75,9 @@ class Either:
         found = np.array(self.line.deltas(epsilon))
         loose = np.flatnonzero(~(found[2] - found[1] <= np.maximum(PROMISED * found[0], SMALLEST)))
         if len(loose) and self.other is not None:
-            self.other.work.grant(_MOST_TIME)
             try:
-                more = np.array(self.other.deltas(epsilon[loose]))
+                with granted(_MOST_WORK):
+                    more = np.array(self.other.deltas(epsilon[loose]))
             except TooDear:  # the line's own ends stay
                 return found[0], found[1], found[2]
             closer = ~(more[2] - more[1] > found[2, loose] - found[1, loose])
@@ -89,9 +90,9 @@ class Either:
         loose = not found[2] - found[1] <= max(PROMISED * found[0], SMALLEST)
         if not (loose and found[0] < math.inf and self.other is not None):
             return found
-        self.other.work.grant(_MOST_TIME)
         try:
-            more = _epsilon(self.other, target)
+            with granted(_MOST_WORK):
+                more = _epsilon(self.other, target)
         except TooDear:  # the line's own ends stay
             return found
         return found if more[2] - more[1] > found[2] - found[1] else more
