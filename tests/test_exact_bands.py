@@ -224,7 +224,7 @@ def test_a_coarser_line_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     event, epsilon = GroupSampledGaussian(1e-9, 1.2, 3), 1e-9
     exact = math.exp(float(few(pair(event, "remove"), 3).log_delta(np.array([epsilon]))[0][0]))
-    monkeypatch.setattr(_bands, "_PRECISION", math.log(1e-3))
+    monkeypatch.setattr(_bands, "PRECISION", math.log(1e-3))
     direction = Bands([Leaf(pair(event, "remove"), 3.0)])
     value, _, error = (float(one[0]) for one in direction.split(epsilon, math.log(exact))(np.array([epsilon])))
     assert 1e-12 * exact < abs(value - exact) <= error

@@ -1,7 +1,8 @@
 """δ(ε) and ε(δ) of one direction of sampled releases, by `_bands` where the lines of `_direction` are dear.
 
 Lines grow long, or fail, where releases rarely show anything and where few of a group are composed: then each band of
-losses has a short line of its own. Otherwise lines are quicker, and bands only mend what lines leave uncertain.
+losses has a short line of its own. Otherwise lines are quicker, and bands only mend what lines leave uncertain. For
+several ε at once bands are laid that serve all of them (`_band_curve`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpbench.accountants._band_curve import band_curve
 from dpbench.accountants._band_leaf import Leaf
-from dpbench.accountants._bands import Bands, Split
+from dpbench.accountants._band_split import Split
+from dpbench.accountants._bands import Bands
 from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import PROMISED, SMALLEST, WORTH_A_CHAIN, Direction, Value
@@ -21,18 +24,20 @@ from dpbench.accountants._few_direction import FewDirection, fewer_direction
 from dpbench.accountants._few_pair import Pair
 from dpbench.accountants._hinges import group_weights
 from dpbench.accountants._inversion import planned_nodes
-from dpbench.accountants._loss_leaf import UNIT
+from dpbench.accountants._loss_leaf import UNIT, Floats
 from dpbench.events import Event, GroupSampledGaussian, SampledGaussian
 
 MOST_LEAVES, _MOST_NOISE = 8, 1e5
+_CURVE = 4  # ε that are a curve
 _FEW = 10  # releases from which on integrals take longer than lines
 _FEW_PLAIN = 10  # releases without groups for which lines may be dear
-_MANY = 3000  # from which on a curve is quicker by lines, however rare the losses are
+_MANY = 3000  # from which on a curve that bands do not tell is quicker by lines, however rare the losses are
 _DEAR = 900.0  # nodes of a route
 _WIDE = 2.0  # spread of the losses from which on those of groups need not be small
 _STEEP = 1000.0  # degree / (σ spread) from which on bands are quicker than lines that know windows
 _CLOSE, _NEAR = 2e-11, 1e-11  # relative errors of δ and ε up to which a split planned for another ε serves
 _DEEP = math.log(1e-32)  # δ below this is as good as 0
+_ROUGHLY = 1e-4  # relative error that is small enough on a curve: of a δ of 1e-12 or less, and of one as good as 0
 _PLANS, _STEPS = 12, 40
 _FAR_OFF = 1.5  # log of the change of ε for which other lines are planned
 
@@ -44,6 +49,7 @@ class BandDirection(Direction):
     bands: Bands | None = field(default=None, repr=False)
     symmetric: bool = False
     plain: bool = False
+    swapped: Transform | None = field(default=None, repr=False)  # of the other direction, where that is kept as well
     few: FewDirection | None = field(default=None, repr=False)  # integrals for where bands do not tell
     _lines_dear: bool | None = field(default=None, repr=False)
 
@@ -68,6 +74,11 @@ class BandDirection(Direction):
                 self._lines_dear = small or planned_nodes(self.transform, epsilon) > _DEAR
         return self._lines_dear
 
+    def _by_chain(self, epsilons: Sequence[float]) -> bool:
+        """Whether these are so many ε of so many releases that lines draw the curve sooner than bands for each ε do."""
+        many = sum(leaf.count for leaf in self._bands.leaves) >= _MANY
+        return self.plain and many and len(epsilons) >= WORTH_A_CHAIN
+
     def bound(self, epsilon: float) -> float:
         """The logarithm of an upper bound of δ(ε); −∞ beyond the largest loss."""
         if epsilon >= self.transform.largest_loss:
@@ -75,10 +86,12 @@ class BandDirection(Direction):
         return self._bands.bound(epsilon) if self._dear(epsilon) else super().bound(epsilon)
 
     def bounds(self, epsilons: Sequence[float]) -> list[float]:
-        """`bound` at ascending ε."""
-        if epsilons and not self._dear(min(epsilons[0], self.transform.largest_loss)):
+        """An upper bound's logarithm at ascending ε, as `bound` has it or better: by the sums of the lowest of them."""
+        largest = self.transform.largest_loss
+        inside = [one for one in epsilons if one < largest]
+        if not inside or self._by_chain(inside) or not self._dear(inside[0]):
             return super().bounds(epsilons)
-        return [self.bound(one) for one in epsilons]
+        return self._bands.bounds(inside) + [-math.inf] * (len(epsilons) - len(inside))
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at ascending ε, with their errors."""
@@ -87,10 +100,39 @@ class BandDirection(Direction):
         beyond = [Value(0.0, 0.0)] * (len(epsilons) - len(inside))
         if not inside:
             return beyond
+        if len(inside) >= _CURVE and self._dear(inside[0]):
+            return self._curve_deltas(inside) + beyond
+        return self._few_deltas(inside) + beyond
+
+    def _curve_deltas(self, epsilons: list[float]) -> list[Value]:
+        """δ at many ascending ε by bands that serve them all, and one by one where these tell too little."""
+        try:
+            at = np.array(epsilons)
+            values, errors = band_curve(self._bands, at, np.maximum(self._rough(at), _DEEP))
+        except ArithmeticError:
+            return self._few_deltas(epsilons)
+        roughly = np.minimum(_ROUGHLY * values, _ROUGHLY * SMALLEST)
+        told = errors <= np.maximum(np.maximum(PROMISED * values, roughly), _ROUGHLY * math.exp(_DEEP))
+        rest = np.flatnonzero(~told)
+        values, errors = np.clip(values, 0.0, 1.0), np.minimum(errors, 1.0)
+        found = [Value(*pair) for pair in zip(values.tolist(), errors.tolist(), strict=True)]
+        others = self._few_deltas(at[rest].tolist()) if len(rest) else []
+        for place, value in zip(rest.tolist(), others, strict=True):
+            found[place] = _better(found[place], value)
+        return found
+
+    def _rough(self, epsilons: Floats) -> Floats:
+        """About log δ: of the releases without large losses, and of one large loss alone."""
+        if self._bands.added:
+            return self.transform.served(epsilons)[0]
+        found = (self.swapped or self.transform.swapped).served(epsilons)[0]
+        jumps = self._bands.floors(np.maximum(epsilons, self._bands.spread))
+        return np.minimum(np.logaddexp(found, jumps), 0.0)
+
+    def _few_deltas(self, inside: list[float]) -> list[Value]:
+        """δ by splits or lines, whichever take less, and by the others where these leave it uncertain."""
         ways = [self._split_deltas, super().deltas if self.few is None else self.few.deltas]
-        many = sum(leaf.count for leaf in self._bands.leaves) >= _MANY
-        chained = self.plain and many and len(inside) >= WORTH_A_CHAIN
-        dear = self._dear(inside[0]) and not chained
+        dear = not self._by_chain(inside) and self._dear(inside[0])
         if not dear:
             ways.reverse()
         found = _tried(ways[0], inside)
@@ -99,7 +141,7 @@ class BandDirection(Direction):
             other = _tried(ways[1], [inside[place] for place in short])
             for place, value in zip(short, other, strict=True):
                 found[place] = _better(found[place], value)
-        return found + beyond
+        return found
 
     def _split_deltas(self, epsilons: Sequence[float]) -> list[Value]:
         at = np.array(epsilons, dtype=np.float64)
@@ -265,7 +307,7 @@ def band_direction(parts: tuple[tuple[Event, int], ...], transform: Transform, w
         plain &= size == 1 and not replaced
     symmetric = all(leaf.pair.kind == "replace" for leaf in leaves)
     few = None if plain else fewer_direction(parts, transform, way, _FEW)
-    found = BandDirection(transform, None, Bands(leaves), symmetric, plain, few)
+    found = BandDirection(transform, None, Bands(leaves), symmetric, plain, few=few)
     if plain and sum(count for _, count in parts) > _FEW_PLAIN and not found.rare:
         return None
     return found

@@ -154,12 +154,23 @@ class Leaf:
 
     def top_place(self, least: float) -> float:
         """s beyond which P has `least` at most, about."""
-        s, _, _, _ = self.table
-        left, right = 0.0, float(s[-1])
-        for _ in range(50):
-            middle = (left + right) / 2
-            left, right = (middle, right) if self.missing(self._window(middle)) > least else (left, middle)
-        return right
+        s, tail = self._tail
+        return float(np.interp(-math.log(max(least, 1e-320)), -tail, s))
+
+    @cached_property
+    def _tail(self) -> tuple[Floats, Floats]:
+        """s and log of what P has beyond a window that ends there, of the width that windows of one draw have."""
+        from scipy.special import log_ndtr
+
+        s = self.table[0]
+        s = s[s >= 0]
+        width = math.hypot(1.0, min(SHARE * self.pair.sigma, _WIDEST))
+        if self.pair.kind == "add":
+            return s, log_ndtr(-s / width)
+        tail = np.full(len(s), -math.inf)
+        for member, weight in zip(self.pair.members, self.pair.log_weights, strict=True):
+            tail = np.logaddexp(tail, weight + log_ndtr((member / self.pair.sigma - s) / width))
+        return s, np.minimum.accumulate(tail)
 
     def range(self, window: Window) -> float:
         """Between the losses that are not very rare, with all that a window leaves."""

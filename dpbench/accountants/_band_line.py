@@ -24,7 +24,7 @@ from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 _MOST_EXPONENT = 690.0
 _SUMMED = 64  # units in the last place of a sum over panels; tests hold it to that
 _LARGE = 300.0  # log of B/a beyond which 1 is nothing beside it
-_CLOSE = 0.5  # log M up to which M − 1 is summed
+_CLOSE, _STEEP = 0.5, 690.0  # log M up to which M − 1 is summed, and the largest exponent of its terms
 _PER_OCTAVE = 3
 _BELOW, _ABOVE = 8, 9  # octaves of real points below and above 1 over the range of a loss
 
@@ -51,7 +51,7 @@ class Part:
             np.maximum(scaled, -_MOST_EXPONENT, out=scaled)
             found: Floats = top + np.log(np.exp(scaled) @ self.weight)
         if self.near:
-            close = (np.abs(found) < _CLOSE) & (top < 1)  # p W e^(ze) is p W and a little
+            close = (np.abs(found) < _CLOSE) & (top < _STEEP)  # p W e^(ze) is p W and a little
             found[close] = np.log1p(np.expm1(exponent[close]) @ self.weight - self.missing)
         return found
 
@@ -59,7 +59,7 @@ class Part:
         """The logarithm at real + i·imaginary, and a bound of its error."""
         exponent = real * self.excess
         top = float(exponent.max())
-        close = self.near and top < 1 and abs(float(self.real(np.array([real]))[0])) < _CLOSE
+        close = self.near and top < _STEEP and abs(float(self.real(np.array([real]))[0])) < _CLOSE
         shift = 0.0 if close else top
         tilted = self.weight * np.exp(np.maximum(exponent - shift, -_MOST_EXPONENT))
         turns, turned = turns_of(self.excess[None, :], tilted[None, :], imaginary)

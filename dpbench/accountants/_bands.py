@@ -34,6 +34,7 @@ import numpy as np
 
 from dpbench.accountants._band_leaf import ALL, Leaf, Window
 from dpbench.accountants._band_line import Band, Reals, reals
+from dpbench.accountants._band_split import LEAST, Lay, Parity, Piece, Split
 from dpbench.accountants._complex import joined
 from dpbench.accountants._inversion import Table
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
@@ -41,100 +42,15 @@ from dpbench.accountants._plan import Sums
 
 _RATIO, _LEAST_RATIO = 6.0, 1.3  # of a level to the next, at most and at least
 _FALL = 8.0  # of log p from a level to the next: more would ask for digits that a line does not have
-_PRECISION = math.log(1e-12)
+PRECISION = math.log(1e-12)
 _LOST, _MOST_LOST = math.log(100.0), math.log(1e5)  # size of the terms over δ from which on a line is dearer; at most
 _SHORT, _MOST = 1400, 1 << 11  # nodes of A's own line, and of any
-_PROBES, _APART = 14, 1.7  # points at which |D| is looked at before its line is summed, and their ratio
-_ENOUGH, _MORE = 0.7, 5  # log of the rest beyond what is asked for, and a share of the nodes that are added to mend it
+_APART = 1.7  # ratio of the points at which |D| is looked at before its line is summed
+ENOUGH, _MORE = 0.7, 5  # log of the rest beyond what is asked for, and a share of the nodes that are added to mend it
 _LEVELS, _MOST_CELLS, _MOST_NODES = 80, 1 << 16, 1 << 13  # levels, points of a band and nodes of all: at most
-_LEAST, _NOTHING = -740.0, -1e300
+_NOTHING = -1e300
 _ROOM = 25.0  # by which a guess may be too low
 _RARE = math.log(1e-12)  # mass of losses that a guess leaves out
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One line's sum, as a function of ε'."""
-
-    table: Table
-    real: float
-    period: float
-    rest: float
-    mass: float
-    bounds: Reals
-    nodes: int
-    lost: float  # log of the terms' size over δ
-
-    def __call__(self, excess: Floats) -> tuple[Floats, Floats, Floats]:
-        """The value, its derivative and the bound of its error."""
-        total, slope, wrong = self.table(excess, excess * 0)
-        rest = np.exp(np.minimum(self.rest - self.real * excess, 700.0))
-        return total, slope, wrong + rest + np.exp(np.clip(self._alias(excess), _LEAST, 700.0))
-
-    def _alias(self, excess: Floats) -> Floats:
-        bounds, c, period = self.bounds, self.real, self.period
-        above = bounds.points > c * (1 + 1e-9)
-        gap = (bounds.points[above] - c) * period
-        ahead = math.log(self.mass) - c * period - math.log(-math.expm1(-c * period))
-        behind = bounds.constant[above] - gap - np.log(-np.expm1(-gap))
-        found = (behind - np.multiply.outer(excess, bounds.points[above])).min(axis=-1, initial=math.inf)
-        result: Floats = np.logaddexp(ahead, found)
-        return result
-
-
-@dataclass(frozen=True)
-class Parity:
-    """A(0) − e^ε' A(−1): log A(0) and log A(−1)/A(0); what it leaves out is bounded at `bounds`, those of −Σe."""
-
-    log_mass: float
-    log_ratio: float
-    wrong: float  # error of log A(−1)/A(0)
-    count: float  # of all releases, each of which rounds A(0)
-    bounds: Reals
-
-    def __call__(self, excess: Floats) -> tuple[Floats, Floats, Floats]:
-        """The value, its derivative and the bound of its error."""
-        mass = math.exp(self.log_mass)
-        value = -mass * np.expm1(excess + self.log_ratio)
-        slope = value - mass
-        off = mass * (self.wrong + UNIT * 8 * np.abs(excess)) + 8 * UNIT * self.count * np.abs(value)
-        return value, slope, off + np.exp(np.clip(self.log_rest(excess), _LEAST, 700.0))
-
-    def log_rest(self, excess: Floats) -> Floats:
-        """E[(e^(ε' − Σe) − 1)₊] <= A(−a) e^(aε') ((a − 1)/a)^a / (a − 1) for every a > 1."""
-        above = self.bounds.points > 1
-        a = self.bounds.points[above]
-        constant = self.bounds.log_moment[above] + a * np.log1p(-1 / a) - np.log(a - 1)
-        found: Floats = (constant + np.multiply.outer(excess, a)).min(axis=-1, initial=math.inf)
-        return found
-
-
-@dataclass(frozen=True)
-class Split:
-    """δ near one ε: pieces, the bounds of what was dropped, and the mass above the highest level."""
-
-    end: float
-    pieces: tuple[Piece | Parity, ...]
-    dropped: tuple[Reals, ...]
-    above: float
-    target: float
-
-    @property
-    def nodes(self) -> int:
-        """Of all lines."""
-        return sum(piece.nodes for piece in self.pieces if isinstance(piece, Piece))
-
-    def __call__(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
-        """δ, its derivative and a bound of its error, at several ε."""
-        excess = epsilon - self.end
-        total, slope, error = epsilon * 0, epsilon * 0, epsilon * 0 + self.above
-        with np.errstate(over="ignore", invalid="ignore"):  # far from what the lines were made for
-            for piece in self.pieces:
-                value, rise, wrong = piece(excess)
-                total, slope, error = total + value, slope + rise, error + wrong
-        for bounds in self.dropped:
-            error = error + np.exp(bounds.chernoff(excess))
-        return total, slope, error + 4 * UNIT * np.abs(total)
 
 
 @dataclass
@@ -168,7 +84,7 @@ class Bands:
         return min(max(self._floors(epsilon, 1.0)), 0.0)
 
     def _floors(self, epsilon: float, power: float) -> list[float]:
-        found = [_LEAST]
+        found = [LEAST]
         for leaf in self.leaves:
             s, e, _, _ = leaf.table
             turned = -1.0 if self.added else 1.0
@@ -177,6 +93,18 @@ class Bands:
             found += [one + power * math.log(leaf.count)] if math.isfinite(one) else []
         return found
 
+    def floors(self, epsilons: Floats) -> Floats:
+        """log of about the largest T δ of one release at several ε."""
+        found: Floats = np.full(len(epsilons), LEAST)
+        for leaf in self.leaves:
+            s, e, _, _ = leaf.table
+            turned = -1.0 if self.added else 1.0
+            places = np.interp(turned * (epsilons - leaf.end), turned * e, s)
+            logs = leaf.pair.log_hinge(turned * leaf.pair.sigma * places) + math.log(leaf.count)
+            found = np.fmax(found, logs)
+        result: Floats = np.minimum(found, 0.0)
+        return result
+
     @cached_property
     def spread(self) -> float:
         """The standard deviation of the sum of the losses that are not very rare."""
@@ -184,17 +112,23 @@ class Bands:
 
     def _bulk(self, excess: float, mass: float) -> Reals:
         """The bounds of all losses that are no rarer than that."""
-        level = abs(excess) if self.added else self._top(mass)[0]
-        windows = [ALL] * len(self.leaves) if self.added else self._windows(level)
+        level = abs(excess) if self.added else self.top(mass)[0]
+        windows = [ALL] * len(self.leaves) if self.added else self.windows(level)
         return reals(self.leaves, windows, None, abs(excess) if self.added else math.inf)[1]
 
     def bound(self, epsilon: float) -> float:
         """The logarithm of an upper bound of δ(ε); 0 where that is not cheap."""
-        excess = epsilon - self.end
+        return self.bounds([epsilon])[0]
+
+    def bounds(self, epsilons: Sequence[float]) -> list[float]:
+        """`bound` at ascending ε: sums that reach down to the least excess below E serve all others."""
         if not self.added:
-            return 0.0
-        at = np.array([epsilon - self.origin])
-        return float(self._bulk(excess, 0.0).chernoff(at)[0]) if excess < 0 else -math.inf
+            return [0.0] * len(epsilons)
+        at = np.array([epsilon for epsilon in epsilons if epsilon < self.end])
+        found: list[float] = []
+        if len(at):
+            found = self._bulk(float(at[-1]) - self.end, 0.0).chernoff(at - self.origin).tolist()
+        return found + [-math.inf] * (len(epsilons) - len(at))
 
     def guess(self, epsilon: float) -> float:
         """About log δ(ε), by one loss alone or by the saddle point of those that are not too rare."""
@@ -228,9 +162,9 @@ class Bands:
     def split(self, epsilon: float, log_target: float) -> Split:
         """The lines for ε, precise relative to e^log_target."""
         excess, at = epsilon - self.end, epsilon - self.origin
-        tolerance = log_target + _PRECISION
-        level, above = (abs(excess), 0.0) if self.added else self._top(tolerance)
-        windows = [ALL] * len(self.leaves) if self.added else self._windows(level)
+        tolerance = log_target + PRECISION
+        level, above = (abs(excess), 0.0) if self.added else self.top(tolerance)
+        windows = [ALL] * len(self.leaves) if self.added else self.windows(level)
         pieces: list[Piece | Parity] = []
         dropped: list[Reals] = []
         first_loud: tuple[int, Piece] | None = None
@@ -251,8 +185,8 @@ class Bands:
                 if piece.lost <= _MOST_LOST:
                     pieces.append(piece)
                     break
-            level = self._below(level, windows)
-            lower = self._windows(level)
+            level = self.below(level, windows)
+            lower = self.windows(level)
             band, bounds = reals(self.leaves, windows, lower, least)
             if float(bounds.chernoff(np.array([at]))[0]) < tolerance:
                 dropped.append(bounds)
@@ -271,15 +205,15 @@ class Bands:
             raise ArithmeticError("no level of the losses ends the bands")
         return Split(self.origin, tuple(pieces), tuple(dropped), above, log_target)
 
-    def _top(self, tolerance: float) -> tuple[float, float]:
+    def top(self, tolerance: float) -> tuple[float, float]:
         """The level beyond which P has next to nothing, and how much."""
         share = math.exp(max(tolerance, -690.0)) / len(self.leaves)
         level = max(leaf.top(share / leaf.count) for leaf in self.leaves)
-        windows = self._windows(level)
+        windows = self.windows(level)
         both = zip(self.leaves, windows, strict=True)
         return level, min(1.0, math.fsum(leaf.count * leaf.missing(window) for leaf, window in both))
 
-    def _below(self, level: float, windows: list[Window]) -> float:
+    def below(self, level: float, windows: list[Window]) -> float:
         """The next level: the highest of all releases' own."""
         if self.added:
             return level / _RATIO
@@ -290,7 +224,8 @@ class Bands:
         ]
         return min(max(found, default=0.0), level / _LEAST_RATIO) if found else level / _RATIO
 
-    def _windows(self, level: float) -> list[Window]:
+    def windows(self, level: float) -> list[Window]:
+        """Of every release: what has losses below this level, about."""
         return [leaf.window(level) for leaf in self.leaves]
 
     def _parity(self, own: Band, level: float) -> Parity:
@@ -320,42 +255,61 @@ class Bands:
         log_target: float,
     ) -> Piece | None:
         """The line of A or of D; None where A's takes too many nodes."""
-        tolerance, mass = log_target + _PRECISION, rough.mass()
         if not len(bounds.points):
             return None
+        mass = rough.mass()
         real, period, lost = _chosen(bounds, mass, excess, log_target)
+        level = log_target + PRECISION + real * excess
+        found = self.laid(uppers, lowers, bounds, mass, Lay(real, period, level, lost))
+        return None if found is None else found[0]
+
+    def laid(
+        self,
+        uppers: list[Window],
+        lowers: list[Window] | None,
+        bounds: Reals,
+        mass: float,
+        lay: Lay,
+        known: Band | None = None,
+    ) -> tuple[Piece, Band] | None:
+        """The sums of that line, and the nodes of its transform, `known` where these do; None for A's too long line."""
+        real, period, level, lost = lay.real, lay.period, lay.level, lay.lost
         most = _SHORT if lowers is None else _MOST
         step = 2 * math.pi / period
-        level = tolerance + real * excess
         size = float(np.interp(real, bounds.points, bounds.log_moment)) - level
-        height = most * step
+        highest = most * step
         if lowers is None:
-            slow = math.fsum(leaf.slow(real, height, size) for leaf in self.leaves) - math.log(math.pi * height)
+            slow = math.fsum(leaf.slow(real, highest, size) for leaf in self.leaves) - math.log(math.pi * highest)
             if slow > level:
                 return None
+            height = highest
         else:
-            height = min(self._height(rough, lowers, max(size - math.log(math.pi * real), 8.0)), height)
+            height = self.height(uppers, lowers, max(size - math.log(math.pi * real), 8.0))
+        height, count = min(lay.height or height, highest), lay.probes
         while True:
-            band = Band(self.leaves, uppers, lowers, real, height)
+            if known is not None and known.real >= real and known.turns >= height:
+                band = known
+            else:
+                band = Band(self.leaves, uppers, lowers, real, height)
             if band.cells > _MOST_CELLS:
                 raise ArithmeticError(f"a band of losses needs {band.cells} points")
-            probes = height * _APART ** (-np.arange(_PROBES, dtype=np.float64)[::-1])
+            probes = height * _APART ** (-np.arange(count, dtype=np.float64)[::-1])
             found = _seen(*band.log_line(real, probes)) - np.log(math.pi * probes)
             late = np.maximum.accumulate(found[::-1])[::-1]  # the most from there on
             low = int((late >= level).sum())
-            if low < _PROBES - 1:
+            if low < count - 1:
                 break
-            if lowers is None:
-                return None
-            if height >= most * step:  # what is left out counts
-                low = _PROBES - 1
+            if height >= highest:
+                if lowers is None:
+                    return None
+                low = count - 1  # what is left out counts
                 break
-            height = min(1.5 * height, most * step)
+            height = min(1.5 * height, highest)
         top = float(probes[low])
-        if 0 < low < _PROBES - 1 and math.isfinite(late[low]):
+        if 0 < low < count - 1 and math.isfinite(late[low]):
             share = (late[low - 1] - level) / max(late[low - 1] - late[low], 1e-9)
             top = float(probes[low - 1]) * _APART ** float(np.clip(1.1 * share + 0.05, 0.0, 1.0))
-        beyond = float(late[min(low + 1, _PROBES - 1)])
+        beyond = float(late[min(low + 1, count - 1)])
         count, blocks = 0, []
         following = min(math.ceil(top / step) + 8, most)
         while True:
@@ -366,7 +320,7 @@ class Bands:
             log_moment, error = blocks[-1]
             end = slice(-max(4, min(count // 8, len(u))), None)
             rest = max(float(_seen(log_moment[end], error[end]).max()) - math.log(math.pi * float(u[-1])), beyond)
-            if rest < level + _ENOUGH or count >= most or u[-1] >= height:
+            if rest < level + ENOUGH or count >= most or u[-1] >= height:
                 break
             following = count + max(16, count // _MORE)
         log_moment, error = (np.concatenate(found) for found in zip(*blocks, strict=True))
@@ -374,12 +328,12 @@ class Bands:
         weight = np.full(count, 2 / period)
         weight[0] /= 2
         sums = Sums(joined(np.full(count, real), u), log_moment, error, weight, rest)
-        return Piece(Table.of(sums), real, period, rest, mass, bounds, count, lost)
+        return Piece(Table.of(sums), real, period, rest, mass, bounds, count, lost), band
 
-    def _height(self, rough: Band, lowers: list[Window], exponent: float) -> float:
+    def height(self, uppers: list[Window], lowers: list[Window], exponent: float) -> float:
         """Where a band has turned and fallen by e^exponent: for every release that has losses in it."""
-        parts = zip(self.leaves, lowers, rough.bands, strict=True)
-        return max(leaf.edge(low, exponent) for leaf, low, band in parts if band is not None and not low.all)
+        parts = zip(self.leaves, uppers, lowers, strict=True)
+        return max(leaf.edge(low, exponent) for leaf, high, low in parts if high != low and not low.all)
 
 
 def _seen(log_moment: Complex, error: Floats) -> Floats:
@@ -391,7 +345,7 @@ def _seen(log_moment: Complex, error: Floats) -> Floats:
 def _chosen(bounds: Reals, mass: float, excess: float, log_target: float) -> tuple[float, float, float]:
     """Re z, τ, the smallest as far as rounding allows, and log of the terms' size over δ."""
     a = bounds.points
-    tolerance = log_target + _PRECISION
+    tolerance = log_target + PRECISION
     ahead = np.maximum(math.log(mass) - tolerance + 0.7, 1.0) / a
     gap = a[None, :] - a[:, None]
     chernoff = bounds.constant - a * excess

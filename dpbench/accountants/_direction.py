@@ -55,7 +55,8 @@ class Direction:
 
     def bounds(self, epsilons: Sequence[float]) -> list[float]:
         """`bound` at ascending ε."""
-        inside = [epsilon for epsilon in epsilons if epsilon < self.transform.largest_loss]
+        largest = self.transform.largest_loss
+        inside = [epsilon for epsilon in epsilons if epsilon < largest]
         found = self.transform.ladder(inside[-1]).log_bound(np.array(inside)).tolist() if inside else []
         return found + [-math.inf] * (len(epsilons) - len(inside))
 
@@ -65,7 +66,8 @@ class Direction:
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at ascending ε, with their errors: lines serve as many ε as they may."""
-        inside = np.array([one for one in epsilons if one < self.transform.largest_loss], dtype=np.float64)
+        largest = self.transform.largest_loss
+        inside = np.array([one for one in epsilons if one < largest], dtype=np.float64)
         answers = _Answers(inside)
         spans = Spans(self.transform, inside) if len(inside) > 1 else None
         chains = True

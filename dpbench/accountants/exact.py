@@ -78,9 +78,10 @@ class ExactCurve:
         best = dict.fromkeys(sorted(asked), Value(0.0, 0.0))
         for way in self.ways:
             # where a direction's Chernoff bound is below the other's value, it does not count; at 0 both are the same
+            bounds = [0.0] * len(best) if way is self.ways[0] else way.bounds(list(best))
             close = [
                 epsilon
-                for epsilon, bound in zip(best, way.bounds(list(best)), strict=True)
+                for epsilon, bound in zip(best, bounds, strict=True)
                 if best[epsilon].value <= 0 or (epsilon > 0 and bound >= math.log(best[epsilon].value))
             ]
             for epsilon, value in zip(close, self._way_deltas(way, close, best), strict=True):
@@ -194,6 +195,8 @@ class ExactAccountant:
                 transform = Transform(parts)
                 few = few_direction(merged, transform, way) or band_direction(merged, transform, way)
                 ways.append(few or Direction(transform))
+        if len(ways) > 1 and isinstance(ways[0], BandDirection):
+            ways[0].swapped = ways[1].transform
         if ways and isinstance(ways[0], FewDirection | BandDirection) and ways[0].symmetric:
             ways = ways[:1]
         return ExactCurve(tuple(ways), adjacency)
