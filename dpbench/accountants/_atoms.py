@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES, Lapla
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._lattice_losses import common_gap
 from dpbench.accountants._line_side import LineSide, line_side
+from dpbench.accountants._pair_losses import PairLosses, shares
 from dpbench.accountants._poisson import refuse
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import adaptive_refusal, common_adjacency, merge
@@ -213,7 +213,7 @@ def count_sums(pairs: list[tuple[DiscretePair, int]]) -> float:
     >>> count_sums([(DiscretePair((0.75, 0.25), (0.25, 0.75)), 100)])
     101.0
     """
-    return _size([(_Losses.of(event, 0), count) for event, count in pairs])
+    return _size([(PairLosses.of(event, 0), count) for event, count in pairs])
 
 
 def _telling(composition: Composition) -> list[tuple[Event, int]]:
@@ -226,59 +226,11 @@ def silent(event: Event) -> bool:
     if isinstance(event, Laplace):
         return event.noise_multiplier == math.inf
     if isinstance(event, DiscretePair):
-        first, second = _exact(event.first), _exact(event.second)
-        return first == second
+        return shares(event.first) == shares(event.second)
     return False
 
 
-def _exact(values: tuple[float, ...]) -> list[Fraction]:
-    """The given doubles divided by their exact sum."""
-    fractions = [Fraction(value) for value in values]
-    total = sum(fractions)
-    return [fraction / total for fraction in fractions]
-
-
-def _log(ratio: Fraction) -> float:
-    """log of a positive fraction, to two units in the last place: near 1 by log1p of the exact difference."""
-    if abs(ratio - 1) < Fraction(1, 2):
-        return math.log1p(float(ratio - 1))
-    shift = ratio.numerator.bit_length() - ratio.denominator.bit_length()
-    scaled = ratio / Fraction(2) ** shift
-    return math.log(float(scaled)) + shift * math.log(2)
-
-
-@dataclass(frozen=True)
-class _Losses:
-    """One pair's distinct finite losses in ascending order, exact ratios merged; masses and what is infinite."""
-
-    losses: Floats
-    masses: Floats
-    infinite: float
-
-    @classmethod
-    def of(cls, event: DiscretePair, direction: int) -> _Losses:
-        first, second = _exact(event.first), _exact(event.second)
-        p, q = (second, first) if direction else (first, second)
-        table: dict[Fraction, Fraction] = {}
-        for above, below in zip(p, q, strict=True):
-            if above and below:
-                table[above / below] = table.get(above / below, Fraction(0)) + above
-        ratios = sorted(table)
-        infinite = float(sum((above for above, below in zip(p, q, strict=True) if above and not below), Fraction(0)))
-        return cls(np.array([_log(r) for r in ratios]), np.array([float(table[r]) for r in ratios]), infinite)
-
-    @property
-    def gap(self) -> float | None:
-        return common_gap(self.losses)
-
-
-def losses(event: DiscretePair, direction: int) -> tuple[Floats, Floats]:
-    """A pair's finite losses and their masses; direction 0 is remove, 1 is add."""
-    found = _Losses.of(event, direction)
-    return found.losses, found.masses
-
-
-def _size(parts: list[tuple[_Losses, int]]) -> float:
+def _size(parts: list[tuple[PairLosses, int]]) -> float:
     """At most this many sums: on a lattice its cells, else the numbers of multisets multiplied."""
     gap = _shared_gap([losses for losses, _ in parts])
     if gap is not None:
@@ -292,9 +244,9 @@ def _size(parts: list[tuple[_Losses, int]]) -> float:
     return size
 
 
-def _shared_gap(parts: list[_Losses]) -> float | None:
+def _shared_gap(parts: list[PairLosses]) -> float | None:
     """The step of a lattice that all parts share, None where there is none."""
-    gaps = [part.gap for part in parts if len(part.losses) > 1]
+    gaps = [common_gap(part.losses) for part in parts if len(part.losses) > 1]
     if not gaps or any(gap is None for gap in gaps):
         return None
     least = min(gap for gap in gaps if gap is not None)
@@ -304,7 +256,7 @@ def _shared_gap(parts: list[_Losses]) -> float | None:
 
 def discrete_sums(pairs: list[tuple[DiscretePair, int]], direction: int) -> Sums:
     """All sums of the losses of pairs with their counts; direction 0 is remove, 1 is add."""
-    parts = [(_Losses.of(event, direction), count) for event, count in pairs]
+    parts = [(PairLosses.of(event, direction), count) for event, count in pairs]
     infinite = -math.expm1(math.fsum(count * math.log1p(-part.infinite) for part, count in parts if part.infinite < 1))
     if any(part.infinite == 1 or not len(part.losses) for part, _ in parts):
         return Sums(np.empty(0), np.empty(0), 0.0, 8 * _UNIT, 1.0)
@@ -331,7 +283,7 @@ def discrete_sums(pairs: list[tuple[DiscretePair, int]], direction: int) -> Sums
     )
 
 
-def _repeated(part: _Losses, count: int, gap: float | None) -> Sums:
+def _repeated(part: PairLosses, count: int, gap: float | None) -> Sums:
     """The sum of `count` losses of one pair."""
     losses, masses = part.losses, part.masses
     scale = float(np.abs(losses).max())

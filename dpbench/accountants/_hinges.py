@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbench.accountants._pair_losses import PairLosses
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     ConfidentGNMax,
@@ -73,7 +74,7 @@ def log_hinge(event: Event, epsilon: Floats, direction: int = 0) -> Floats:
     if isinstance(event, Laplace):
         return _log_laplace(epsilon, 1 / event.noise_multiplier)
     if isinstance(event, DiscretePair):
-        return _log_discrete(epsilon, *discrete_masses(event, direction))
+        return _log_discrete(epsilon, PairLosses.of(event, direction))
     sampled = (event.sampler, event.adjacency)
     if isinstance(event, SampledGaussian) and sampled == ("poisson", "replace_one"):
         return _log_replaced(epsilon, event.sampling_rate, event.noise_multiplier)
@@ -291,18 +292,10 @@ def _log_laplace(epsilon: Floats, width: float) -> Floats:
     return result
 
 
-def discrete_masses(event: DiscretePair, direction: int) -> tuple[Floats, Floats]:
-    """P and Q of a discrete pair, each the given doubles divided by their exact sum; swapped in direction 1."""
-    first, second = np.array(event.first), np.array(event.second)
-    first, second = first / math.fsum(first), second / math.fsum(second)
-    return (second, first) if direction else (first, second)
-
-
-def _log_discrete(epsilon: Floats, p: Floats, q: Floats) -> Floats:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        loss = np.log(p) - np.log(q)
-        rest = np.where(q == 0, 1.0, -np.expm1(np.minimum(epsilon[..., None] - loss, 0.0)))
-        result: Floats = np.log(np.where(p > 0, p * rest, 0.0).sum(axis=-1))
+def _log_discrete(epsilon: Floats, pair: PairLosses) -> Floats:
+    rest = -np.expm1(np.minimum(epsilon[..., None] - pair.losses, 0.0))
+    with np.errstate(divide="ignore"):
+        result: Floats = np.log(rest @ pair.masses + pair.infinite)
     return result
 
 

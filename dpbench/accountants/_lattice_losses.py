@@ -17,11 +17,11 @@ import numpy as np
 from dpbench.accountants._hinges import (
     Floats,
     confident_mu,
-    discrete_masses,
     group_position,
     group_weights,
     replaced_position,
 )
+from dpbench.accountants._pair_losses import PairLosses
 from dpbench.events import (
     ConfidentGNMax,
     DiscretePair,
@@ -33,6 +33,7 @@ from dpbench.events import (
 )
 
 _LOG_ROOT_TWO_PI = math.log(2 * math.pi) / 2
+_LARGE = 600.0  # log of a double
 REACH = 42.0  # standard deviations on either side: beyond lies e^-880 of the mass
 Function = Callable[[Floats], Floats]
 
@@ -108,7 +109,7 @@ def loss_law(event: Event, direction: int, reach: float = 64.0) -> LossLaw:
     if isinstance(event, Laplace):
         return _laplace_law(1 / event.noise_multiplier)
     if isinstance(event, DiscretePair):
-        return _discrete_law(*discrete_masses(event, direction))
+        return _discrete_law(event, direction)
     if isinstance(event, GroupSampledGaussian):
         return _group_law(event, direction)
     if isinstance(event, RandomSensitivityGaussian):
@@ -123,15 +124,23 @@ def loss_law(event: Event, direction: int, reach: float = 64.0) -> LossLaw:
     return _sampled_law(rate, noise, direction)
 
 
-def _mixture_loss(rate: float, noise: float, x: Floats) -> Floats:
-    """log(1 − q + q e^((2x−1)/(2σ²))) without overflow or cancellation."""
-    exponent: Floats = (2 * x - 1) / (2 * noise * noise)
+def log_ratio(rate: float, s: Floats) -> Floats:
+    """log(1 − q + q e^s) without overflow, to its own relative digits: a release is counted up to a million times.
+
+    >>> [float(f"{value:.12g}") for value in log_ratio(1e-9, np.array([0.0, 2.0, 3000.0]))]
+    [0.0, 6.38905607852e-09, 2979.27673416]
+    """
     if rate == 1:
-        return exponent
-    small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
-    rest = (1 - rate) / rate * np.exp(-np.maximum(exponent, 0.0))
-    result: Floats = np.where(exponent > 1, exponent + math.log(rate) + np.log1p(rest), small)
-    return result
+        return s
+    near = rate * np.expm1(np.minimum(s, _LARGE))
+    close = (near > -0.5) & (s < _LARGE)
+    far = np.logaddexp(math.log1p(-rate), math.log(rate) + s)
+    return np.asarray(np.where(close, np.log1p(np.where(close, near, 0.0)), far))
+
+
+def _mixture_loss(rate: float, noise: float, x: Floats) -> Floats:
+    """log(1 − q + q e^((2x−1)/(2σ²)))."""
+    return log_ratio(rate, (2 * x - 1) / (2 * noise * noise))
 
 
 def _mixture_position(rate: float, noise: float, loss: Floats) -> Floats:
@@ -213,8 +222,11 @@ def _group_law(event: GroupSampledGaussian, direction: int) -> LossLaw:
     noise, size = event.noise_multiplier, event.group_size
 
     def loss(x: Floats) -> Floats:
-        exponents = log_weights + (members * x[..., None] - members**2 / 2) / noise**2
-        return np.asarray(np.logaddexp.reduce(exponents, axis=-1))
+        exponents = (members * x[..., None] - members**2 / 2) / noise**2
+        near = np.expm1(np.minimum(exponents, _LARGE)) @ np.exp(log_weights)  # weights have the sum 1
+        close = (near > -0.5) & (exponents.max(axis=-1) < _LARGE)
+        far = np.logaddexp.reduce(log_weights + exponents, axis=-1)
+        return np.asarray(np.where(close, np.log1p(np.where(close, near, 0.0)), far))
 
     def position(level: Floats) -> Floats:
         return group_position(level, event)
@@ -247,11 +259,9 @@ def _laplace_law(width: float) -> LossLaw:
     return LossLaw((branch,), atoms, log_masses, 0.0, -width, 2 * width, width, True, 100 / width)
 
 
-def _discrete_law(p: Floats, q: Floats) -> LossLaw:
-    finite = (p > 0) & (q > 0)
-    losses, position = np.unique(np.log(p[finite]) - np.log(q[finite]), return_inverse=True)
-    masses = np.bincount(position, p[finite], len(losses)) if len(losses) else _NONE
-    infinite = math.fsum(p[(p > 0) & (q == 0)])
+def _discrete_law(event: DiscretePair, direction: int) -> LossLaw:
+    found = PairLosses.of(event, direction)
+    losses, masses, infinite = found.losses, found.masses, found.infinite
     anchor = float(losses[0]) if len(losses) else 0.0
     highest = float(losses[-1]) if len(losses) else -math.inf
     # beyond, all but e^-60 of a release's tilted mass lies on its largest loss

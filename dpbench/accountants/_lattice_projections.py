@@ -23,7 +23,7 @@ from functools import cache, partial
 import numpy as np
 
 from dpbench.accountants._hinges import Floats, sensitivity_nodes, stirling_rest
-from dpbench.accountants._lattice_losses import Branch, LossLaw
+from dpbench.accountants._lattice_losses import Branch, LossLaw, log_ratio
 from dpbench.events import RandomSensitivityGaussian
 
 LOW = -60.0
@@ -104,16 +104,6 @@ def log_density(noise: float, projections: int, s: Floats) -> Floats:
     exponent = np.log1p(width / 2) - width - np.log1p(((noise * s) ** 2 - 1) / (projections + 1.0))
     large: Floats = constant - s / 2 + order * exponent - np.log1p(square) / 4 + log_debye(order, 1 / root)
     return large
-
-
-def log_ratio(rate: float, s: Floats) -> Floats:
-    """log R(s) without overflow or cancellation."""
-    if rate == 1:
-        return s
-    small = np.log1p(rate * np.expm1(np.minimum(s, 1.0)))
-    large = np.maximum(s, 0.0) + math.log(rate) + np.log1p((1 - rate) / rate * np.exp(-np.maximum(s, 0.0)))
-    result: Floats = np.where(s > 1, large, small)
-    return result
 
 
 def place_of(rate: float, level: Floats) -> Floats:

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from dpbench.accountants import gdp
-from dpbench.accountants._atoms import MOST_SUMS, count_sums, discrete_sums, losses, silent
+from dpbench.accountants._atoms import MOST_SUMS, count_sums, discrete_sums, silent
 from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES
 from dpbench.accountants._band_direction import band_direction
 from dpbench.accountants._contour import Transform
@@ -24,6 +24,7 @@ from dpbench.accountants._hinges import Floats
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._mixed import Closed, Contours, Side, ordered, side
+from dpbench.accountants._pair_losses import losses
 from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accountants._work import TooDear, granted
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon

@@ -13,12 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpbench.accountants._hinges import confident_mu, discrete_masses, log_hinge
+from dpbench.accountants._hinges import confident_mu, log_hinge
 from dpbench.accountants._lattice_losses import loss_law
 from dpbench.accountants._lattice_lower import explicit_datasets
 from dpbench.accountants._lattice_projections import MOST_PROJECTIONS, REACHES
 from dpbench.accountants._lattice_sparse import SparseSide
 from dpbench.accountants._lattice_table import falls_to
+from dpbench.accountants._pair_losses import shares
 from dpbench.accountants._poisson import refuse
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import adaptive_refusal, common_adjacency, merge
@@ -148,8 +149,7 @@ def _gaussian_precision(event: Event) -> float | None:
 def _silent(event: Event) -> bool:
     """Whether the release is independent of the data."""
     if isinstance(event, DiscretePair):
-        first, second = discrete_masses(event, 0)
-        return bool(np.array_equal(first, second))
+        return shares(event.first) == shares(event.second)
     assert not isinstance(event, ConfidentGNMax)  # counted as Gaussian
     if event.noise_multiplier == math.inf:
         return True
