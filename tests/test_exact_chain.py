@@ -11,7 +11,7 @@ import pytest
 from dpbench.accountants import _chain, _direction
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import Direction
-from dpbench.accountants._inversion import Piece, Task
+from dpbench.accountants._inversion import Piece, Task, TooLong, invert_at
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants._plan import Aim
@@ -27,6 +27,15 @@ RARE = [
 ]
 
 
+FEW = [
+    (Composition(((SampledGaussian(0.0415, 0.369), 10),)), 70.0),
+    (Composition(((SampledGaussian(0.0474, 0.355), 59),)), 95.0),
+    (Composition(((SampledGaussian(0.00659, 0.865), 13),)), 6.2),
+    (Composition(((SampledGaussian(0.123, 0.435), 50),)), 72.0),
+    (Composition(((SampledGaussian(0.00116, 4.43), 10), (SampledGaussian(0.00944, 1.38), 74))), 0.98),
+]
+
+
 def exact(composition: Composition) -> ExactCurve:
     curve = accountant.curve(composition)
     assert isinstance(curve, ExactCurve)
@@ -38,7 +47,7 @@ def apart(first: Estimate, second: Estimate) -> bool:
     return bool(first.lower > second.upper * (1 + 1e-13) or second.lower > first.upper * (1 + 1e-13))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("composition", "top"), RARE)
+@pytest.mark.parametrize(("composition", "top"), RARE + FEW)
 def test_a_chain_tells_what_every_point_tells_alone(
     composition: Composition, top: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,3 +187,72 @@ def test_a_group_beyond_doubles_is_refused_in_a_sentence() -> None:
     answer = accountant.supports(Composition(((GroupSampledGaussian(0.01, 1.0, 2000), 10),)))
     assert isinstance(answer, No)
     assert "group_size = 2000" in answer.reason
+
+
+def test_families_without_a_window_stay_whole_beside_others() -> None:
+    """The difference and the near part make the whole, though one family has no window at that height."""
+    whole = Transform(((sampled_leaf(0.00116, 4.43, "remove"), 10), (sampled_leaf(0.00944, 1.38, "remove"), 74)))
+    assert whole.cuts(256.0, 8.0) is None
+    cuts = whole.cuts(256.0, 8.0, True)
+    assert cuts is not None
+    apart_from, near = whole.split(256.0, cuts)
+    assert [family.cut is None or not np.isfinite(family.cut).any() for family in near.families] == [True, False]
+    u = 0.7 * np.arange(150.0)
+    (difference, its), (kept, theirs), (total, wrong) = (one.evaluate(8.0, u) for one in (apart_from, near, whole))
+    summed = np.exp(difference) + np.exp(kept)
+    error = np.abs(np.exp(difference)) * its + np.abs(np.exp(kept)) * theirs + np.abs(np.exp(total)) * wrong
+    assert (np.abs(summed - np.exp(total)) <= 4 * error + 1e-15 * np.abs(summed)).all()
+    points = np.geomspace(0.1, 40.0, 30)
+    logs = [one.at(points).log_moment for one in (apart_from, near, whole)]
+    assert np.abs(np.logaddexp(logs[0], logs[1]) - logs[2]).max() < 1e-9
+
+
+def test_one_line_of_the_whole_is_refused_where_it_does_not_end() -> None:
+    few, many = (
+        Transform(((sampled_leaf(*parts, "remove"), n),)) for parts, n in (((0.0474, 0.355), 59), ((0.01, 1.0), 999))
+    )
+    with pytest.raises(TooLong):
+        invert_at(few, Aim((0.0, 80.0)), whole=True)
+    alone, lines = (invert_at(many, Aim((0.5, 1.0)), whole=whole) for whole in (False, True))
+    assert alone is not None
+    assert lines is not None
+    assert len(lines.pieces) == 1
+    assert lines(0.7)[0] == pytest.approx(alone(0.7)[0], rel=1e-11)
+
+
+@pytest.mark.parametrize(("composition", "top", "most"), [(*FEW[0], 8000), (*FEW[2], 4500), (*FEW[4], 1000)])
+def test_curves_take_few_nodes(
+    composition: Composition, top: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one line went to the end of every window they took up to three times as many."""
+    nodes: list[int] = []
+    sums = Transform.sums
+
+    def counted(self: Transform, *asked: object) -> object:
+        found = sums(self, *asked)  # type: ignore[arg-type]
+        nodes.append(len(found.z))
+        return found
+
+    monkeypatch.setattr(Transform, "sums", counted)
+    exact(composition).deltas([top * place / 199 for place in range(200)])
+    assert sum(nodes) <= most, sum(nodes)
+
+
+def test_a_chain_may_begin_where_lines_no_longer_serve() -> None:
+    """At the last of the ε, with δ known at their first: the same answers as of a chain from 0 on."""
+    composition, top = FEW[1]
+    direction = exact(composition).ways[0]
+    assert isinstance(direction, Direction)
+    epsilons = top * np.arange(100) / 99
+    told = direction.transform.served(epsilons)
+    whole = _chain.chained(direction.transform, epsilons, told, None, True)
+    assert whole is not None
+    assert whole.told.all()
+    some = slice(60, 100)
+    part = _chain.chained(
+        direction.transform, epsilons[some], (told[0][some], told[1][some]), math.log(whole.values[60]), True
+    )
+    assert part is not None
+    assert part.told.all()
+    apart = np.abs(part.values - whole.values[some])
+    assert (apart <= part.errors + whole.errors[some]).all()

@@ -15,7 +15,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbench.accountants import _complex, _contour, _leaf_family
+from dpbench.accountants import _complex, _contour, _leaf_turns
 from dpbench.accountants._contour import Transform, families
 from dpbench.accountants._direction import Direction
 from dpbench.accountants._leaf_family import Family
@@ -72,13 +72,13 @@ def test_a_wrong_product_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the row sums of e^(iuρ) − 1 are left out."""
     like, nodes = family((0.01, 1.0)), 0.31 * np.arange(600.0)
     honest = like.line(3.0, nodes)[0]
-    product = _leaf_family._product
+    product = _leaf_turns._product
 
     def lame(ratio: np.ndarray, tilted: np.ndarray, start: np.ndarray, within: np.ndarray) -> tuple[object, object]:
         value, size = product(ratio, tilted, start, within)
         return value - value[:, :, :1], size
 
-    monkeypatch.setattr(_leaf_family, "_product", lame)
+    monkeypatch.setattr(_leaf_turns, "_product", lame)
     assert np.abs(like.line(3.0, nodes)[0] - honest).max() > 1e-3
 
 

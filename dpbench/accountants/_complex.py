@@ -20,10 +20,15 @@ def turn(angle: Floats) -> Complex:
     array([-5.e-41+1.e-20j])
     """
     spend(angle.size)
-    tangent = np.tan(angle / 2)
-    sine = 2 * tangent / (1 + tangent * tangent)
+    tangent = angle * 0.5
+    np.tan(tangent, out=tangent)
+    sine = tangent * tangent
+    sine += 1
+    np.divide(tangent, sine, out=sine)
+    sine += sine
+    tangent *= sine
     result = np.empty(angle.shape, dtype=np.complex128)
-    result.real = -tangent * sine
+    np.negative(tangent, out=result.real)
     result.imag = sine
     return result
 
@@ -55,10 +60,14 @@ def log(values: Complex) -> Complex:
 
 
 def log1p(values: Complex) -> Complex:
-    """log(1 + v) without cancellation near 0."""
+    """log(1 + v) without cancellation near 0, where NumPy's complex log1p keeps 1e-16 of 1.
+
+    Elsewhere 1 + v loses nothing, but |1 + v|² − 1 would: all digits where |1 + v| is 1e-8. At v = −1 finite.
+    """
     real, imaginary = values.real, values.imag
-    excess = real * (2 + real) + imaginary**2
-    with np.errstate(divide="ignore"):
-        far = np.log(np.hypot(1 + real, imaginary))
-    modulus = np.where(np.abs(excess) < 0.5, np.log1p(np.clip(excess, -0.75, 1.0)) / 2, far)
-    return joined(modulus, np.arctan2(imaginary, 1 + real))
+    moved = 1 + real
+    modulus = np.hypot(real, imaginary)
+    small = modulus < 0.5
+    near = np.where(small, real * (2 + real) + imaginary**2, 0.0)
+    far = np.log(np.maximum(np.hypot(moved, imaginary), 1e-300))
+    return joined(np.where(small, np.log1p(near) / 2, far), np.arctan2(imaginary, moved))

@@ -41,7 +41,7 @@ _REFINED = 24
 _SHRUNK = 64  # how often the lowest point may be moved further down
 _LEAST_CHOICE = 32  # points of the ladder among which a line is chosen, wherever the saddle is
 _LONGEST = 360  # points of the ladder: 90 octaves
-_BLOCK = 64  # nodes of the first block where windows will make later ones cheap
+_BLOCK = (128, 192)  # nodes of the first block where windows will make later ones cheap, at least and at most
 _SMOOTH = 0.85  # of a fall as −u²: θ cot(θ/2) / 2 at θ < 1, so that Λ is twice the fall or more
 _RISES, _PROBES = 6.0, 12  # how far beyond a line's end |M| is looked at where it may rise again; at how many nodes
 _LARGE = 100.0  # of a logarithm: 1 is nothing beside it
@@ -49,6 +49,7 @@ _ALL = 600.0  # of a logarithm: e^−600 is nothing
 _TWICE = 0.7  # gap times period from which on all aliases of one side are below twice the first
 _PLAIN = 1e-5  # difference of two log M, each known to ten digits, that needs no integral of its own
 _FLAT = 32.0  # as far beyond its end nothing turns together
+_TURNED = 0.1  # of the height where windows have turned: about where a line of a difference ends at the least
 MOST_NODES = 1 << 17
 
 
@@ -84,35 +85,38 @@ class Transform:
     _known: dict[int, tuple[Ladder, tuple[Floats, ...]]] = field(default_factory=dict, repr=False)
     _splits: dict[float, tuple[Transform, Transform]] = field(default_factory=dict, repr=False)
     _fine: dict[tuple[float, float], Ladder] = field(default_factory=dict, repr=False)
+    _narrowed: dict[float, Transform] = field(default_factory=dict, repr=False)
     _unit: float = 0.0
 
     def __post_init__(self) -> None:
         self.families = self.families or families(self.parts)
         self.spare = math.log(max(1, sum(count for _, count in self.parts)))
 
-    @cached_property
-    def narrowed(self) -> Transform:
-        """The same with narrow windows: what splits it leaves fewer large losses in the near parts."""
-        return Transform(
-            self.parts,
-            tuple(family.narrowed for family in self.families),
-            None,
-            None,
-            self._ladder,
-            self._known,
-            _fine=self._fine,
-            _unit=self._unit,
-        )
+    def narrowed(self, share: float) -> Transform:
+        """The same with narrow windows, so wide over σ: what splits it leaves fewer large losses in the near parts."""
+        if share not in self._narrowed:
+            families = tuple(family.narrowed(share) for family in self.families)
+            made = Transform(self.parts, families, _ladder=self._ladder, _known=self._known, _fine=self._fine)
+            made._unit = self._unit
+            self._narrowed[share] = made
+        return self._narrowed[share]
 
     @property
     def swapped(self) -> Transform:
         """M(−1 − z)."""
         return Transform(self.parts, tuple(family.swapped for family in self.families))
 
-    @property
+    @cached_property
     def largest_loss(self) -> float:
         """The supremum of the composed loss."""
         return math.fsum(count * leaf.largest_loss for leaf, count in self.parts)
+
+    @cached_property
+    def hits(self) -> float:
+        """How many draws are expected of all releases; infinite where some are no sampled ones."""
+        sampled = (family.landscape.poisson for family in self.families)
+        each = (float(family.counts @ family.landscape.weights[:, 1]) for family in self.families)
+        return math.fsum(each) if all(sampled) else math.inf
 
     # ---- real points ----
 
@@ -331,8 +335,9 @@ class Transform:
         if height:
             heights = np.minimum(heights, height)
         nodes = np.maximum(heights * period / (2 * math.pi), 1.0)
+        taken = np.maximum(nodes, _TURNED * height * period / (2 * math.pi))
         dear = 0.2 * np.maximum(lost - LOST, 0.0) + 2 * np.maximum(lost - MOST_LOST, 0.0)
-        best = int(np.argmin(np.log(nodes) + dear))
+        best = int(np.argmin(np.log(taken) + dear))
         return Plan(float(c[best]), float(period[best]), float(nodes[best]), aim, float(lost[best]), ladder)
 
     def evaluate(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
@@ -394,17 +399,24 @@ class Transform:
         result = np.where(far, total, base + told)
         return result, np.where(far, whole, np.minimum(apart, together))
 
-    def cuts(self, height: float, real: float) -> tuple[Floats, ...] | None:
-        """Where the parts near the atoms end: all else turns at that height. None where a release has no such part."""
-        cuts = []
+    def cuts(self, height: float, real: float, some: bool = False) -> tuple[Floats | None, ...] | None:
+        """Where the parts near the atoms end: all else turns at that height. None where a release has no such part.
+
+        With `some` it is enough that one release has one that is less than all of it.
+        """
+        cuts: list[Floats | None] = []
+        less = False
         for family in self.families:
             cut = family.near(height, family.power(real), self.spare + 4)
-            if cut is None or not np.isfinite(cut).all() or (family.cut is not None and (cut >= family.cut).any()):
+            if cut is not None:
+                lower = cut < math.inf if family.cut is None else cut < family.cut
+                less = less or bool(lower.any())
+            if not some and (cut is None or not lower.all()):
                 return None
             cuts.append(cut)
-        return tuple(cuts)
+        return tuple(cuts) if less else None
 
-    def split(self, height: float, cuts: tuple[Floats, ...]) -> tuple[Transform, Transform]:
+    def split(self, height: float, cuts: tuple[Floats | None, ...]) -> tuple[Transform, Transform]:
         """M less the parts near the atoms, and those parts, for the cuts at that height."""
         if height not in self._splits:
             near = Transform(self.parts, tuple(map(Family.within, self.families, cuts)))
@@ -442,9 +454,11 @@ class Transform:
         level = plan.aim.level(plan.real)
         step = 2 * math.pi / plan.period
         size = max(16, int(plan.nodes * 1.15) + 1)
-        if self.near is not None or size > 300:
-            size = _BLOCK  # short blocks first: higher up, windows make the leaves cheap
+        blocks = self.near is not None or size > 300
+        if blocks:
+            size = min(max(size, _BLOCK[0]), _BLOCK[1])  # short ones first: higher up, windows make the leaves cheap
         size += -size % 8
+        first = size if blocks else _BLOCK[0]
         start, pieces, last = 0, [], math.inf
         while True:
             u: Floats = step * np.arange(start, start + size, dtype=np.float64)
@@ -460,7 +474,11 @@ class Transform:
                     rest = max(rest, self._risen(plan.real, float(u[-1]), level))
             if rest < level or start >= most:
                 break
-            if start <= _BLOCK:
+            if start <= first and blocks:  # half as far again as a fall like −u² would end
+                top = float(log_moment.real[0])
+                more = math.sqrt((top - level) / max(top - rest, 1e-3)) if top > level else 0.0
+                size = int(start * min(max(1.5 * more - 1, 0.5), 4.0))
+            elif start <= first:
                 size = start
             else:  # as the rest has fallen so far, but not less than a quarter more
                 fall = (last - rest) / (size / start)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpbench.accountants._chain import SHARED, chained
 from dpbench.accountants._contour import Transform
-from dpbench.accountants._inversion import PARITY, Inversion, TooWide, invert, invert_at
+from dpbench.accountants._inversion import PARITY, Inversion, TooLong, TooWide, invert, invert_at
 from dpbench.accountants._loss_leaf import UNIT, Floats
 from dpbench.accountants._spans import Spans
 
@@ -70,10 +70,9 @@ class Direction:
         inside = np.array([one for one in epsilons if one < largest], dtype=np.float64)
         answers = _Answers(inside)
         spans = Spans(self.transform, inside) if len(inside) > 1 else None
-        chains = True
         while not answers.known.all():
             first = answers.first
-            chains = chains and self._chained(answers, spans)
+            self._chained(answers, spans)
             if answers.known[first]:
                 continue
             if spans is None or not self._span(answers, spans):
@@ -82,26 +81,31 @@ class Direction:
                 spans.seen(first, answers.first, answers.values)
         return answers.settled() + [Value(0.0, 0.0)] * (len(epsilons) - len(inside))
 
-    def _chained(self, answers: _Answers, spans: Spans | None) -> bool:
-        """δ at all ε without answer by one chain of parts; false where there is no use in trying that again."""
+    def _chained(self, answers: _Answers, spans: Spans | None, long: bool = False) -> None:
+        """δ at all ε without answer by one chain of parts, unless there is no use in trying that.
+
+        `long` says that one line for the first of them is known not to come to its end soon.
+        """
         places = np.flatnonzero(~answers.known)
-        if len(places) < WORTH_A_CHAIN or spans is None:
-            return False
+        if not answers.chains or len(places) < WORTH_A_CHAIN or spans is None:
+            return
         target = spans.target(answers.first)
         if target is None and answers.first > 0:
-            return True
+            return
+        answers.chains = False
         try:
-            found = chained(self.transform, answers.epsilons[places], (spans.guess, spans.loss), target)
+            told = spans.log_delta[places], spans.lost[places]
+            found = chained(self.transform, answers.epsilons[places], told, target, long)
         except ArithmeticError:  # each ε alone may take fewer points
-            return False
+            return
         if found is None:  # one line may serve the first ε, and none the next
-            return True
-        told = places[found.told]
-        answers.values[told], answers.errors[told] = found.values[found.told], found.errors[found.told]
-        answers.known[told] = True
+            answers.chains = not long
+            return
+        served = places[found.told]
+        answers.values[served], answers.errors[served] = found.values[found.told], found.errors[found.told]
+        answers.known[served] = True
         if answers.known[places[0]] and places[0] == 0:
             self._lowest = self._lowest or found.lines
-        return False
 
     def reversed(self, epsilons: Sequence[float]) -> list[Value] | None:
         """δ of the other direction at these ε >= 0: 1 − e^ε + e^ε δ(−ε), by lines that are known already.
@@ -123,24 +127,34 @@ class Direction:
     def _span(self, answers: _Answers, spans: Spans) -> bool:
         """δ at the first ε without answer and at more, by lines planned for all of them; false where none are."""
         first = answers.first
-        for least in (-math.inf, PARITY):
+        for least, whole in ((-math.inf, True), (-math.inf, False), (PARITY, False)):
+            if whole and len(answers.known) < WORTH_A_CHAIN:
+                continue
             aim, count = spans.aim(first, least)
             if count < _WORTH_A_SPAN:
                 return False
             try:
-                lines = invert_at(self.transform, aim, _MOST_SHARED)
+                lines = invert_at(self.transform, aim, _MOST_SHARED, whole)
             except TooWide:
+                continue
+            except TooLong:  # a chain may serve more than split lines do
+                self._chained(answers, spans, True)
+                if answers.known[first]:
+                    return True
                 continue
             except ArithmeticError:  # each alone may take fewer
                 spans.useless()
                 return False
             if lines is None:
                 return False
-            self._lowest = self._lowest or lines
             answers.serve(lines, first, first + count, SHARED)
-            if not answers.known[first]:
+            if answers.known[first]:
+                self._lowest = self._lowest or lines
+                return True
+            if not whole:  # split lines may tell more than one of the whole
+                self._lowest = self._lowest or lines
                 spans.failed()
-            return bool(answers.known[first])
+                return False
         return False
 
     def _alone(self, answers: _Answers, target: float | None) -> None:
@@ -236,6 +250,7 @@ class _Answers:
         self.epsilons = epsilons
         self.values, self.errors = np.zeros(len(epsilons)), np.zeros(len(epsilons))
         self.known = np.zeros(len(epsilons), dtype=np.bool_)
+        self.chains = True  # whether there may be use in one
 
     @property
     def first(self) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 
 from dpbench.accountants._complex import exp, log, turn
 from dpbench.accountants._contour import MOST_NODES, NOTHING, Transform
+from dpbench.accountants._leaf_family import MIDDLE, NARROW
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 from dpbench.accountants._plan import Aim, Plan, Sums
 
@@ -33,8 +34,10 @@ _DEPTH = 14
 _FEW_NODES = 750  # of a line that is not worth a split
 _MANY_NODES = (24000, 6000, 1500)  # of a difference to a near part, by the height: as many as rounding lets be
 _UPHILL = 3.2  # from this distance in t on, between losses that matter at two saddles, windows are narrow
+_FAR_UPHILL = 5.0
 _WALL = 8.0  # times the period that the aliases ahead ask for: more is due to those behind
-_SHORT = 150  # nodes of a line that is summed without asking first whether it comes to an end
+_FARTHEST_END, _ROOM = 2.2, 1.15  # over where a line is planned to end
+_SHORT, _SUMMED = 150, 3  # nodes of a line that is summed without asking first where it ends; times as many at most
 PARITY = -12.0  # parity takes one mass off another: only where δ is not small
 
 
@@ -186,21 +189,31 @@ class TooWide(ArithmeticError):
     """No route serves both ends of a span."""
 
 
+class TooLong(ArithmeticError):
+    """One line takes so many nodes that a split may be worth while."""
+
+
 def invert(transform: Transform, epsilon: float, log_target: float | None = None) -> Inversion | None:
     """The lines for δ near ε, to PRECISION relative to e^log_target; None where δ is below every double."""
     return invert_at(transform, Aim((epsilon,), None if log_target is None else (log_target,)))
 
 
-def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversion | None:
+def invert_at(transform: Transform, aim: Aim, most: float = math.inf, whole: bool = False) -> Inversion | None:
     """The lines for δ at the ε of `aim` and between them; None where δ is below every double.
 
-    Raises ArithmeticError where that takes too many nodes, or more than `most`.
+    Raises ArithmeticError where that takes too many nodes, or more than `most`. One line of the `whole` is not split,
+    however much its rounding loses, and where it is long or does not come to its end TooLong is raised.
     """
     plan = transform.plan(aim)
     if plan is None:
         return None
     transform = narrow(transform, plan)
-    route = _route(transform, plan, plan.aim, False, _DEPTH)
+    direct = _direct(transform, plan, False)
+    if whole:
+        if direct is IMPOSSIBLE or plan.nodes >= _FEW_NODES:
+            raise TooLong("one line takes many nodes")
+        return _inversion(direct, plan.aim)
+    route = _route(transform, plan, plan.aim, False, _DEPTH, direct)
     assert plan.aim.log_deltas is not None
     smallest = min(plan.aim.log_deltas)
     if route.nodes > most or (route.nodes > _FEASIBLE and smallest < _TINY):
@@ -209,20 +222,37 @@ def invert_at(transform: Transform, aim: Aim, most: float = math.inf) -> Inversi
         route.nodes
     ):  # slow decay that no split mends: as many nodes as it takes, and the rest in the error
         route = Route(plan.nodes, (Task(transform, plan, False),))
+    return _inversion(route, plan.aim)
+
+
+def _inversion(route: Route, aim: Aim) -> Inversion:
+    assert aim.log_deltas is not None
     pieces = tuple(Piece(task, task.sums()) for task in route.tasks)
-    return Inversion(pieces, route.dropped, route.masses, plan.aim.log_deltas[0])
+    return Inversion(pieces, route.dropped, route.masses, aim.log_deltas[0])
 
 
-def narrow(transform: Transform, plan: Plan) -> Transform:
-    """The transform with narrow windows, where many losses lie between the saddle of M and that of its bulk."""
-    uphill = max(plan.aim.epsilons) / (transform.spread**2 * plan.real)
+def narrow(transform: Transform, plan: Plan, chained: bool = False) -> Transform:
+    """The transform with narrow windows, where many losses lie between the saddle of M and that of its bulk.
+
+    The parts of a chain reach less far: there windows are narrow further uphill only, and before that in between.
+    """
+    ratio = max(plan.aim.epsilons) / (transform.spread**2 * plan.real)
     least = min(float(family.sigma.min()) for family in transform.families)
-    return transform.narrowed if uphill > 1 and least * math.log(uphill) > _UPHILL else transform
+    uphill = least * math.log(ratio) if ratio > 1 else 0.0
+    if uphill <= _UPHILL:
+        return transform
+    return transform.narrowed(MIDDLE if chained and uphill <= _FAR_UPHILL else NARROW)
 
 
 def hard(transform: Transform, plan: Plan) -> bool:
-    """Whether a line is so long that a split may be worth while."""
-    return _direct(transform, plan, False).nodes >= _FEW_NODES
+    """Whether a line is so long, or its end so far, that a split may be worth while."""
+    return _noisy(plan) * plan.nodes >= _FEW_NODES or endless(transform, plan)
+
+
+def endless(transform: Transform, plan: Plan) -> bool:
+    """Whether a line does not come to its end soon after where it is planned to."""
+    factor = _SUMMED / _ROOM if plan.nodes <= _SHORT else _FARTHEST_END
+    return _rest(transform, plan.real, factor * _top(plan)) >= plan.aim.level(plan.real)
 
 
 def heights(plan: Plan, most: float) -> tuple[int, int]:
@@ -241,9 +271,14 @@ def planned_nodes(transform: Transform, epsilon: float) -> float:
         return math.inf
 
 
-def _route(transform: Transform, plan: Plan, aim: Aim, mirrored: bool, depth: int) -> Route:
-    """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route."""
-    direct = _direct(transform, plan, mirrored)
+def _route(
+    transform: Transform, plan: Plan, aim: Aim, mirrored: bool, depth: int, direct: Route | None = None
+) -> Route:
+    """The cheapest way to this integral: one line, or that of the difference to a near part and the part's route.
+
+    `direct` is the one line, where it is known.
+    """
+    direct = direct or _direct(transform, plan, mirrored)
     if direct.nodes < _FEW_NODES or not depth:
         return direct
     found = None
@@ -266,18 +301,26 @@ def _route(transform: Transform, plan: Plan, aim: Aim, mirrored: bool, depth: in
 
 def _direct(transform: Transform, plan: Plan, mirrored: bool) -> Route:
     """One line, where it comes to its end soon; short ones are summed to see."""
-    noisy = 40 * math.exp((plan.log_lost - _NOISY) / 2) if plan.log_lost > _NOISY else 1.0
-    task, level = Task(transform, plan, mirrored), plan.aim.level(plan.real)
+    task, level, noisy = Task(transform, plan, mirrored), plan.aim.level(plan.real), _noisy(plan)
     if plan.nodes <= _SHORT:
-        sums = transform.sums(plan, most=3 * plan.nodes)
+        sums = transform.sums(plan, most=_SUMMED * plan.nodes)
         if sums.rest < level:
             return Route(noisy * len(sums.z), (replace(task, summed=sums),))
         return IMPOSSIBLE
-    top = 2 * math.pi * plan.nodes / plan.period * 1.15
-    for factor in (1.0, 1.5, 2.2):
-        if _rest(transform, plan.real, factor * top) < level:
+    for factor in (1.0, 1.5, _FARTHEST_END):
+        if _rest(transform, plan.real, factor * _top(plan)) < level:
             return Route(noisy * factor * plan.nodes, (task,))
     return IMPOSSIBLE
+
+
+def _noisy(plan: Plan) -> float:
+    """How much dearer a line is for what its rounding loses."""
+    return 40 * math.exp((plan.log_lost - _NOISY) / 2) if plan.log_lost > _NOISY else 1.0
+
+
+def _top(plan: Plan) -> float:
+    """About where a line ends."""
+    return _ROOM * 2 * math.pi * plan.nodes / plan.period
 
 
 def _split(

@@ -28,6 +28,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbench.accountants._complex import log1p
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._lattice_losses import Branch, LossLaw
 
@@ -270,19 +271,6 @@ class Factor:
     outliers: Grid | None = None
 
 
-def log_one_plus(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """log(1 + z), relatively exact for small z, where NumPy's complex log1p keeps 1e-16 of 1.
-
-    Elsewhere 1 + z loses nothing, but |1 + z|² − 1 would: all digits where |1 + z| is 1e-8.
-    """
-    small = np.abs(z) < 0.5
-    near = np.where(small, z, 0.0)
-    far = np.log(np.maximum(np.hypot(1 + z.real, z.imag), 1e-300))
-    real = np.where(small, np.log1p(2 * near.real + near.real**2 + near.imag**2) / 2, far)
-    result: NDArray[np.complex128] = real + 1j * np.arctan2(z.imag, 1 + z.real)
-    return result
-
-
 @dataclass(frozen=True)
 class Composed:
     """A composition on one lattice. `wrapped`: tilted mass that may have come in at the wrong end (Chernoff's bound);
@@ -356,7 +344,7 @@ class _Leaf:
         ratio = np.where(small, extra / np.where(small, base, 1.0), 0.0)
         with np.errstate(under="ignore"):
             power = base**n
-            hit = np.where(small, power * np.expm1(n * log_one_plus(ratio)), (base + extra) ** n - power)
+            hit = np.where(small, power * np.expm1(n * log1p(ratio)), (base + extra) ** n - power)
         hit *= phase(n * self.bulk.centre - self.centre) * math.exp(-self.once)
         return math.expm1(self.scaled) + math.exp(self.scaled) * main + hit
 
@@ -387,7 +375,7 @@ def compose(factors: Sequence[Factor], low: int, size: int, tilts: tuple[float, 
     log_size, angle, relative = np.zeros(len(active)), np.zeros(len(active)), np.zeros(len(active))
     for leaf in leaves:
         change = leaf.change(active)
-        logarithm = log_one_plus(change)
+        logarithm = log1p(change)
         log_size += leaf.count * logarithm.real
         angle += leaf.count * logarithm.imag
         relative += leaf.count * leaf.error / np.maximum(np.abs(1 + change), 1e-6)

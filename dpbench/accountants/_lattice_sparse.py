@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpbench.accountants._complex import log1p
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._lattice_curve import Part, Side, make_side, window_of
 from dpbench.accountants._lattice_grid import (
@@ -26,7 +27,6 @@ from dpbench.accountants._lattice_grid import (
     Points,
     Stretch,
     Transform,
-    log_one_plus,
     round_up,
     rounding,
 )
@@ -149,7 +149,7 @@ def _compose_hits(
     centre, log_mass, expected, error = 0, 0.0, 0.0, 0.0
     for count, bulk, rare in zip(counts, bulks, rares, strict=True):
         main = Transform(bulk, size)
-        logarithm = log_one_plus(main.change)
+        logarithm = log1p(main.change)
         log_size += count * logarithm.real
         angle += count * logarithm.imag
         centre += count * main.centre
@@ -161,7 +161,7 @@ def _compose_hits(
             cells = (other.centre - main.centre) % size
             phase = np.exp((-2j * np.pi / size) * (frequencies * cells % size))
             ratio = share * phase * (1 + other.change) / np.where(np.abs(1 + main.change) > 1e-6, 1 + main.change, 1.0)
-            hits += count * log_one_plus(ratio)
+            hits += count * log1p(ratio)
             expected += count * share
             error += other.error + main.error
     turned = np.exp(np.maximum(log_size, -60)) * (np.cos(angle) + 1j * np.sin(angle))

@@ -8,10 +8,10 @@
 | cut, width | the window Φ((cut − t)/width): the part of a release near the end where ρ is flat |
 
 **Quadrature.** The trapezoidal rule with step h for a function analytic in a strip misses at most about e^(−2πd/h)
-times its integral along Im t = ±d. There the normal density grows by e^(d²/2), |e^(ρ(t+id))| <= e^(ρ(t)), which serves
-Re w >= 0; for Re w < 0 and d <= πσ/2 |e^(ρ(t+id))| is at least its infimum on the real line, since all zeros of e^ρ as
-a polynomial of e^(x/σ²) are negative; and the phase turns by at most degree · d/σ. So the step follows from the largest
-|Im w| of a block of nodes; an integrand that oscillates faster than its step would be silently wrong.
+times its integral along Im t = ±d. There the normal density grows by e^(d²/2), and `_leaf_strip` has the rest, by which
+a line's step follows from the largest |Im w| of a block of nodes; an integrand that oscillates faster than its step
+would be silently wrong. At real w >= 0 |e^(wρ(t+id))| <= e^(wρ(t)); for w < 0 and d <= πσ/2 |e^(ρ(t+id))| is at least
+its infimum on the real line, since all zeros of e^ρ as a polynomial of e^(x/σ²) are negative.
 
 **Windows.** Where Im w = u is large, t with a loss that varies there contribute next to nothing. Shift the line of
 integration by id: |e^(iuρ)| falls by e^(−u ρ'(t) d), Φ((t − cut)/width) grows by e^(d²/(2 width²)), the base by
@@ -20,10 +20,8 @@ e^(d²/2); with 1/v² = 1/width² + 1 the best d leaves e^(−(uρ'(t)v)²/2). T
 min_k (g e^(−kη))²/2 + k²/2 >= 38 + log T + ..., everything right of the window is left out, and the number of nodes t
 stays bounded while u grows. The same window splits a composition with few hits into a part near its atom and the rest.
 
-**Lines.** Nodes of a line are evenly spaced, so that e^(i(u+v)ρ) = e^(iuρ) e^(ivρ) makes a line of N nodes a product of
-two matrices with √N columns each: few sines, and the rest is multiplication. With e^(ivρ) − 1 in place of e^(ivρ), and
-the row sums of e^(iuρ) − 1 apart, nothing cancels near 0. Everything is written for M − 1, so that a million releases
-of tiny loss keep their digits. Releases without sampling need none of this: their log M is w(w − 1)/(2σ²).
+Everything is written for M − 1, so that a million releases of tiny loss keep their digits. Releases without sampling
+need none of this: their log M is w(w − 1)/(2σ²).
 """
 
 from __future__ import annotations
@@ -35,9 +33,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants._complex import joined, turn
+from dpbench.accountants._complex import joined
+from dpbench.accountants._leaf_grid import EDGE, Ground, Landscape, Reach, normal
 from dpbench.accountants._leaf_grid import RESOLVED as _RESOLVED
-from dpbench.accountants._leaf_grid import Ground, Landscape, Reach, normal
+from dpbench.accountants._leaf_strip import Strip, log_normal, log_window, strip, windowed
+from dpbench.accountants._leaf_turns import turns_of as turns_of
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats, LossLeaf
 
 _NEGLIGIBLE = 42.0  # e^−42 is below 1e-18
@@ -46,9 +46,9 @@ _MOST_NODES = 1 << 19
 _MOST_CELLS = 1 << 22  # nodes times real points that are evaluated at once
 _CELLS = 1 << 16  # of one evaluated block: it stays in the cache
 _FEW = 600  # nodes of a grid that needs no trimming
-WIDE, NARROW = 0.15, 0.05  # widths of windows over σ
+_BESIDE = 2.0  # log of how much larger e^(wρ) − 1 may be at t + i·height than at t, at real w
+WIDE, MIDDLE, NARROW = 0.15, 0.1, 0.05  # widths of windows over σ
 _FARTHEST = 40.0  # in t: where a single release's large losses are looked for
-_LONG = 24  # nodes of a line from which on the product of two matrices is cheaper
 
 
 class Family:
@@ -75,6 +75,8 @@ class Family:
         self.share = share
         self.width: Floats = np.minimum(share * self.sigma, 0.4)
         self._factors: dict[Reach, Floats] = {}
+        self._strips: dict[tuple[Reach, bool], Strip] = {}
+        self._banded: tuple[Family, Floats | None, tuple[Family, NDArray[np.intp]] | None] | None = None
         end = np.zeros(len(leaves)) if cut is None else np.minimum(cut / np.hypot(1.0, self.width), _NEGLIGIBLE)
         self.missing: Floats = np.zeros(len(leaves)) if cut is None else _tail(end)
         self.mistaken: Floats = UNIT * (4 + 2 * end * end) * self.missing  # as the tail changes with its argument's
@@ -91,10 +93,9 @@ class Family:
 
     # ---- windows ----
 
-    @property
-    def narrowed(self) -> Family:
-        """The same with narrow windows: dearer ones, whose parts hold fewer large losses."""
-        return Family(self.leaves, self.counts, self.landscape, self.cut, self.inner, NARROW)
+    def narrowed(self, share: float) -> Family:
+        """The same with windows so narrow: dearer ones, whose parts hold fewer large losses."""
+        return Family(self.leaves, self.counts, self.landscape, self.cut, self.inner, share)
 
     def near(self, imaginary: float, power: float, spare: float) -> Floats | None:
         """Cuts of the parts near the atoms: outside, e^(iuρ) turns so fast for u >= imaginary that it vanishes.
@@ -103,18 +104,18 @@ class Family:
         """
         if not self.landscape.poisson:
             return None
-        rate, sigma = self.landscape.weights[:, 1], self.sigma
-        needed = _needed_turns(self.width / sigma, 38.0 + spare) * np.hypot(1.0, self.width) / self.width
-        share = needed * sigma / imaginary  # of the ratio's slope in t, 1/σ at most
-        with np.errstate(divide="ignore", invalid="ignore"):
-            odds = (1 - rate) / rate * share / (1 - share)
-            cut = np.where(share < 1, sigma * np.log(odds) + 0.5 / sigma, math.inf)
-        cut = np.where(cut < 9.5 + max(0.0, power) / sigma, np.maximum(cut, -9.5), math.inf)
+        if len(self.leaves) == 1:  # without NumPy's overhead, which is most of a short line
+            found = _cut(
+                float(self.landscape.weights[0, 1]), float(self.sigma[0]), float(self.width[0]), imaginary, power, spare
+            )
+            return np.array([found if self.cut is None else min(found, float(self.cut[0]))])
+        rows = zip(self.landscape.weights[:, 1].tolist(), self.sigma.tolist(), self.width.tolist(), strict=True)
+        cut = np.array([_cut(*row, imaginary, power, spare) for row in rows])
         return cut if self.cut is None else np.minimum(cut, self.cut)
 
     def within(self, cut: Floats | None) -> Family:
         """What lies in the windows with those cuts."""
-        if cut is None or not np.isfinite(cut).any():
+        if cut is None or not np.isfinite(cut).any() or (self.cut is not None and (cut == self.cut).all()):
             return self
         return Family(self.leaves, self.counts, self.landscape, cut, self.inner, self.share)
 
@@ -132,33 +133,27 @@ class Family:
 
         None where that is nothing.
         """
-        assert near.cut is not None
-        if cut is None:
-            whole = Family(self.leaves, self.counts, self.landscape, None, near.cut, self.share)
-            return whole, np.arange(len(self.leaves))
-        kept = np.flatnonzero(cut > near.cut)
+        if near.cut is None:
+            return None
+        known = self._banded
+        if known is None or known[0] is not near or not _same(known[1], cut):
+            known = self._banded = near, cut, self._band(near.cut, cut)
+        return known[2]
+
+    def _band(self, inner: Floats, cut: Floats | None) -> tuple[Family, NDArray[np.intp]] | None:
+        kept = np.flatnonzero(inner < (math.inf if cut is None else cut))
         if not len(kept):
             return None
+        outer = None if cut is None or not np.isfinite(cut[kept]).any() else cut
         if len(kept) == len(self.leaves):
-            outer = cut if np.isfinite(cut).any() else None
-            return Family(self.leaves, self.counts, self.landscape, outer, near.cut, self.share), kept
+            return Family(self.leaves, self.counts, self.landscape, outer, inner, self.share), kept
         leaves = [self.leaves[k] for k in kept]
-        return Family(leaves, self.counts[kept], None, cut[kept], near.cut[kept], self.share), kept
+        cuts = None if outer is None else outer[kept]
+        return Family(leaves, self.counts[kept], None, cuts, inner[kept], self.share), kept
 
     def _factor(self, t: Floats) -> Floats:
         """log of Φ((cut − t)/width), less what the inner window holds."""
-        width = self.width[:, None]
-        if self.inner is None:
-            assert self.cut is not None
-            return _log_normal((self.cut[:, None] - t) / width)
-        if self.cut is None:
-            return _log_normal((t - self.inner[:, None]) / width)
-        # Φ(a) − Φ(b) from the side where both are small
-        a, b = (self.cut[:, None] - t) / width, (self.inner[:, None] - t) / width
-        turned = b > 0
-        large = _log_normal(np.where(turned, -b, a))
-        small = _log_normal(np.where(turned, -a, b))
-        return large + np.log(-np.expm1(np.minimum(small - large, -1e-300)))
+        return log_window(t, self.cut, self.inner, self.width)
 
     # ---- nodes ----
 
@@ -190,7 +185,7 @@ class Family:
                     grown,
                     np.minimum(exponent, 0.5) + np.log(np.minimum(imaginary * np.abs(ground.ratio), 2.0) + 1e-300),
                 )
-            size = np.maximum(grown, exponent) if exponent.max() > 0.5 else grown
+            size = np.where(exponent > 0.5, np.maximum(grown, exponent), grown) if exponent.max() > 0.5 else grown
             size = size + base
         least = size.max(axis=1) - (_NEGLIGIBLE + ground.step**2 / 8)
         kept = np.flatnonzero((size > least[:, None]).any(axis=0))
@@ -199,23 +194,38 @@ class Family:
         first, last = max(int(kept[0]) - 1, 0), min(int(kept[-1]) + 1, len(ground.nodes) - 1)
         heights = self.landscape.heights(reach)
         part = slice(first, last + 1)
-        demand = resolved + heights**2 / 2 + self._rise(ground, exponent, base, power, top, part)[:, None]
-        windows = [window for window in (self.cut, self.inner) if window is not None]
+        demand = resolved + heights**2 / 2
+        windows = self.cut is not None or self.inner is not None
+        if not self.landscape.poisson or not (imaginary or windows):
+            demand = demand + self._rise(ground, exponent, base, power, top, part)[:, None]
         if not imaginary and not windows:
             return first, last, float((2 * math.pi * heights / demand).max(axis=1).min())
-        growth = np.minimum(total[:, None, part] - top[:, None, None], 0.0)
-        if imaginary:
-            turning = self.landscape.turning(reach)
-            growth = growth + imaginary * (turning if turning.shape[2] == 1 else turning[:, :, part])
-        for window in windows:
-            inside = (window[:, None] - ground.nodes[part]) / self.width[:, None]
-            growth = growth + _window_growth(inside if window is self.cut else -inside, heights / self.width[:, None])
-        demand = demand + np.maximum(growth.max(axis=2), 0.0)
+        if self.landscape.poisson and not imaginary and power >= 0:  # the most that windows grow, wherever they do
+            demand = demand + (_BESIDE + (heights / self.width[:, None]) ** 2 / 2)
+            growth = windowed(ground.nodes[[first, last]], heights, self.cut, self.inner, self.width)
+            growth = growth + (_BESIDE + size[:, [first, last]] - size.max(axis=1)[:, None])[:, None]
+        else:
+            if self.landscape.poisson:
+                growth = self._strip(reach, base, power < 0).growth(power, imaginary, size.max(axis=1))
+                growth[:, :, :first] = growth[:, :, last + 1 : len(ground.nodes)] = -math.inf
+            else:
+                growth = np.full((len(top), len(heights[0]), len(ground.nodes)), -math.inf)
+                growth[:, :, part] = np.minimum(total[:, None, part] - top[:, None, None], 0.0)
+                growth += imaginary * self.landscape.turning(reach)
+            demand = demand + np.maximum(growth.max(axis=2), 0.0)
+            growth = growth[:, :, [first, last]]
         # the shifted line comes back to the real one at both ends: there every lower height has to do as well
-        ends = resolved + growth[:, :, [0, -1]].max(axis=2)
+        ends = resolved + growth.max(axis=2)
         back = np.where(ends > 0, 2 * math.pi * heights / np.maximum(ends, 1e-300), math.inf)
         steps = np.minimum(2 * math.pi * heights / demand, np.minimum.accumulate(back, axis=1))
         return first, last, float(steps.max(axis=1).min())
+
+    def _strip(self, reach: Reach, base: Floats, negative: bool) -> Strip:
+        key = reach, negative
+        if key not in self._strips:
+            windows = self.cut, self.inner, self.width
+            self._strips[key] = strip(self.landscape, reach, base, windows, negative)
+        return self._strips[key]
 
     def _rise(self, ground: Ground, exponent: Floats, base: Floats, power: float, top: Floats, part: slice) -> Floats:
         """How far |base e^(wρ)| may exceed, on a shifted line, its largest value on the real one."""
@@ -400,9 +410,12 @@ class Family:
         turns, turned = turns_of(self.slope * ratio, tilted, imaginary)
         real_part, imaginary_part = start[:, None] + turns.real, turns.imag
         turned = np.minimum(turned, 4 * whole[:, None])
-        # windows' weights are exponentials of large numbers
-        units = 4 if self.inner is None else 12
-        wrong = UNIT * (units * rough[:, None] + 8 * turned + 4 * imaginary * length[:, None]) + self.mistaken[:, None]
+        # exponentials of large numbers are as wrong as those are, and windows' weights are such
+        large = np.maximum(np.abs(exponent) - 1, 0.0)
+        if self.inner is not None:
+            large += np.abs(log_weight)
+        strained = 4 * rough + 3 * (tilted * large).sum(axis=1)
+        wrong = UNIT * (strained[:, None] + 8 * turned + 4 * imaginary * length[:, None]) + self.mistaken[:, None]
         unshifted = ~shifted[:, None]
         size = np.maximum(np.hypot(unshifted + real_part, imaginary_part), wrong)
         angle = np.arctan2(imaginary_part, unshifted + real_part)
@@ -422,76 +435,31 @@ def _spread(sums: Floats) -> tuple[Floats, Floats]:
     return mean, np.maximum(square - mean * mean, 0.0)
 
 
-def turns_of(ratio: Floats, tilted: Floats, imaginary: Floats) -> tuple[Complex, Floats]:
-    """Σ tilted (e^(iuρ) − 1) over the nodes, and a bound of Σ tilted |e^(iuρ) − 1|; [F, N].
-
-    u = u_j + v_k; (e^(iu_jρ) − 1) and e^(iu_jρ) (e^(iv_kρ) − 1) are summed apart.
-    """
-    count = len(imaginary)
-    if count <= _LONG:
-        start, within = imaginary[:1] * 0, imaginary
-    else:
-        width = math.isqrt(count - 1) + 1
-        step = float(imaginary[-1] - imaginary[0]) / (count - 1)
-        start = imaginary[::width]
-        within = step * np.arange(width, dtype=np.float64)
-    family, nodes = ratio.shape
-    turns = np.zeros((family, len(start), len(within)), dtype=np.complex128)
-    turned = np.zeros((family, len(start), len(within)))
-    wide = len(start) + len(within)
-    rows = max(1, _CELLS // (nodes * wide))
-    columns = max(256, _CELLS // wide)
-    for first in range(0, family, rows):
-        some = slice(first, first + rows)
-        for left in range(0, nodes, columns):
-            piece = slice(left, left + columns)
-            value, size = _product(ratio[some, piece], tilted[some, piece], start, within)
-            turns[some] += value
-            turned[some] += size
-    return turns.reshape(family, -1)[:, :count], turned.reshape(family, -1)[:, :count]
+def _same(first: Floats | None, second: Floats | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first is second or bool((first == second).all())
 
 
-def _product(ratio: Floats, tilted: Floats, start: Floats, within: Floats) -> tuple[Complex, Floats]:
-    angle = ratio[:, :, None] * within
-    weights = tilted[:, None, :]
-    fine, size = turn(angle), weights @ np.minimum(np.abs(angle), 2.0)
-    if len(start) == 1 and start[0] == 0:
-        return joined(weights @ fine.real, weights @ fine.imag), size
-    angle = ratio[:, None, :] * start[:, None]
-    coarse, turned = turn(angle), np.minimum(np.abs(angle), 2.0) @ tilted[:, :, None]
-    rows = coarse @ tilted[:, :, None]
-    return (weights * (1 + coarse)) @ fine + rows, size + turned
-
-
-def _window_growth(inside: Floats, heights: Floats) -> Floats:
-    """How log |Φ(inside + i·height)| may exceed log Φ(inside); [F, heights, X]."""
-    growth: Floats = np.maximum(heights[:, :, None] ** 2 - np.maximum(inside, 0.0)[:, None, :] ** 2, 0.0) / 2
-    return growth
-
-
-def _needed_turns(growth: Floats, exponent: float) -> Floats:
-    """The smallest g with (g e^(−k·growth))²/2 + k²/2 >= exponent for all k >= 0."""
-    return np.array([needed(float(one), exponent) for one in growth])
+def _cut(rate: float, sigma: float, width: float, imaginary: float, power: float, spare: float) -> float:
+    """`Family.near` of one release."""
+    share = needed(width / sigma, 38.0 + spare) * math.hypot(1.0, width) / width * sigma / imaginary
+    if share >= 1:  # of the ratio's slope in t, 1/σ at most
+        return math.inf
+    cut = sigma * math.log((1 - rate) / rate * share / (1 - share)) + 0.5 / sigma
+    return max(cut, -EDGE) if cut < EDGE + max(0.0, power) / sigma else math.inf
 
 
 @lru_cache(maxsize=4096)
 def needed(growth: float, exponent: float) -> float:
-    """The same for one of them."""
+    """The smallest g with (g e^(−k·growth))²/2 + k²/2 >= exponent for all k >= 0."""
     steps = np.linspace(0.0, math.sqrt(2 * exponent), 200)
     return float((np.sqrt(np.maximum(2 * exponent - steps * steps, 0.0)) * np.exp(steps * growth)).max())
 
 
-def _log_normal(x: Floats) -> Floats:
-    """log Φ(x), to the absolute accuracy that a weight needs."""
-    from scipy.special import log_ndtr
-
-    result: Floats = log_ndtr(x)
-    return result
-
-
 def _log_tail(x: Floats) -> Floats:
     """log(1 − Φ(x))."""
-    return _log_normal(-x)
+    return log_normal(-x)
 
 
 def _tail(x: Floats) -> Floats:

@@ -27,6 +27,7 @@ _LOG_ROOT_TWO_PI = math.log(2 * math.pi) / 2
 _SHARES = np.array([0.02, 0.045, 0.09, 0.16, 0.26, 0.42, 0.68, 1.0])
 _WIDEST = 0.15
 _MOST_CELLS = 1 << 22  # nodes times terms of the mixture
+_FEW = 4  # releases times records of a group: with no more, nodes are made as far apart as is asked, and not kept
 _KEPT_NODES = 1 << 13  # a grid with more nodes is made where it is asked for, and only the part in question
 
 
@@ -62,7 +63,7 @@ class Landscape:
         self.poisson = self.degree == 1 and not self.replaced and bool((self.weights[:, 0] > 0).all())
         self.linear = self.degree == 1 and not self.replaced and bool((self.weights[:, 0] == 0).all())
         self._grounds: dict[tuple[Reach, int], Ground] = {}
-        self._turning: dict[Reach, Floats] = {}
+        self._heights: dict[float, Floats] = {}
 
     def __len__(self) -> int:
         return len(self.sigma)
@@ -131,8 +132,10 @@ class Landscape:
 
     def heights(self, reach: Reach) -> Floats:
         """Heights in t to which the line of integration may be shifted; [F, heights]."""
-        heights: Floats = np.minimum(reach.share * math.pi * self.sigma, 8.6)[:, None] * _SHARES
-        return heights
+        if reach.share not in self._heights:
+            highest = np.minimum(reach.share * math.pi * self.sigma, 8.6)
+            self._heights[reach.share] = highest[:, None] * _SHARES
+        return self._heights[reach.share]
 
     def ground(self, reach: Reach, level: int = 0) -> Ground:
         """The grid of that level over the whole reach."""
@@ -153,31 +156,30 @@ class Landscape:
             stride = int(step / coarse.step)
             return _slice(coarse, first, last + stride, stride)
         level = math.ceil(math.log2(coarse.step / step))
-        if len(coarse.nodes) << level <= _KEPT_NODES:
+        many = len(self) * self.degree > _FEW  # few are made sooner than they are used
+        if many and len(coarse.nodes) << level <= _KEPT_NODES:
             return _slice(self.ground(reach, level), first << level, (last << level) + 1, 1)
         low, high = float(coarse.nodes[first]), float(coarse.nodes[min(last, len(coarse.nodes) - 1)])
         count = math.ceil((high - low) / step)
         step = (high - low) / count
         return self.at(low + step * np.arange(count + 1, dtype=np.float64), step)
 
-    def turning(self, reach: Reach) -> Floats:
-        """The most that |Im ρ| grows to on the way from t to t + i·height; [F, heights, X or 1]."""
-        if reach not in self._turning:
-            angle = (self.heights(reach) / self.sigma[:, None])[:, :, None]
-            if self.poisson:
-                self._turning[reach] = self._turning_of_two(self.ground(reach).nodes, angle)
-            else:
-                self._turning[reach] = self.degree * (2 if self.replaced else 1) * angle
-        return self._turning[reach]
+    def ratio(self, t: Floats) -> Floats:
+        """ρ at t of each release: [F, X]; for sampled releases."""
+        return self._mixture(t, self.reverse)
 
-    def _turning_of_two(self, t: Floats, angle: Floats) -> Floats:
-        scale = 1 / self.sigma[:, None]
-        odds = self.weights[:, 1:] / self.weights[:, :1] * np.exp(np.minimum(t * scale - scale * scale / 2, 600.0))
-        widest = np.where(odds < 1, np.arccos(-np.minimum(odds, 1.0)), math.pi)[:, None, :]
-        tangent, odds = np.tan(np.minimum(angle, widest) / 2), odds[:, None, :]
-        square = tangent * tangent
-        turned: Floats = np.arctan2(2 * odds * tangent, 1 + square + odds * (1 - square))
+    def turning(self, reach: Reach) -> Floats:
+        """The most that |Im ρ| grows to on the way from t to t + i·height, wherever t is; [F, heights, 1]."""
+        angle = self.heights(reach) / self.sigma[:, None]
+        turned: Floats = self.degree * (2 if self.replaced else 1) * angle[:, :, None]
         return turned
+
+    def odds(self, t: Floats) -> Floats:
+        """Those of a draw at t, of all or of each release; [F, X], for sampled releases."""
+        scale = 1 / self.sigma[:, None]
+        found = np.exp(np.minimum(t * scale - scale * scale / 2, 300.0))
+        odds: Floats = found * (self.weights[:, 1:] / self.weights[:, :1])
+        return odds
 
 
 def normal(t: Floats) -> Floats:
