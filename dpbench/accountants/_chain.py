@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from dpbench.accountants._contour import MOST_NODES, NOTHING, Transform
 from dpbench.accountants._inversion import Dropped, Inversion, Piece, Task, endless, hard, heights, narrow
 from dpbench.accountants._loss_leaf import Floats
-from dpbench.accountants._plan import PRECISION, Aim, Plan
+from dpbench.accountants._plan import Aim, Plan
 
 SHARED = 3e-10  # error relative to δ up to which one line serves many ε of a curve
+_SHARP = math.log(1e-11)  # of aliases, truncation and parts left out, relative to δ: what is shared is far above
 _LEAST, _ROUGHLY = 1e-12, 1e-4  # δ below which its absolute error counts, and relative error there
 _OCTAVES = (4, 3, 2, 1)  # between the heights of two windows: fewer where one line would not serve a part
 _TRIED = 2  # octaves, at first where lines do not come to their ends
@@ -84,7 +85,7 @@ class _Part:
 
     def reached(self, log_delta: Floats) -> NDArray[np.bool_]:
         """Where the part may matter."""
-        result: NDArray[np.bool_] = self.log_bound > log_delta + PRECISION
+        result: NDArray[np.bool_] = self.log_bound > log_delta + _SHARP
         return result
 
     def serves(self, log_delta: Floats, most: float = _MOST_LOST) -> bool:
@@ -229,7 +230,7 @@ def _parts(
 def _matters(transform: Transform, log_delta: Floats, epsilons: Floats) -> bool:
     """Whether this part may matter anywhere."""
     bound = transform.ladder(float(epsilons[-1])).log_bound(epsilons)
-    return bool((bound > log_delta + PRECISION).any())
+    return bool((bound > log_delta + _SHARP).any())
 
 
 def _splits(
@@ -281,7 +282,8 @@ def _plan(part: _Part, log_delta: Floats, epsilons: Floats, slack: float) -> Pla
         lowest = int(np.argmax(chord - log_delta))
         if chord[lowest] > log_delta[lowest] + slack:
             ends.insert(1, lowest)
-    aim = Aim(tuple(epsilons[ends].tolist()), tuple(log_delta[ends].tolist()), slack if len(ends) > 1 else 0.0)
+    slack = slack if len(ends) > 1 else 0.0
+    aim = Aim(tuple(epsilons[ends].tolist()), tuple(log_delta[ends].tolist()), slack, _SHARP)
     plan = part.transform.plan(aim, part.height)
     return None if plan is None or plan.nodes > _NODES else plan
 

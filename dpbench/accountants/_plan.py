@@ -15,17 +15,19 @@ PRECISION = math.log(1e-12)  # of aliases and truncation, relative to δ
 class Aim:
     """The ε that lines shall serve, one or the ends of a range, and log δ there, to which errors are relative.
 
-    `slack` is how much lower log δ may be between the ends than on a straight line.
+    `slack` is how much lower log δ may be between the ends than on a straight line, `sharp` another precision
+    than the usual one.
     """
 
     epsilons: tuple[float, ...]
     log_deltas: tuple[float, ...] | None = None
     slack: float = 0.0
+    sharp: float | None = None
 
     @property
     def precision(self) -> float:
-        """log of what aliases and truncation may be, relative to δ."""
-        return PRECISION - self.slack
+        """log of what aliases and truncation may be, relative to δ on the straight line."""
+        return (PRECISION if self.sharp is None else self.sharp) - self.slack
 
     def level(self, real: float) -> float:
         """What the rest of a line may be, without e^(−cε), so that it is negligible at every ε."""
