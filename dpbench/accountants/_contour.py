@@ -391,7 +391,7 @@ class Transform:
             whole += family.counts @ (noise + UNIT * np.abs(both))
         far = gained.real > _ALL  # the near parts are nothing beside what is left
         grown = expm1(np.where(far, 0.0, gained))
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             told = np.where(grown == 0, -1e4, log(np.where(grown == 0, 1.0, grown)))
             times = np.exp(np.where(far, 0.0, gained.real))
             apart = error + np.where(grown == 0, 0.0, wrong * times / np.abs(grown))
