@@ -190,3 +190,27 @@ def test_bounds_of_many_are_those_of_each(parts: Parts) -> None:
     for epsilon, bound in zip(epsilons, many, strict=True):
         assert bound == pytest.approx(direction._bands.bound(epsilon), abs=1e-6)
         assert direction.delta(epsilon).value <= math.exp(bound) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parts", "log_deltas"),
+    [
+        (((SampledGaussian(0.0001927560917184429, 27.612034944835642), 2),), (-12, -8)),
+        (((SampledGaussian(0.0001234205433413357, 11.817195231406364), 16),), (-12, -6)),
+        (((SampledGaussian(0.00039870367473115716, 6.96406047556999), 2),), (-12, -5)),
+        (((GroupSampledGaussian(0.016976784967004152, 1.4861793287146703, 2), 3),), (-10, -8)),
+    ],
+)
+def test_windows_in_which_nothing_is_left_stop_no_curve(parts: Parts, log_deltas: tuple[int, ...]) -> None:
+    """An index beyond an empty array, a root of −1e-30, and the square of 0/0 once."""
+    for log_delta in log_deltas:
+        top = 2 * exact(parts).epsilon(10.0**log_delta).value
+        epsilons = [top * place / 39 for place in range(40)]
+        for epsilon, told in list(zip(epsilons, exact(parts).deltas(epsilons), strict=True))[::9]:
+            alone = exact(parts).delta(epsilon)
+            assert told.lower is not None
+            assert told.upper is not None
+            assert alone.lower is not None
+            assert alone.upper is not None
+            assert told.lower <= alone.upper
+            assert alone.lower <= told.upper

@@ -97,20 +97,23 @@ class Losses:
     def held(self, inside: Floats, little: float = -math.inf) -> Held:
         """By a window, or between two; `little` is the log of what does not count."""
         some = np.flatnonzero(inside)
+        if not len(some):
+            raise ArithmeticError("a window holds no loss of the table")
         part = slice(int(some[0]), int(some[-1]) + 1)
         inside, excess, grown = inside[part], self.excess[part], self.grown[:, part]
         weight = np.exp(self.log_weight[part])
         moments = np.stack([inside, inside * excess, inside * excess**2], axis=1)
         net, first, second = (grown @ moments + weight @ moments * np.array([0.0, 1.0, 1.0])).T
         mass = float(weight @ inside)
-        whole = np.maximum(net + mass, _NOTHING)
+        there = net + mass > _NOTHING  # tilted far, nothing of a window is left
+        mean, square = (np.where(there, one, 0.0) / np.where(there, net + mass, 1.0) for one in (first, second))
         rough = np.abs(grown) @ inside
         last = self.exponent[:, part.stop - 1]
         good: NDArray[np.bool_] = last < _MOST
         if self.leaf.pair.kind != "add":  # whose losses are all counted
             size = last + self.log_weight[part.stop - 1] + math.log(inside[-1])
             good &= size <= np.maximum(little, np.log(rough + _NOTHING) + _BEFORE)
-        return Held(net, rough, first / whole, second / whole, mass, good)
+        return Held(net, rough, mean, np.maximum(square, 0.0), mass, good)
 
     def near(self, window: Window) -> Held:
         """By a window."""
@@ -269,6 +272,7 @@ class Levels:
             noise += count * self._noise(losses.leaf, held) / (1 + net)
             bend += count * np.maximum(held.square - held.mean**2, 0.0)
             usable &= held.good
+        _told(usable, 1.0)
         kept = log_moment[usable]
         bounds, rows = Reals(self.points[usable], kept, kept), np.flatnonzero(usable)
         return Part(self.windows, None, bounds, 1.0, noise[usable], bend[usable], bend[usable], self.losses, rows)
@@ -315,11 +319,17 @@ class Levels:
         with np.errstate(over="ignore", divide="ignore"):
             total = base + np.where(gained > 30, gained, np.log(np.expm1(np.minimum(gained, 30.0))))
         usable &= np.isfinite(total)
+        _told(usable, mass)
         noise = noise + 2 * _SUMMED * UNIT * (1 + gained)
         bounds = Reals(self.points[usable], base[usable], total[usable])
         bend, rows = np.maximum(bulk + bend, 0.0), np.flatnonzero(usable)
         found = noise[usable], bend[usable], bulk[usable]
         return Part(upper, self.windows, bounds, min(mass, 1.0), *found, self.losses, rows)
+
+
+def _told(usable: NDArray[np.bool_], mass: float) -> None:
+    if not (usable.any() and mass > 0):
+        raise ArithmeticError("no point of the table tells of these losses")
 
 
 def net_of(held: Held, missing: float) -> Floats:

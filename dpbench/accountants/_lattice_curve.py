@@ -243,15 +243,15 @@ def _table(parts: Sequence[Part], tilt: float) -> Table:
     budget = _SPREAD * variance / len(parts)
     wrong = 1e-13  # rounding of the exponents, which are below 1e3
     factors: list[Factor] = []
-    offset = 0.0
+    offset = loose = 0.0
     for part, spread in zip(parts, spreads, strict=True):
         found = _part(part, spread, tilt, step, budget, exact)
         factors += found.factors
-        wrong += found.wrong
+        wrong, loose = wrong + found.wrong, loose + found.loose
         offset += part.count * part.law.anchor
     composed = _compose_within(factors, window, offset, step)
     wrong += composed.wrapped
-    return tabulate(composed, offset, step, tilt, wrong)
+    return tabulate(composed, offset, step, tilt, wrong, loose)
 
 
 def _aligned(parts: Sequence[Part], step: float, width: float) -> tuple[float, bool]:
@@ -271,6 +271,7 @@ def _aligned(parts: Sequence[Part], step: float, width: float) -> tuple[float, b
 class _Found:
     factors: list[Factor]
     wrong: float
+    loose: float
 
 
 def _part(part: Part, spread: _Spread, tilt: float, final_step: float, budget: float, exact: bool) -> _Found:
@@ -297,8 +298,9 @@ def _part(part: Part, spread: _Spread, tilt: float, final_step: float, budget: f
                 break
         levels += 1
     wrong = part.count * (rounded.lost + rounding(rounded.grid))
+    loose = 1.1 * part.count * rounded.loose  # on each coarser lattice there are 64 times fewer
     if not levels:
-        return _Found([Factor(rounded.grid, part.count)], wrong)
+        return _Found([Factor(rounded.grid, part.count)], wrong, loose)
     outliers = round_up(part.law, part.plan, tilt, final_step, replace(stretch, outside=True))
     if outliers is not None:
         bulk = round_up(part.law, part.plan, tilt, final_step, stretch)
@@ -321,7 +323,7 @@ def _part(part: Part, spread: _Spread, tilt: float, final_step: float, budget: f
         step *= COARSEN
     one = (bulk.grid, outliers.grid) if bulk is not None and outliers is not None else (None, None)
     found = [Factor(grid, count, covered, *one)] if count else []
-    return _Found(found + ([Factor(left, 1, rest, *one)] if left is not None else []), wrong)
+    return _Found(found + ([Factor(left, 1, rest, *one)] if left is not None else []), wrong, loose)
 
 
 def _folded(

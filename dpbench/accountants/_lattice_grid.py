@@ -96,11 +96,13 @@ def _nodes(count: int) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Rounded:
-    """One release on a lattice. `lost`: tilted mass left out; `spread`: Σ p̃ t (Δ − t), what the split added."""
+    """One release on a lattice. `lost`: tilted mass left out; `spread`: Σ p̃ t (Δ − t), what the split added; `loose`:
+    what its logarithm of M may have lost to rounding, many releases of which all lose the same."""
 
     grid: Grid
     lost: float
     spread: float
+    loose: float
 
 
 def kept_range(branch: Branch, tilt: float, floor: float) -> tuple[float, float] | None:
@@ -193,7 +195,8 @@ def round_up(
         return None
     grid, spread = _split(np.concatenate(losses) - law.anchor, together, tilt, step)
     total = math.exp(grid.log_mass)
-    return Rounded(Grid(grid.masses, grid.start, grid.log_mass + peak), left_out / total, spread / total)
+    loose = _ROUNDING * (16 + 2 * abs(peak) + abs(grid.log_mass))
+    return Rounded(Grid(grid.masses, grid.start, grid.log_mass + peak), left_out / total, spread / total, loose)
 
 
 def _split(losses: Floats, masses: Floats, tilt: float, step: float) -> tuple[Grid, float]:

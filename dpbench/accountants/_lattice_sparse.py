@@ -122,7 +122,7 @@ def _hits(parts: Sequence[Part], cut: float, tilt: float) -> Table:
     window = window_of(spreads)
     width = window.high - window.low
     step = max(2 * cut / _CELLS_TO_EPSILON, 1.2 * (_KEPT_HITS * reach + width) / _MOST_CELLS)
-    bulks, rares, wrong, offset = [], [], 0.0, 0.0
+    bulks, rares, wrong, offset, loose = [], [], 0.0, 0.0, 0.0
     for part in parts:
         bulk = round_up(part.law, part.plan, tilt, step, Stretch(-math.inf, cut))
         rare = round_up(part.law, part.plan, tilt, step, Stretch(math.nextafter(cut, math.inf), math.inf), alone=True)
@@ -130,13 +130,14 @@ def _hits(parts: Sequence[Part], cut: float, tilt: float) -> Table:
         bulks.append(bulk.grid)
         rares.append(rare.grid if rare is not None else None)
         wrong += part.count * (bulk.lost + rounding(bulk.grid))
+        loose += part.count * bulk.loose + (rare.loose if rare is not None else 0.0)
         offset += part.count * part.law.anchor
     low = math.floor((window.low - offset) / step) - 8
     size = 2 ** math.ceil(math.log2((width + _KEPT_HITS * reach) / step + 64))
     composed, expected = _compose_hits([part.count for part in parts], bulks, rares, low, size)
     # in units of the composed mass, which is that of hits: a bulk too wide, and more hits than the window holds
     wrong += 2e-18 + expected**_KEPT_HITS / math.factorial(_KEPT_HITS + 1) + 1e-13
-    return tabulate(composed, offset, step, tilt, wrong)
+    return tabulate(composed, offset, step, tilt, wrong, loose)
 
 
 def _compose_hits(

@@ -84,8 +84,8 @@ def log_kappa(tilt: Floats) -> Floats:
     return result
 
 
-def tabulate(composed: Composed, offset: float, step: float, tilt: float, wrong: float) -> Table:
-    """The table of a composition; where doubles did not suffice, one that says no more than δ <= 1."""
+def tabulate(composed: Composed, offset: float, step: float, tilt: float, wrong: float, loose: float = 0.0) -> Table:
+    """The table of a composition, e^loose times as large; where doubles did not suffice, one that says δ <= 1."""
     finite = bool(np.isfinite(composed.grid.masses).all()) and math.isfinite(composed.grid.log_mass + wrong)
     if not finite:
         nothing = np.zeros(1)
@@ -105,7 +105,7 @@ def tabulate(composed: Composed, offset: float, step: float, tilt: float, wrong:
         step,
         tilt,
         centre,
-        composed.grid.log_mass - tilt * centre,
+        composed.grid.log_mass - tilt * centre + loose,
         above,
         deltas,
         wrong * kappa + composed.noise * cells,
