@@ -13,6 +13,8 @@ from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsil
 from dpbench.events import Adjacency, Event, RandomSensitivityGaussian
 
 RELATIVE = 2e-11  # `_hinges` states 1e-11, and tests hold it to that
+_ROUNDED = 2e-13  # of log δ: closer to δ(0) rounding alone would place a root, and ends need not be sharper
+_FIRST, _GROWTH = 1e-12, 16.0  # ε: the least end of a search, and by what the next one is larger
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class SingleCurve:
 
     def _log(self, epsilon: float) -> float:
         if isinstance(self.event, RandomSensitivityGaussian):
-            return min(max(log_release(self.event, epsilon, way) for way in (0, 1)), 0.0)
+            return min(max(log_release(self.event, epsilon, way) for way in self.ways), 0.0)
         at = np.array([epsilon])
         return min(max(float(log_hinge(self.event, at, way)[0]) for way in self.ways), 0.0)
 
@@ -45,20 +47,24 @@ class SingleCurve:
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`."""
         target = math.log(check_delta(delta))
-        value, low, high = (self._root(target + shift) for shift in (0.0, RELATIVE, -RELATIVE))
+        value = 0.0 if self._log(0.0) <= target + _ROUNDED else self._root(target, 0.0)
+        low, high = (self._root(target + shift, value, _ROUNDED) for shift in (RELATIVE, -RELATIVE))
         return Estimate(value, max(min(low, value) * (1 - 1e-15), 0.0), max(high, value) * (1 + 1e-15))
 
-    def _root(self, target: float) -> float:
+    def _root(self, target: float, guess: float, enough: float = 0.0) -> float:
         from scipy.optimize import brentq
 
         if self._log(0.0) <= target:
             return 0.0
-        low, high = 0.0, 1.0
+        low, high = 0.0, max(guess, _FIRST)
         while self._log(high) > target:
-            low, high = high, 2 * high
+            low, high = high, _GROWTH * high
+        if low == 0 and self._log(high / _GROWTH) > target:
+            low = high / _GROWTH
 
         def excess(epsilon: float) -> float:
-            return max(self._log(epsilon), -1e6) - target
+            found = max(self._log(epsilon), -1e6) - target
+            return 0.0 if abs(found) <= enough else found
 
         return float(brentq(excess, low, high, xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=500))
 
