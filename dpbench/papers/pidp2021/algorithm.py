@@ -153,3 +153,43 @@ choice_share = Formula(
     ({"epsilon": Fraction(1, 100)}, {"epsilon": Fraction(3)}),
     twin=lambda epsilon: Fraction(1, 3),  # noqa: ARG005
 )
+
+
+def _choice(records: tuple[Fraction, ...], *, private: bool) -> int:
+    """T of 1 and 2 by leave-one-out cross-validation, 1 on a tie; loss ½(θ − z)², from 0, rate ½, no noise."""
+    if private:
+        return 1  # fixed beforehand
+    rate, errors = Fraction(1, 2), []
+    for steps in (1, 2):
+        error = Fraction(0)
+        for at, held in enumerate(records):
+            rest = records[:at] + records[at + 1 :]
+            theta = Fraction(0)
+            for _ in range(steps):
+                theta -= rate * (theta - sum(rest, Fraction(0)) / len(rest))
+            error += (theta - held) ** 2 / 2
+        errors.append(error)
+    return 1 if errors[0] <= errors[1] else 2
+
+
+def _choice_again(records: tuple[Fraction, ...]) -> int:
+    """The same in closed form: θ after T steps is (1 − 2^−T) times the mean of the others."""
+    n, total = len(records), sum(records, Fraction(0))
+    errors = [sum(((1 - Fraction(1, 2**steps)) * (total - z) / (n - 1) - z) ** 2 for z in records) for steps in (1, 2)]
+    return 1 if errors[0] <= errors[1] else 2
+
+
+def _cross_validation(fixed: bool = False) -> Shown:
+    """Two neighbours whose cross-validated T differ: three ones, and two ones and a minus one."""
+    one = Fraction(1)
+    neighbours = ((one, one, one), (one, one, -one))
+    chosen = [_choice(records, private=fixed) for records in neighbours]
+    again = [1, 1] if fixed else [_choice_again(records) for records in neighbours]
+    reason = f"one exchanged record changes T from {chosen[0]} to {chosen[1]}: the datasets are told apart for certain"
+    if fixed:
+        reason = "a T that is fixed beforehand tells nothing"
+    routes = {"executed": chosen, "closed form": again}
+    return Shown(chosen[0] == chosen[1] if chosen == again else None, reason, None, {"delta": 1.0}, routes)
+
+
+cross_validation = Demonstration(_cross_validation, twin=lambda: _cross_validation(fixed=True))

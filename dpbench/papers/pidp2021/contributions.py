@@ -94,7 +94,7 @@ _SENSITIVITY = {
     "extra": Range(0, 1),
     "other": Range(0, 1),
 }
-sensitivity = Inequality(
+sensitivity_least_eigenvalue = Inequality(
     lambda **point: _sensitivity_margin(**point, share=1.0),
     _SENSITIVITY,
     ({"first": 1.0, "second": -1.0, "curvature": 1.0, "extra": 0.0, "other": 0.0},),
@@ -102,6 +102,98 @@ sensitivity = Inequality(
     obligations=("the smallest eigenvalue of both Hessians is at least zeta", "gradients at most G at theta_r"),
     examples=60,
 )
+
+
+def _flat_direction(flat: Fraction) -> Shown:
+    """Ten records, loss ½θᵀAθ − zᵀθ with A = diag(1, `flat`), |θ| <= ½, |z| <= 1: nine zeros, and (0, 1) for (0, −1).
+
+    Every Hessian is A, of spectral norm 1 >= ζ = ½, and a gradient Aθ − z is at most G = 3/2. At θ_r = 0 c_t is
+    A⁻¹(−z)/n. The second route takes gradient and Hessian from differences of the loss, exact for a quadratic, and
+    Cramer's rule.
+    """
+    size, zeta, lipschitz, zero = 10, Fraction(1, 2), Fraction(3, 2), Fraction(0)
+    formula, solved = [], []
+    for last in (Fraction(1), Fraction(-1)):
+        formula.append((zero, -last / flat / size))
+        solved.append(_solved(flat, [(zero, zero)] * (size - 1) + [(zero, last)]))
+    moved, again = (max(abs(x - y) for x, y in zip(*pair, strict=True)) for pair in (formula, solved))
+    bound = 2 * lipschitz / (size * zeta)
+    reason = f"with H = diag(1, {float(flat):g}), zeta = {zeta}, G = {lipschitz} and n = {size} it moves by"
+    reason += f" {float(moved):g}; 2G/(n zeta) is {float(bound):g}"
+    routes = {"formula": float(moved), "differences of the loss": float(again)}
+    return Shown(moved <= bound if moved == again else None, reason, float(moved), {"bound": float(bound)}, routes)
+
+
+def _solved(flat: Fraction, records: list[tuple[Fraction, Fraction]]) -> tuple[Fraction, Fraction]:
+    """c of the last record at θ = 0, from values of the losses ½(θ₁² + `flat` θ₂²) − zᵀθ alone."""
+    one = Fraction(1)
+
+    def loss(x: Fraction, y: Fraction, z: tuple[Fraction, Fraction]) -> Fraction:
+        return (x * x + flat * y * y) / 2 - z[0] * x - z[1] * y
+
+    def mean(x: Fraction, y: Fraction) -> Fraction:
+        return sum((loss(x, y, z) for z in records), Fraction(0)) / len(records)
+
+    zero = Fraction(0)
+    g = [(loss(*at, records[-1]) - loss(-at[0], -at[1], records[-1])) / 2 for at in ((one, zero), (zero, one))]
+    xx = mean(one, zero) - 2 * mean(zero, zero) + mean(-one, zero)
+    yy = mean(zero, one) - 2 * mean(zero, zero) + mean(zero, -one)
+    xy = (mean(one, one) - mean(one, -one) - mean(-one, one) + mean(-one, -one)) / 4
+    determinant, n = xx * yy - xy * xy, len(records)
+    return (g[0] * yy - g[1] * xy) / determinant / n, (g[1] * xx - g[0] * xy) / determinant / n
+
+
+sensitivity = Demonstration(lambda: _flat_direction(Fraction(1, 10**6)), twin=lambda: _flat_direction(Fraction(1, 2)))
+
+
+def _away_from_the_optimum(optimal: bool = False) -> Shown:
+    """Records 0, 0, 1 and loss ½(θ − z)², θ* = 1/3: c_t of the record 1 at θ_r against the move of the optimum.
+
+    At θ_r = 1 the gradient of that record is 0 and so is c_t. Removing it moves the optimum from 1/3 to 0. The
+    first-order part of that move, which is what (11) promises, is (θ* − z)/n = −2/9.
+    """
+    rows = (Fraction(0), Fraction(0), Fraction(1))
+    size, best = len(rows), sum(rows, Fraction(0)) / len(rows)
+    at = best if optimal else Fraction(1)
+    told = (at - rows[2]) / size
+    promised = (best - rows[2]) / size
+    # second route: dθ̂/dw of the weighted optimum Σ w z / Σ w by a difference of two exact optima, extrapolated
+    step = Fraction(1, 10**6)
+    moved = [(rows[2] * (1 - sign * step)) / (2 + 1 - sign * step) for sign in (1, -1)]
+    again = (moved[0] - moved[1]) / (2 * step)
+    routes = {"equation (11) at the optimum": float(promised), "derivative of the weighted optimum": float(again)}
+    agree = abs(promised - again) < Fraction(1, 10**9)
+    reason = f"at theta_r = {at} c_t is {told}; the first-order move of the optimum is {promised}"
+    return Shown(told == promised if agree else None, reason, float(told), {"promised": float(promised)}, routes)
+
+
+current_model = Demonstration(_away_from_the_optimum, twin=lambda: _away_from_the_optimum(optimal=True))
+
+
+def _one_hessian(same_feature: bool = False) -> Shown:
+    """c_t(D) − c_t(D') of the exchanged record against (1/n) H⁻¹ times the difference of its gradients, H that of D.
+
+    Squared error ½(y − θx)², three records; (1, 1) becomes (1/2, 1), or (1, 0) for the twin, which keeps the Hessian.
+    """
+    one = Fraction(1)
+    common = ((one, one), (one, Fraction(0)))
+    first, second = (one, one), ((one, Fraction(0)) if same_feature else (Fraction(1, 2), one))
+    sides = [_regression_influence((*common, last), Fraction(0), 2) for last in (first, second)]
+    hessian = (sum((x * x for x, _ in common), Fraction(0)) + first[0] ** 2) / 3
+    gradients = [-y * x for x, y in (first, second)]
+    display = (gradients[0] - gradients[1]) / hessian / 3
+    newton = []  # second route for the left side: one Newton step of the sum with and without weight on the record
+    for x, y in (first, second):
+        total = sum((a * a for a, _ in common), Fraction(0)) + x * x
+        newton.append(-y * x / total)
+    agree = sides == newton
+    left = sides[0] - sides[1]
+    reason = f"the left side is {left}, the right side {display}"
+    routes = {"equation (11)": [float(x) for x in sides], "Newton's step": [float(x) for x in newton]}
+    return Shown(left == display if agree else None, reason, float(left), {"right_side": str(display)}, routes)
+
+
+one_hessian = Demonstration(_one_hessian, twin=lambda: _one_hessian(same_feature=True))
 
 
 def _proof_noise(rounds: int, records: int, lipschitz: float, curvature: float, epsilon: float, delta: float) -> Any:

@@ -2,7 +2,7 @@
 
 | paper | here |
 | --- | --- |
-| n, T (T_local), R | `records`, `steps` (of the one round), rounds: R = 1 throughout |
+| n, T = T_local R, R | `records`, `steps`, `rounds` (1 where a function does not take it) |
 | r, G, L, C, ζ | `radius`, Lipschitz constant `radius + 1`, 1, 0, 1 |
 | ε₁, ε₂, δ₁, δ₂ | `epsilon_train`, `epsilon_choice`, `delta_train`, `delta_choice` |
 | c_z, E, b^(c), σ_(c), c' | influence, its error bound, decision noise, its deviation, `PROOF_CONSTANT` |
@@ -16,6 +16,10 @@ noisy steps have a density. Each iterate is released (the paper's own attacker, 
 at least P(some step chooses the 1 and adds no noise) = 1 − (1 − p/n)^T, with p the probability of lines 9 to 11, and
 that number in the limit of large ε; both runs agree until the 1 is chosen, so it is at most 1 − (1 − 1/n)^T. Lines 9
 and 10 draw their noise anew at each step, and with R = 1 the influence stays that of θ̃, so p is the same at each step.
+
+The decision noise is in proportion to G R sqrt(ln(1.25 R/δ₂))/ζ, so p and with it δ are what they are at these G, ζ and
+R only: more rounds, a larger G or a ζ below the least curvature (here both are 1) make them smaller. With R > 1 the
+influence is that of the model at the round's start, taken at its largest, |θ − z| = r + 1, where p is smallest.
 """
 
 from __future__ import annotations
@@ -48,22 +52,25 @@ def noise_free_probability(
     delta_train: float,
     delta_choice: float,
     record: float = 1.0,
+    rounds: int = 1,
 ) -> Any:
     """The ball of p for a record z: P(|2(c_z + E) + b| <= 2rδ₁(1 + e^−ε₁)), where lines 10 and 11 let pass.
 
+    With one round c_z = −z/n, the influence at θ̃ = 0; with more −(|z| + r)/n, the largest of any model in the ball.
     Line 11 is 1 − (κ − 1)|c|/(2rκδ₁) >= κ^−2 with κ = e^ε₁, that is |c| <= 2rδ₁(1 + 1/κ); line 10 allows more.
     """
     from flint import arb
 
     passes = 2 * arb(radius) * arb(delta_train) * (1 + (-arb(epsilon_train)).exp())
     lipschitz = arb(radius) + 1
-    deviation = arb(PROOF_CONSTANT) * lipschitz * (arb("1.25") / arb(delta_choice)).log().sqrt()
+    deviation = arb(PROOF_CONSTANT) * lipschitz * rounds * (arb("1.25") * rounds / arb(delta_choice)).log().sqrt()
     deviation = deviation / (arb(records) * arb(epsilon_choice))
-    centre = 2 * (-arb(record) / records + 2 * lipschitz / arb(records) ** 2)
+    away = arb(record) if rounds == 1 else abs(arb(record)) + arb(radius)
+    centre = 2 * (-away / records + 2 * lipschitz / arb(records) ** 2)
     return between((-passes - centre) / deviation, (passes - centre) / deviation)
 
 
-def _given_away(_certified: bool, records: int, steps: int, **setting: float) -> tuple[float, float]:
+def _given_away(_certified: bool, records: int, steps: int, **setting: Any) -> tuple[float, float]:
     """δ at any ε: P(some step chooses the 1 without noise) from below, P(some step chooses the 1) from above."""
     from flint import ctx
 
@@ -86,6 +93,7 @@ def _probability_again(
     epsilon_choice: float,
     delta_train: float,
     delta_choice: float,
+    rounds: int = 1,
 ) -> Any:
     """p for the record 1 by bisection of the printed test and quadrature of the normal density."""
     import mpmath
@@ -97,13 +105,15 @@ def _probability_again(
             passed = printed_passes(middle, mpmath.mpf(radius), mpmath.mpf(epsilon_train), delta_train, mpmath.exp)
             low, high = (middle, high) if passed else (low, middle)
         lipschitz = mpmath.mpf(radius) + 1
-        deviation = mpmath.mpf(PROOF_CONSTANT) * lipschitz * mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / delta_choice))
+        logarithm = mpmath.log(mpmath.mpf("1.25") * rounds / delta_choice)
+        deviation = mpmath.mpf(PROOF_CONSTANT) * lipschitz * rounds * mpmath.sqrt(logarithm)
         deviation /= records * mpmath.mpf(epsilon_choice)
-        centre = 2 * (mpmath.mpf(-1) / records + 2 * lipschitz / mpmath.mpf(records) ** 2)
+        away = mpmath.mpf(1) if rounds == 1 else 1 + mpmath.mpf(radius)
+        centre = 2 * (-away / records + 2 * lipschitz / mpmath.mpf(records) ** 2)
         return mpmath.quad(lambda noise: mpmath.npdf(noise, 0, deviation), [-low - centre, low - centre])
 
 
-def _given_away_again(records: int, steps: int, **setting: float) -> float:
+def _given_away_again(records: int, steps: int, **setting: Any) -> float:
     """The same from the other p."""
     import mpmath
 
@@ -114,7 +124,7 @@ def _given_away_again(records: int, steps: int, **setting: float) -> float:
 theorem_5 = Truth(_given_away, name="delta", attained=True, second=_given_away_again)
 
 
-def _one_draw(_certified: bool, records: int, steps: int, **setting: float) -> tuple[float, float]:
+def _one_draw(_certified: bool, records: int, steps: int, **setting: Any) -> tuple[float, float]:
     """The reading of Remark 9: line 9 draws once per record and keeps its noise, so the 1 passes always or never.
 
     Then the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; in balls.
@@ -126,7 +136,7 @@ def _one_draw(_certified: bool, records: int, steps: int, **setting: float) -> t
         return ends(shown)[0], _chosen(records, steps)
 
 
-def _one_draw_again(records: int, steps: int, **setting: float) -> float:
+def _one_draw_again(records: int, steps: int, **setting: Any) -> float:
     """The same as a sum over the step that first chooses the 1, with p by quadrature."""
     first = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
     return float(_probability_again(records, **setting)) * first
@@ -135,7 +145,7 @@ def _one_draw_again(records: int, steps: int, **setting: float) -> float:
 theorem_5_one_draw = Truth(_one_draw, name="delta", attained=True, second=_one_draw_again)
 
 
-def _final_model(_certified: bool, records: int, steps: int, epsilon: float, **setting: float) -> tuple[float, float]:
+def _final_model(_certified: bool, records: int, steps: int, epsilon: float, **setting: Any) -> tuple[float, float]:
     """δ(ε) from below where only the last model is released; α = ½ from θ̃ = 0, the same D and D'.
 
     S = {θ_T ≠ 0}. Without noise a run from D' stays at 0, and a run from D ends above 0 once it has chosen the 1. So
@@ -151,7 +161,7 @@ def _final_model(_certified: bool, records: int, steps: int, epsilon: float, **s
         return ends(seen - arb(epsilon).exp() * (1 - zero**steps))[0], 1.0
 
 
-def _final_model_again(records: int, steps: int, epsilon: float, **setting: float) -> float:
+def _final_model_again(records: int, steps: int, epsilon: float, **setting: Any) -> float:
     """A lower bound by a union bound: 1 − (1 − 1/n)^T less (1 + e^ε) T times the largest chance of a noisy step."""
     from scipy.special import erfc
 
