@@ -17,7 +17,14 @@ from typing import Any
 from dpbench.claims.demonstration import Demonstration, Shown
 from dpbench.claims.formula import Formula
 from dpbench.claims.inequality import Inequality, Range
-from dpbench.papers.jl2021.sensitivity import delta_one, delta_one_certified, normal_certified
+from dpbench.papers.jl2021.sensitivity import (
+    cells,
+    delta_one,
+    delta_one_certified,
+    expectation,
+    normal_certified,
+    tail_certified,
+)
 
 # ---- the line that samples a batch ----
 
@@ -57,6 +64,54 @@ def _fixed_batches(poisson: bool, share: float = 0.6) -> Shown:
 
 
 fixed_batches = Demonstration(lambda: _fixed_batches(poisson=False), twin=lambda: _fixed_batches(poisson=True))
+
+# ---- whom the theorem protects ----
+
+
+def _user_level(records: int) -> Shown:
+    """One iteration, each record drawn independently with p = 256/60000, sigma = 1.3, r = 30; losses <theta, x>.
+
+    D' holds zeros, D a user of `records` equal and long gradients more. Equal gradients have one estimate, so k of them
+    move the sum by k Z_r clip norms. delta(0) is at least P(sum > 1/2 | D) - P(sum > 1/2 | D').
+    """
+    from flint import arb, ctx
+    from scipy.special import ndtr
+
+    batch, examples, sigma, projections, threshold = 256, 60000, 1.3, 30, 0.5
+    rate = batch / examples
+    drawn = [math.comb(records, k) * rate**k * (1 - rate) ** (records - k) for k in range(records + 1)]
+    silent = float(ndtr(-threshold / sigma))
+    lost = -silent
+    for k, probability in enumerate(drawn):
+        lost += probability * (
+            expectation(lambda z, k=k: float(ndtr((k * z - threshold) / sigma)), projections) if k else silent
+        )
+    granted = delta_one(0.0, rate, sigma, projections)
+    with ctx.workprec(128):
+        p, width = arb(batch) / examples, arb(str(sigma))
+        quiet = normal_certified(-arb(threshold) / width)
+        proven = -quiet
+        edges = cells(1.0, 0.3)
+        tails = [tail_certified(z, projections) for z in edges]
+        for k in range(records + 1):
+            above = [normal_certified((k * z - threshold) / width) for z in edges]
+            mean = sum(((a - b) * h for a, b, h in zip(tails, tails[1:], above, strict=False)), arb(0)) if k else quiet
+            proven += math.comb(records, k) * p**k * (1 - p) ** (records - k) * mean
+        most = delta_one_certified(1e-12, (batch, examples), str(sigma), projections)[1] + arb("1e-12")
+        beyond = bool(proven > most)
+    evidence = {"records_of_the_user": records, "delta_at_0_lost": lost, "delta_at_0_granted_by_theorem_4_1": granted}
+    routes = {
+        "quadrature": {"lost": lost, "granted": granted},
+        "certified": {"lost": float(proven.lower()), "granted": float(most.upper())},
+    }
+    holds = False if beyond and lost > granted else True if lost <= granted else None
+    reason = (
+        f"a user of {records} records loses delta(0) = {lost:.6g} in one iteration, Theorem 4.1 grants {granted:.6g}"
+    )
+    return Shown(holds, reason, lost / granted, evidence, routes)
+
+
+user_level = Demonstration(lambda: _user_level(2), twin=lambda: _user_level(1))
 
 # ---- the lines that estimate and clip ----
 
@@ -173,12 +228,40 @@ noise_of_the_mean = Formula(
     _NOISES,
     twin=lambda batch, sigma, clip_norm: float(sigma * clip_norm) / math.sqrt(batch),
 )
+
+
+def _turned(batch: int, size: int, replaced: bool) -> Fraction:
+    """How far a record moves the mean of B/L clipped means of L gradients each, in clip norms.
+
+    The other gradients of its microbatch are -C, and its own is so long that the mean is beyond C. Without it, or with
+    -C in its place, the mean is -C; a microbatch of nobody adds nothing. Clipping bounds the move by this number.
+    """
+
+    def clipped_mean(gradients: list[Fraction]) -> Fraction:
+        return max(Fraction(-1), min(Fraction(1), sum(gradients) / len(gradients))) if gradients else Fraction(0)
+
+    others = [Fraction(-1)] * (size - 1)
+    without = [*others, Fraction(-1)] if replaced else others
+    return (clipped_mean([*others, Fraction(2 * size)]) - clipped_mean(without)) * Fraction(size, batch)
+
+
+def _more_noise(batch: int, size: int, replaced: bool) -> Fraction:
+    return _turned(batch, size, replaced) / _turned(batch, 1, replaced)
+
+
+_SIZES = tuple({"batch": 256, "size": size} for size in (4, 16, 64))
 microbatch_noise = Formula(
     lambda batch, size: Fraction(size) + 0 * batch,
-    # the mean of B/L clipped means moves by 2C/(B/L) when a record is replaced; that of B clipped gradients by 2C/B
-    lambda batch, size: (Fraction(2) / Fraction(batch, size)) / (Fraction(2) / batch),
-    tuple({"batch": 256, "size": size} for size in (1, 4, 16, 64)),
+    lambda batch, size: _more_noise(batch, size, replaced=False),
+    _SIZES,
     twin=lambda batch, size: Fraction(size) ** 2 + 0 * batch,
+    corrected=lambda batch, size: 2 * Fraction(size) + 0 * batch,
+)
+microbatch_noise_replaced = Formula(
+    lambda batch, size: Fraction(size) + 0 * batch,
+    lambda batch, size: _more_noise(batch, size, replaced=True),
+    _SIZES,
+    twin=lambda batch, size: 2 * Fraction(size) + 0 * batch,
 )
 
 # ---- Adam ----

@@ -20,7 +20,7 @@ from dpbench.papers.jl2021.sensitivity import (
     pair_delta_lower,
     pair_epsilon_lower,
 )
-from dpbench.papers.jl2021.whole_run import DELTA, Run, lattice, revealed_upper
+from dpbench.papers.jl2021.whole_run import DELTA
 
 
 def proven_epsilon(threshold: float, batch: int, examples: int, sigma: str, projections: int, count: int) -> float:
@@ -82,24 +82,5 @@ def _second_delta(epsilon: float, batch: int, examples: int, noise_multiplier: f
     return closed_form_delta_lower(epsilon, batch / examples, noise_multiplier, projections)
 
 
-def _epoch_interval(
-    certified: bool, batch: int, examples: int, noise_multiplier: float, projections: int, iterations: int
-) -> tuple[float, float]:
-    """[explicit datasets, the theorem's pair]: ε at δ = 1e-5 of some iterations."""
-    run = Run(batch, examples, noise_multiplier, 1)
-    assert iterations == run.iterations  # one epoch
-    lower, threshold = pair_epsilon_lower(DELTA, run.rate, noise_multiplier, projections, iterations)
-    if not certified:
-        return lower, lattice(run, projections, iterations)[2]
-    sigma = str(noise_multiplier)
-    return proven_epsilon(threshold, batch, examples, sigma, projections, iterations), revealed_upper(run, projections)
-
-
-def _second_epoch(batch: int, examples: int, noise_multiplier: float, projections: int, iterations: int) -> float:
-    found = closed_form_epsilon_lower(DELTA, batch / examples, noise_multiplier, projections, iterations)
-    return found if math.isfinite(found) else 0.0
-
-
 epsilon_of_one_iteration = Truth(_epsilon_interval, attained=True, second=_second_epsilon, second_is="lower")
 delta_of_one_iteration = Truth(_delta_interval, name="delta", attained=True, second=_second_delta, second_is="lower")
-epsilon_of_iterations = Truth(_epoch_interval, attained=True, second=_second_epoch, second_is="lower")
