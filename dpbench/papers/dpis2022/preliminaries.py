@@ -17,7 +17,15 @@ from typing import Any
 from dpbench.claims.demonstration import Demonstration, Shown
 from dpbench.claims.formula import Formula
 from dpbench.claims.inequality import Inequality, Range
-from dpbench.papers.dpis2022.divergences import converted, mixture_renyi, quadrature, subsampled_renyi
+from dpbench.papers.dpis2022.divergences import (
+    ALONE,
+    Mixture,
+    converted,
+    mixture_renyi,
+    quadrature,
+    subsampled,
+    subsampled_renyi,
+)
 from dpbench.papers.dpis2022.enumeration import expectation
 
 # ---- equation (2), Lemma 2.5 ----
@@ -223,6 +231,33 @@ clipped_sum_sensitivity = Inequality(
     obligations=("a record is added or removed; one that is replaced moves the sum by up to 2C",),
     examples=60,
 )
+
+
+def _single_record(replaced: bool) -> Shown:
+    """Data sets that differ in one record of norm C, one iteration of DP-SGD at Figure 1's settings, order 4.
+
+    `replaced`: one record C is exchanged for −C, and both sets have N records; else one record C is added.
+    """
+    import mpmath
+
+    order, rate, shift = 4, 256 / 60000, 1 / 0.81
+    granted = subsampled_renyi(order, rate, shift)
+    without = subsampled(rate, -shift) if replaced else ALONE
+    lost = mixture_renyi(order, subsampled(rate, shift), without)
+
+    def density(x: Any, parts: Mixture) -> Any:
+        return sum(weight * mpmath.npdf(x, mean) for weight, mean in parts)
+
+    with_record = subsampled(rate, shift)
+    nodes = [-14, -4, 0, order * shift / 2, order * shift + 3, 2 * order * shift + 14]
+    moment = mpmath.quad(lambda x: density(x, with_record) ** order * density(x, without) ** (1 - order), nodes)
+    routes = {"trapezoids": lost, "quadrature": float(mpmath.log(moment) / (order - 1)), "equation (6)": granted}
+    words = f"an iteration loses {lost:.6g} at order {order}, equation (6) says {granted:.6g}"
+    evidence = {"lost": lost, "granted": granted, "sum_moves_by_clip_norms": 2 if replaced else 1}
+    return Shown(lost <= granted * (1 + 1e-9), words, lost / granted, evidence, routes)
+
+
+definition_2_1 = Demonstration(lambda: _single_record(replaced=True), twin=lambda: _single_record(replaced=False))
 
 
 def _dp_sgd_mean(inverse: bool) -> Shown:

@@ -82,10 +82,11 @@ def _user_level(records: int) -> Shown:
     drawn = [math.comb(records, k) * rate**k * (1 - rate) ** (records - k) for k in range(records + 1)]
     silent = float(ndtr(-threshold / sigma))
     lost = -silent
-    for k, probability in enumerate(drawn):
-        lost += probability * (
-            expectation(lambda z, k=k: float(ndtr((k * z - threshold) / sigma)), projections) if k else silent
-        )
+
+    def above(k: int) -> float:
+        return expectation(lambda z: float(ndtr((k * z - threshold) / sigma)), projections) if k else silent
+
+    lost += math.fsum(probability * above(k) for k, probability in enumerate(drawn))
     granted = delta_one(0.0, rate, sigma, projections)
     with ctx.workprec(128):
         p, width = arb(batch) / examples, arb(str(sigma))
@@ -94,8 +95,9 @@ def _user_level(records: int) -> Shown:
         edges = cells(1.0, 0.3)
         tails = [tail_certified(z, projections) for z in edges]
         for k in range(records + 1):
-            above = [normal_certified((k * z - threshold) / width) for z in edges]
-            mean = sum(((a - b) * h for a, b, h in zip(tails, tails[1:], above, strict=False)), arb(0)) if k else quiet
+            heights = [normal_certified((k * z - threshold) / width) for z in edges]
+            cell = [(a - b) * h for a, b, h in zip(tails, tails[1:], heights, strict=False)]
+            mean = sum(cell, arb(0)) if k else quiet
             proven += math.comb(records, k) * p**k * (1 - p) ** (records - k) * mean
         most = delta_one_certified(1e-12, (batch, examples), str(sigma), projections)[1] + arb("1e-12")
         beyond = bool(proven > most)
@@ -238,7 +240,8 @@ def _turned(batch: int, size: int, replaced: bool) -> Fraction:
     """
 
     def clipped_mean(gradients: list[Fraction]) -> Fraction:
-        return max(Fraction(-1), min(Fraction(1), sum(gradients) / len(gradients))) if gradients else Fraction(0)
+        mean = sum(gradients, Fraction(0)) / max(len(gradients), 1)
+        return max(Fraction(-1), min(Fraction(1), mean))
 
     others = [Fraction(-1)] * (size - 1)
     without = [*others, Fraction(-1)] if replaced else others
