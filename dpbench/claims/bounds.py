@@ -82,7 +82,7 @@ def _delta_curve(composition: Composition, farthest: float, printed: str, delta:
 
 def shown_end(verdict: str, lower: float, upper: float) -> float:
     """The one number that stands for an interval: the end that decided the verdict, the middle of a narrow one."""
-    if upper - lower <= 1e-4 * abs(upper) or (verdict == "undecided" and math.isfinite(upper)):
+    if math.isfinite(upper) and (upper - lower <= 1e-4 * abs(upper) or verdict == "undecided"):
         return (lower + upper) / 2
     return upper if verdict in ("sound", "loose") else lower
 

@@ -11,13 +11,7 @@ changes with the record: k gradients +R have the average R, k + 1 of them, one o
 is 2R/(k+1) further down, under noise σR/k or σR/(k+1): in units of the noise 2/σ, not 1/σ. (The bars of |I_t| are lost
 in the conversion; I_t is a set, drawn by Poisson sampling, so its size is random.)
 
-Two ways to the cost of a whole training, for the pair S = n records of gradient +R in one direction, S' = S and one
-record −R, all iterates seen by the adversary, as composition has it:
-- 10^9 more coordinates with zero gradients show |I_t| by their noise alone: a batch size up to 600 is misread with
-  probability below e^−600, a larger one comes with one below e^−160. Who knows |I_t| = k centres the sum of gradients:
-  it is N(0, σ²) under S and (1−p) N(0, σ²) + p N(−2, σ²) under S', a sampled Gaussian of noise σ/2;
-- one coordinate only, |I_t| hidden: a mixture over k. Its loss on a fine grid, rounded down, convolved T times.
-The first is a certified lower bound on ε of the printed algorithm, the second another lower bound by another way.
+What that costs a whole training is in `last_iterate.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +21,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from dpbench.claims.demonstration import Demonstration, Shown
 from dpbench.claims.inequality import Inequality, Range
-from dpbench.claims.truth import Truth
-from dpbench.papers.bu2020.rows import ROWS, true_curve
 
 Vector = tuple[Any, ...]
 
@@ -154,73 +144,6 @@ def _missed(fixed: bool) -> float:
 
 
 division_by_batch = Demonstration(lambda: _division(False), lambda: _division(True))
-
-
-def _known_size(certified: bool, row: int) -> tuple[float, float]:
-    """ε of the sampled Gaussian with noise σ/2, the pair above with |I_t| known; nothing bounds ε from above here."""
-    setting = ROWS[row]
-    if certified:
-        from dpbench.certified import certify
-        from dpbench.events import Composition, SampledGaussian
-
-        event = SampledGaussian(setting.rate, setting.sigma / 2)
-        return certify(Composition(((event, setting.whole_steps),)), delta=setting.delta).lower, math.inf
-    found = true_curve(setting.rate, setting.sigma / 2, setting.whole_steps).epsilon(setting.delta)
-    return (found.value if found.lower is None else found.lower), math.inf
-
-
-_GRID = 1e-4  # of the loss, rounded down: T steps lose at most T times that
-
-
-def _hidden_size(row: int) -> float:
-    """A lower bound on ε with one coordinate and |I_t| unknown, by convolution of the loss rounded down.
-
-    y is the step in units of R, less 1, times the expected size over σ. Under S it is N(0, (m/k)²) with k ~ Bin(n, p);
-    with the record, which comes with probability p, its mean is −2 m/(σ (k+1)) and its deviation m/(k+1).
-    """
-    from scipy.special import ndtr
-    from scipy.stats import binom
-
-    setting = ROWS[row]
-    mean = setting.rate * setting.records
-    spread = 9 * math.sqrt(mean)
-    sizes = np.arange(max(1, int(mean - spread)), int(mean + spread))
-    weights = binom.pmf(sizes, setting.records, setting.rate)
-    edges = np.linspace(-13.0, 11.0, 4801)
-    without = np.zeros(edges.size)
-    present = np.zeros(edges.size)
-    for size, weight in zip(sizes, weights, strict=True):
-        without += weight * ndtr(edges * size / mean)
-        present += weight * ndtr((edges + 2 * mean / (setting.sigma * (size + 1))) * (size + 1) / mean)
-    away = np.diff(without)
-    here = (1 - setting.rate) * away + setting.rate * np.diff(present)
-    kept = (away > 1e-18) & (here > 1e-18)
-    # outcomes are merged into the grid's cells, which hides something; then each loss is rounded down
-    losses = np.floor(np.log(here[kept] / away[kept]) / _GRID - 1e-9).astype(int)
-    least = int(losses.min())
-    total = _power(np.bincount(losses - least, weights=here[kept]), setting.whole_steps)
-    values = (np.arange(total.size) + setting.whole_steps * least) * _GRID
-    low, high = 0.0, 30.0
-    reached = (values > low) & (values < high)
-    total, values = total[reached], values[reached]
-    for _ in range(30):
-        middle = (low + high) / 2
-        above = values > middle
-        delta = float(np.sum(total[above] * -np.expm1(middle - values[above]))) - 1e-10
-        low, high = (middle, high) if delta > setting.delta else (low, middle)
-    return low
-
-
-def _power(masses: Any, count: int) -> Any:
-    """The `count`-fold convolution, cut where the tail is out of reach: the rest wraps round and would only be lost."""
-    mean = float(np.dot(np.arange(masses.size), masses))
-    deviation = math.sqrt(float(np.dot((np.arange(masses.size) - mean) ** 2, masses)) * count)
-    length = 2 ** math.ceil(math.log2(max(masses.size, count * mean + 14 * deviation + 4 * masses.size)))
-    found = np.fft.irfft(np.fft.rfft(masses, length) ** count, length)
-    return np.maximum(found, 0.0)
-
-
-algorithm_1_as_printed = Truth(_known_size, second=_hidden_size, second_is="lower")
 
 
 # ---- Algorithm 2 ----

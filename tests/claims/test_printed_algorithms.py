@@ -1,0 +1,162 @@
+"""Verdicts are about the printed algorithm: its batches, its neighbours, and what it gives out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpbench.claims.bounds import shown_end
+from dpbench.claims.judge import judge
+from dpbench.claims.ledger import read_ledgers
+from dpbench.papers.bu2020.last_iterate import ROWS, Design, design, linear_delta
+from dpbench.papers.dpis2022.whole import delta_of_capped_run
+from dpbench.papers.jl2021.algorithms import microbatch_noise
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = {claim.name: claim for ledger in read_ledgers([ROOT / "specs" / "claims"]).ledgers for claim in ledger.claims}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("jl2021.epsilon-mnist-outer", "unsound"),
+        ("jl2021.epsilon-mnist-outer-poisson", "sound"),
+        ("jl2021.theorem-4-1", "refuted"),
+        ("jl2021.theorem-4-1-poisson", "holds"),
+        ("jl2021.intro-microbatch-noise", "refuted"),
+        ("jl2021.intro-microbatch-noise-replaced", "holds"),
+        ("jl2021.intro-user-level", "refuted"),
+        ("dpis2022.definition-2-1", "refuted"),
+        ("bu2020.alg1-as-printed", "unsound"),
+    ],
+)
+def test_verdicts_on_what_is_printed(name: str, verdict: str) -> None:
+    found = judge(CLAIMS[name])
+    assert found.verdict == CLAIMS[name].verdict == verdict, found
+
+
+# ---- bu2020: Algorithm 1 gives out the last iterate ----
+
+SMALL = Design(0.1, 4000, 0.5, move=1.1, width=200, cells=20, margin=6.0, batch=220)
+
+
+def noisy_sgd(used: Design, steps: int, special: bool, rng: np.random.Generator) -> tuple[np.ndarray, list[float]]:
+    """The printed Algorithm 1 with R = η = 1: θ_T, and the readings on the way, which nobody sees."""
+    theta, readings = used.start(), []
+    for _ in range(steps):
+        drawn = int(rng.binomial(used.records, used.rate))
+        gradients = [(drawn, used.gradient(theta, False))]
+        if special and rng.random() < used.rate:
+            gradients.append((1, used.gradient(theta, True)))
+        size = sum(number for number, _ in gradients)
+        clipped = sum(number * g / max(1.0, float(np.linalg.norm(g))) for number, g in gradients)
+        assert all(np.linalg.norm(g) < 1 for _, g in gradients)
+        theta = theta - (clipped + used.sigma * rng.standard_normal(theta.size)) / size
+        near = used.move / 2 * round(theta[0] / (used.move / 2))
+        readings.append((theta[0] - near) / math.sqrt(float(np.mean(theta[1 : 1 + used.width] ** 2))))
+    return theta, readings
+
+
+def test_the_last_iterate_holds_every_reading() -> None:
+    assert SMALL.room()
+    assert SMALL.failure(300) < 1e-4
+    theta, readings = noisy_sgd(SMALL, 300, True, np.random.default_rng(1))
+    counted = np.round(theta[1 + SMALL.width :] / SMALL.spacing).astype(int)
+    cells = np.searchsorted(SMALL.edges, [0.0, *readings[:-1]])  # the reading of the start is 0
+    assert counted.tolist() == np.bincount(cells, minlength=SMALL.cells).tolist()
+
+
+def test_its_gradient_is_that_of_a_loss() -> None:
+    theta, _ = noisy_sgd(SMALL, 5, False, np.random.default_rng(2))
+    for special in (False, True):
+        for place in (0, 1, 150, SMALL.width + 3, SMALL.width + SMALL.cells):
+            step = np.zeros(theta.size)
+            step[place] = 1e-7
+            slope = (SMALL.loss(theta + step, special) - SMALL.loss(theta - step, special)) / 2e-7
+            assert slope == pytest.approx(SMALL.gradient(theta, special)[place], abs=1e-6)
+
+
+def test_readings_have_the_law_that_is_composed() -> None:
+    """With z in every batch and in none; false alarm below 1e-6 (eight deviations of each of 40 counts)."""
+    often = replace(SMALL, rate=0.999999, records=400)
+    steps = 2000
+    for special, shift in ((False, 0.0), (True, often.move / often.sigma)):
+        _, readings = noisy_sgd(often, steps, special, np.random.default_rng(3))
+        seen = np.bincount(np.searchsorted(often.edges, readings), minlength=often.cells)
+        law = often.law(shift)
+        assert law.sum() == pytest.approx(1.0, abs=1e-9)
+        assert np.all(np.abs(seen - steps * law) < 8 * np.sqrt(steps * law) + 8)
+
+
+def test_laws_of_readings_are_those_of_student() -> None:
+    from scipy.stats import nct, t
+
+    used = Design(256 / 60000, 60000, 1.3)
+    assert np.cumsum(used.law(0.0))[:-1] == pytest.approx(t.cdf(used.edges, used.width), abs=1e-11)
+    assert np.cumsum(used.law(0.8))[:-1] == pytest.approx(nct.cdf(used.edges, used.width, 0.8), abs=1e-9)
+
+
+def test_a_linear_loss_shows_less_and_a_design_without_room_is_refused() -> None:
+    assert linear_delta(ROWS[0], 0.722) == pytest.approx(1e-5, rel=1e-2)
+    with pytest.raises(ValueError, match="no room"):
+        design(256 / 60000, 60000, 1.3, 1.9, 1e-12)
+
+
+# ---- jl2021: batches of fixed size, microbatches ----
+
+
+def test_a_fixed_batch_with_the_new_record_has_one_of_the_others_less() -> None:
+    records = [-1, -1, -1, -1, 1]
+    sums = [sum(batch) for batch in itertools.combinations(records, 3)]
+    assert Fraction(sums.count(-1), len(sums)) == Fraction(3, len(records))
+    assert set(sums) == {-1, -3}  # twice the clip norm apart; without the record every sum is -3
+
+
+def test_one_large_step_alone_breaks_the_epsilon_of_fixed_batches() -> None:
+    """8 epochs, in clip norms: "some step is above τ" has more than δ at ε = 1.5, which rounds to 2."""
+    from scipy.stats import norm
+
+    rate, sigma, steps = 256 / 60000, 1.3, 1875
+    lost = []
+    for threshold in np.linspace(3.0, 8.0, 101):
+        silent = float(norm.sf(threshold / sigma))
+        present = (1 - rate) * silent + rate * float(norm.sf((threshold - 2) / sigma))
+        some = -math.expm1(steps * math.log1p(-present))
+        lost.append(some - math.exp(1.5) * -math.expm1(steps * math.log1p(-silent)))
+    assert max(lost) > 1e-5
+    found = judge(CLAIMS["jl2021.epsilon-mnist-outer"]).judgement
+    assert found is not None
+    assert found.evidence["lower"] == pytest.approx(3.4755, abs=1e-3)
+
+
+def test_no_record_moves_a_microbatch_further_than_the_judge_says() -> None:
+    rng = np.random.default_rng(4)
+    for setting in microbatch_noise.settings:
+        size = setting["size"]
+        without = np.clip(rng.normal(-1, 3, (2000, size - 1)).mean(axis=1), -1, 1)
+        moved = np.abs(rng.choice([-1, 1], 2000) - without).max()
+        assert microbatch_noise.definition(**setting) == 2 * size >= moved * size
+
+
+def test_no_bound_is_judged_that_no_text_prints() -> None:
+    assert [name for name, claim in CLAIMS.items() if claim.kind == "bound" and "Figure 6" in claim.place] == []
+
+
+# ---- dpis2022: the least batch that breaks the promise ----
+
+
+@pytest.mark.parametrize(("epsilon", "batch"), [(0.5, 7500), (1.0, 3334), (2.0, 1396), (3.0, 834), (4.0, 556)])
+def test_the_least_batch_that_breaks_the_promise(epsilon: float, batch: int) -> None:
+    allowed = 1.5e-5  # what rounds to the printed 1e-5
+    assert delta_of_capped_run(False, epsilon, batch, 60000, 5)[0] > allowed
+    assert delta_of_capped_run(False, epsilon, batch - 1, 60000, 5)[0] <= allowed
+
+
+def test_a_number_without_an_upper_end_is_shown_by_its_lower_one() -> None:
+    assert shown_end("unsound", 1.5, math.inf) == 1.5
