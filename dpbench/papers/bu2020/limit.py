@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -314,6 +315,7 @@ def _least_mu(certified: bool, row: int, epsilon: float) -> tuple[float, float]:
 gdp_in_the_tail = Truth(
     _least_mu, name="mu", second=lambda row, epsilon: _mu_at(epsilon, math.fsum(_delta_enclosed(row, epsilon)) / 2)
 )
+gdp_of_adam = replace(gdp_in_the_tail, attained=False)  # nothing is shown about the last iterate of Algorithm 2
 
 
 def _flip(settings: Sequence[tuple[float, float]]) -> Shown:
