@@ -212,6 +212,9 @@ class Mixture:
             value = self.exponent(start, c, 0.0).real
             if self._rate(start, end, side, c) * abs(end - start) < 1:
                 value += self.largest * abs(end - start) * sum(abs(k) for k in self.exponents(c)) * self.slope(abs(end))
+                mean = -0.5 / self.noise_multiplier**2
+                closest = max(side * (start - mean), min(side * (end - mean), 0.0))
+                value += self.noise_multiplier**2 * ((start - mean) ** 2 - closest**2) / 2
             worst = max(worst, value)
         return worst
 
@@ -304,8 +307,12 @@ class Mixture:
         """f, λ and F: on the piece, at distance t, the modulus is at most f e^(−λt), and at most F."""
         precision = self.precision()
         distance = start + 1 / (2 * precision)
-        value = (-precision * (distance**2 - height**2) / 2).exp() * (precision / (2 * arb.pi())).sqrt()
-        highest = value
+        rest = None if end is None else end + 1 / (2 * precision)
+        peak = (precision / (2 * arb.pi())).sqrt() * (precision * height**2 / 2).exp()
+        value = highest = peak * (-precision * distance**2 / 2).exp()
+        if not side * distance >= 0:  # towards the mean the density rises: up to it, or up to an end before it
+            before = rest is not None and side * rest <= 0
+            highest = peak * (-precision * rest**2 / 2).exp() if before else peak
         rate = side * precision * distance
         angle = (self.largest * height / 2).cos()
         for kappa, mirror in zip(self.exponents(c), (1, -1), strict=True):
