@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from dpbench.catalog import catalog, find
@@ -212,11 +213,11 @@ def account(
         raise DpbenchError("give either delta, to ask for epsilon, or epsilon, to ask for delta")
     from dpbench.group_privacy import check_group  # which stands on this module
 
-    check_group(composition, group_size)
+    group_size = check_group(composition, group_size)
     names = tuple(catalog("accountants")) if accountants is None else accountants
     names = (names,) if isinstance(names, str) else names
     if delta is not None:
-        check_delta(delta)
+        delta = check_delta(delta)
     else:
         epsilon = check_epsilon(epsilon)
     found = []
@@ -333,24 +334,49 @@ def steps_from_epochs(epochs: float, examples: int, batch_size: int) -> int:
     >>> steps_from_epochs(0.1, 1000, 1)
     100
     """
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 <= epochs < math.inf:
+    if not 0 <= as_real(epochs) < math.inf:
         raise DpbenchError(f"epochs = {epochs!r}: expected a finite number, 0 or more")
     for name, value in (("examples", examples), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value, 1):
             raise DpbenchError(f"{name} = {value!r}: expected a whole number, 1 or more")
-    written = Fraction(repr(float(epochs))) if isinstance(epochs, float) else Fraction(epochs)
-    return math.ceil(written * examples / batch_size)
+    written = Fraction(int(epochs)) if is_whole(epochs, 0) else Fraction(repr(float(epochs)))
+    return math.ceil(written * int(examples) / int(batch_size))
 
 
 def check_delta(delta: float) -> float:
     """`delta` as a float. Raises DpbenchError unless it is a number above 0 and below 1."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
+    found = as_real(delta)
+    if not 0 < found < 1:
         raise DpbenchError(f"delta = {delta!r}: expected a number above 0 and below 1")
-    return float(delta)
+    return found
 
 
 def check_epsilon(epsilon: float | None) -> float:
     """`epsilon` as a float. Raises DpbenchError unless it is a finite number, 0 or more."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+    found = as_real(epsilon)
+    if not 0 <= found < math.inf:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number, 0 or more")
-    return float(epsilon)
+    return found
+
+
+def as_real(value: Any) -> float:
+    """A number of Python or NumPy as a float, infinite where it is too large; NaN for a bool and all else.
+
+    >>> as_real(2), as_real(10**400), as_real(True), as_real("1")
+    (2.0, inf, nan, nan)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether it is a whole number of Python or NumPy, `least` or more.
+
+    >>> is_whole(3, 1), is_whole(3.0, 1), is_whole(True, 1)
+    (True, False, False)
+    """
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least

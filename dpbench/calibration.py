@@ -23,6 +23,7 @@ from dpbench.accounting import (
     Estimate,
     GuaranteeKind,
     No,
+    as_real,
     check_delta,
     curve_or_refusal,
     in_a_sentence,
@@ -91,11 +92,12 @@ def solve(
     >>> found.value, found.neighbour, found.attained.value <= 1.0 < found.neighbour_attained.value
     (3.73064, 3.73063, True)
     """
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+    if not 0 < as_real(epsilon) < math.inf:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
+    most = None if most is None else int(most)
     if find not in FINDS:
         raise DpbenchError(f"find = {find!r}: expected one of {', '.join(FINDS)}")
-    check_delta(delta)
+    epsilon, delta = as_real(epsilon), check_delta(delta)
     chosen = load_accountant(accountant)
     refusal = chosen.supports(as_composition(make_composition(1 if find in WHOLE else 1.0)))
     if isinstance(refusal, No):

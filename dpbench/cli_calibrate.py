@@ -108,15 +108,18 @@ def _calibrate(
         group_size=group_size,
     )
     made = make(found.value)
-    if options["as_json"]:
-        emit(facts(made, group_size) | _calibrated_json(found))
-    else:
-        from dpbench.statement import summary
+    from dpbench.statement import RESERVATION, summary
 
+    if options["as_json"]:
+        reservation = RESERVATION if made.composition.adaptive else None
+        emit(facts(made, group_size) | _calibrated_json(found) | {"reservation": reservation})
+    else:
         out = console()
         for line in calibrated_lines(found):
             say(out, line)
         say(out, f"Then {summary(made)}.")
+        if made.composition.adaptive:
+            say(out, f"But {RESERVATION}")
     return 0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Verb = Callable[..., Any]
 SAID = ("n", "batch", "epochs", "sampling_rate", "steps", "noise_multiplier")
 PARAMETERS = (
-    *("adjacency", "sampler", "projections", "first", "second"),
+    *("adjacency", "sensitivity", "sampler", "projections", "first", "second"),
     *("threshold", "selection_noise", "answer_noise", "answered", "votes"),
 )
 
@@ -84,7 +84,7 @@ def release_options(verb: Verb) -> Verb:
                 "--sigma",
                 type=float,
                 metavar="SIGMA",
-                help="σ, relative to the clip norm (or the sensitivity).",
+                help="σ (of laplace, b), relative to the clip norm.",
             ),
             click.option(
                 "--event",
@@ -93,6 +93,12 @@ def release_options(verb: Verb) -> Verb:
                 " group_sampled_gaussian (or group), laplace, discrete_pair, confident_gnmax.",
             ),
             click.option("--adjacency", metavar="NAME", help="add_or_remove (default), replace_one or zero_out."),
+            click.option(
+                "--sensitivity",
+                type=float,
+                metavar="S",
+                help="Of gaussian and laplace, in clip norms: 2 for replace_one, else 1, unless given.",
+            ),
             click.option("--sampler", metavar="NAME", help="poisson (default), without_replacement or shuffled."),
             click.option("--projections", callback=whole, metavar="N", help="r of random_sensitivity_gaussian."),
             click.option("--first", callback=numbers, metavar="P,P", help="P(x) of each outcome (discrete_pair)."),

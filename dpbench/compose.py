@@ -35,7 +35,7 @@ def merge(composition: Composition) -> tuple[tuple[Event, int], ...]:
 
     >>> from dpbench.events import Gaussian
     >>> merge(Composition(((Gaussian(1.0), 2), (Gaussian(3.0), 0), (Gaussian(1.0), 5))))
-    ((Gaussian(noise_multiplier=1.0, adjacency='add_or_remove'), 7),)
+    ((Gaussian(noise_multiplier=1.0, adjacency='add_or_remove', sensitivity=None), 7),)
     """
     counts: dict[Event, int] = {}
     for event, count in composition.parts:

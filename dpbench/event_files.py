@@ -43,7 +43,7 @@ def parse_events(text: str, file: str = "events.yaml") -> Releases:
 
     >>> found = parse_events("{kind: events, events: [{event: gaussian, noise_multiplier: 2, count: 3}]}")
     >>> found.composition.parts
-    ((Gaussian(noise_multiplier=2, adjacency='add_or_remove'), 3),)
+    ((Gaussian(noise_multiplier=2.0, adjacency='add_or_remove', sensitivity=None), 3),)
     """
     return _releases(parse(text, file), Path(file))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from numbers import Integral, Real
 from typing import Any, Literal
 
 Adjacency = Literal["add_or_remove", "replace_one", "zero_out"]
@@ -33,13 +35,19 @@ class Values:
     choices: tuple[str, ...] = ()
     length: int | None = None
 
-    def check(self, name: str, value: Any) -> None:
-        """Raises ValueError with one sentence for another value."""
+    def check(self, name: str, value: Any) -> Any:
+        """The value in Python's own types (NumPy's numbers become those). Raises ValueError for any other value."""
         if self.length is None:
             _check(name, value, self._holds(name, value), self.expected)
-            return
+            return self._plain(value)
         listed = isinstance(value, tuple | list) and len(value) >= self.length
         _check(name, value, listed and all(self._holds(name, item) for item in value), self.expected)
+        return tuple(self._plain(item) for item in value)
+
+    def _plain(self, value: Any) -> Any:
+        if self.form in ("number", "finite"):
+            return float(value)
+        return int(value) if self.form == "whole" else value
 
     def _holds(self, name: str, value: Any) -> bool:
         if self.form == "flag":
@@ -47,7 +55,7 @@ class Values:
         if self.form == "name":
             return value in self.choices
         if self.form == "whole":
-            return isinstance(value, int) and not isinstance(value, bool) and value >= (self.least or 0)
+            return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= (self.least or 0)
         number = _number(name, value)
         if (self.least is not None and number < self.least) or (self.most is not None and number > self.most):
             return False
@@ -59,7 +67,13 @@ _DEVIATION = "a number above 0"
 _PROBABILITIES = "numbers from 0 to 1 that sum to 1 within 1e-12"
 PARAMETERS: dict[str, Values] = {
     "sampling_rate": Values("q, the probability that a record is in a batch", "a number from 0 to 1", least=0, most=1),
-    "noise_multiplier": Values("σ (or the scale b) relative to the sensitivity", _DEVIATION, above=0),
+    "noise_multiplier": Values("σ (or the scale b) relative to the clip norm", _DEVIATION, above=0),
+    "sensitivity": Values(
+        "how far neighbours move what is released, in clip norms; 2 for replace_one, else 1 where not given",
+        "a finite number above 0",
+        "finite",
+        above=0,
+    ),
     "adjacency": Values("neighbouring relation", "one of " + ", ".join(ADJACENCIES), "name", choices=ADJACENCIES),
     "sampler": Values("how batches are drawn", "one of " + ", ".join(SAMPLERS), "name", choices=SAMPLERS),
     "projections": Values("r, the Gaussian projections of each gradient", _COUNTED, "whole", least=1),
@@ -83,31 +97,75 @@ def _check(name: str, value: object, ok: bool, expected: str) -> None:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    try:
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    except OverflowError:
+        raise ValueError(f"{name}: expected a number that a double holds, below 1.8e308") from None
+    if math.isnan(number):
         raise ValueError(f"{name} = {value!r}: expected a number")
-    return float(value)
+    return number
 
 
 def _check_all(event: Any) -> None:
-    """Every parameter of an event against `PARAMETERS`; one that need not be given may be None."""
+    """Every parameter of an event against `PARAMETERS`, kept as a plain value; one with default None may be None."""
     for slot in fields(event):
         value = getattr(event, slot.name)
         if value is not None or slot.default is not None:
-            PARAMETERS[slot.name].check(slot.name, value)
+            object.__setattr__(event, slot.name, PARAMETERS[slot.name].check(slot.name, value))
+
+
+class _WholeSum:
+    """What `Gaussian` and `Laplace` share: noise on a sum of all records, each clipped to norm 1."""
+
+    noise_multiplier: float
+    adjacency: Adjacency
+    sensitivity: float | None
+
+    @property
+    def moved(self) -> float:
+        """The sensitivity in clip norms: as given, else 2 under `replace_one` (one out, another in) and 1 otherwise."""
+        if self.sensitivity is not None:
+            return self.sensitivity
+        return 2.0 if self.adjacency == "replace_one" else 1.0
+
+    @property
+    def exact_noise(self) -> Fraction | None:
+        """`noise_multiplier` over the sensitivity, exactly; None where the noise is infinite."""
+        return None if math.isinf(self.noise_multiplier) else Fraction(self.noise_multiplier) / Fraction(self.moved)
+
+    @property
+    def relative_noise(self) -> float:
+        """The same as a double; where it is none, the one below, for less noise never promises more privacy."""
+        exact = self.exact_noise
+        if exact is None or self.moved == 1:
+            return self.noise_multiplier
+        found = float(exact)
+        return found if Fraction(found) <= exact else math.nextafter(found, 0.0)
+
+    def _check_ratio(self) -> None:
+        """Raises ValueError where noise over sensitivity is no double."""
+        ratio = self.noise_multiplier / self.moved
+        ok = ratio > 0 and (math.isfinite(ratio) or math.isinf(self.noise_multiplier))
+        _check("noise_multiplier", self.noise_multiplier, ok, f"one that over sensitivity {self.moved!r} is a double")
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """The Gaussian mechanism: N(0, σ²) against N(1, σ²), sensitivity 1.
+class Gaussian(_WholeSum):
+    """The Gaussian mechanism on a sum of all records: N(0, σ²) against N(Δ, σ²).
 
-    `noise_multiplier` is σ relative to the sensitivity, in (0, inf]. The pair is attained and symmetric.
+    `noise_multiplier` is σ relative to the clip norm, in (0, inf], as in `SampledGaussian`, which this is at rate 1.
+    Δ is `sensitivity` in clip norms; where it is not given, 1, and under `replace_one` 2: one record goes, another
+    comes. What is no clipped sum states its own. `relative_noise` is σ/Δ. The pair is attained and symmetric.
 
     >>> Gaussian(noise_multiplier=1.0)
-    Gaussian(noise_multiplier=1.0, adjacency='add_or_remove')
+    Gaussian(noise_multiplier=1.0, adjacency='add_or_remove', sensitivity=None)
+    >>> Gaussian(2.0, "replace_one").relative_noise, Gaussian(2.0, "replace_one", sensitivity=1.0).relative_noise
+    (1.0, 2.0)
     """
 
     noise_multiplier: float
     adjacency: Adjacency = "add_or_remove"
+    sensitivity: float | None = None
 
     @property
     def attained(self) -> bool:
@@ -116,6 +174,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         _check_all(self)
+        self._check_ratio()
 
 
 @dataclass(frozen=True)
@@ -211,18 +270,19 @@ class GroupSampledGaussian:
 
 
 @dataclass(frozen=True)
-class Laplace:
-    """The Laplace mechanism: Lap(0, b) against Lap(1, b), sensitivity 1.
+class Laplace(_WholeSum):
+    """The Laplace mechanism on a sum of all records: Lap(0, b) against Lap(Δ, b).
 
-    `noise_multiplier` is the scale b relative to the sensitivity, in (0, inf]. The loss lies in [−1/b, 1/b] and has
-    an atom at either end. The pair is attained and symmetric.
+    `noise_multiplier` is the scale b relative to the clip norm (L1), in (0, inf]; Δ is `sensitivity` as in `Gaussian`.
+    The loss lies in [−Δ/b, Δ/b] and has an atom at either end. The pair is attained and symmetric.
 
     >>> Laplace(noise_multiplier=2.0)
-    Laplace(noise_multiplier=2.0, adjacency='add_or_remove')
+    Laplace(noise_multiplier=2.0, adjacency='add_or_remove', sensitivity=None)
     """
 
     noise_multiplier: float
     adjacency: Adjacency = "add_or_remove"
+    sensitivity: float | None = None
 
     @property
     def attained(self) -> bool:
@@ -231,6 +291,7 @@ class Laplace:
 
     def __post_init__(self) -> None:
         _check_all(self)
+        self._check_ratio()
 
 
 @dataclass(frozen=True)
@@ -257,9 +318,8 @@ class DiscretePair:
     def __post_init__(self) -> None:
         _check_all(self)
         for name in ("first", "second"):
-            numbers = tuple(float(value) for value in getattr(self, name))
+            numbers = getattr(self, name)
             _check(name, numbers, abs(math.fsum(numbers) - 1) <= 1e-12, _PROBABILITIES)
-            object.__setattr__(self, name, numbers)
         lengths = (len(self.first), len(self.second))
         _check("second", self.second, lengths[0] == lengths[1], f"{lengths[0]} probabilities, as many as in `first`")
 
@@ -270,9 +330,10 @@ class ConfidentGNMax:
 
     First the largest vote count plus N(0, σ₁²) is held against `threshold`; where it passes (`answered`), the class
     with the largest count after noise N(0, σ₂²) on every count is released. Neighbouring data change one teacher's
-    vote. Data-independent: a Gaussian of sensitivity 1 with σ₁ = `selection_noise` and, where answered, one of
-    sensitivity √2 with σ₂ = `answer_noise`. With `votes`, the counts of all classes for this query, bounds may be
-    data-dependent; such an ε depends on private data itself and is no promise unless it is released privately.
+    vote, under every relation. Data-independent: a Gaussian of sensitivity 1 with σ₁ = `selection_noise` and, where
+    answered, one of sensitivity √2 with σ₂ = `answer_noise`. With `votes`, the counts of all classes for this query,
+    bounds may be data-dependent; such an ε depends on private data itself and is no promise unless it is released
+    privately.
 
     >>> ConfidentGNMax(threshold=300, selection_noise=200, answer_noise=40).answered
     True
@@ -292,8 +353,6 @@ class ConfidentGNMax:
 
     def __post_init__(self) -> None:
         _check_all(self)
-        if self.votes is not None:
-            object.__setattr__(self, "votes", tuple(self.votes))
 
 
 Event = (
@@ -331,9 +390,11 @@ class Composition:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
+        parts = []
         for event, count in self.parts:
             _check("event", event, type(event).__name__ in EVENTS, "one of " + ", ".join(EVENTS))
-            _COUNT.check("count", count)
+            parts.append((event, _COUNT.check("count", count)))
+        object.__setattr__(self, "parts", tuple(parts))
 
     def prefix(self, releases: int) -> Composition:
         """The first `releases` releases: what had been spent when training had got that far."""
@@ -348,8 +409,15 @@ class Composition:
 
 
 def to_json(composition: Composition) -> dict[str, Any]:
-    """A composition as plain data, for records; `from_json` is its inverse."""
-    parts = [{"event": type(event).__name__, **asdict(event), "count": count} for event, count in composition.parts]
+    """A composition as plain data, for records; `from_json` is its inverse. What was not given is left out."""
+    parts = [
+        {
+            "event": type(event).__name__,
+            **{name: value for name, value in asdict(event).items() if value is not None},
+            "count": count,
+        }
+        for event, count in composition.parts
+    ]
     return {"adaptive": composition.adaptive, "parts": parts}
 
 

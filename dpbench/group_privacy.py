@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, check_delta, check_epsilon
+from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, check_delta, check_epsilon, is_whole
 from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition, GroupSampledGaussian
 
@@ -30,15 +30,15 @@ _MOST_EPSILON = 1e6  # per record; beyond, the bound says nothing
 
 
 def check_group(composition: Composition, group_size: int) -> int:
-    """`group_size` itself. Raises DpbenchError unless it is whole, 1 or more, and no event speaks of groups already."""
-    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
+    """`group_size`. Raises DpbenchError unless it is whole, 1 or more, and no event speaks of groups already."""
+    if not is_whole(group_size, 1):
         raise DpbenchError(f"group_size = {group_size!r}: expected a whole number, 1 or more")
     if group_size > 1 and any(isinstance(event, GroupSampledGaussian) for event, _ in composition.parts):
         raise DpbenchError(
             f"group_size = {group_size}: an event of this composition speaks of groups already;"
             " use SampledGaussian for the generic bound, or leave group_size out"
         )
-    return group_size
+    return int(group_size)
 
 
 def group_curve(curve: PrivacyCurve, group_size: int) -> GroupCurve | No:
@@ -78,7 +78,7 @@ class GroupCurve:
         Where the product rises at ε/g, a golden-section search looks for its valley below; were there several, what
         it finds would still be a bound.
         """
-        check_epsilon(epsilon)
+        epsilon = check_epsilon(epsilon)
         single = epsilon / self.group_size
         least = self._product(single)
         if least > self._product(single * (1 - _STEP)):

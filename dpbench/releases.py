@@ -4,7 +4,7 @@
 | --- | --- |
 | `examples`, `batch`, `epochs` | N records, the expected batch size B, passes over the data E |
 | `sampling_rate`, `steps` | q = B / N, T = ⌈E·N / B⌉ where not given themselves |
-| `noise_multiplier` | σ relative to the clip norm (or the sensitivity) |
+| `noise_multiplier` | σ relative to the clip norm, under every neighbouring relation |
 
 Every mistake is one `DpbenchError` that names the option, its value and what was expected.
 """

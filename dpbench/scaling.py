@@ -29,7 +29,7 @@ def noise_scaled(releases: Composition | Event, factor: float) -> Composition:
 
     >>> from dpbench.events import DiscretePair, Gaussian
     >>> noise_scaled(Composition(((Gaussian(2.0), 3), (DiscretePair((1.0,), (1.0,)), 1))), 1.5).parts[0]
-    (Gaussian(noise_multiplier=3.0, adjacency='add_or_remove'), 3)
+    (Gaussian(noise_multiplier=3.0, adjacency='add_or_remove', sensitivity=None), 3)
     """
     return _scaled(as_composition(releases), NOISES, factor, "noise")
 

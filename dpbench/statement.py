@@ -7,7 +7,16 @@ from typing import Any
 
 from dpbench.accounting import Guarantee
 from dpbench.compose import common_adjacency
-from dpbench.events import Composition, ConfidentGNMax, Event
+from dpbench.events import (
+    Composition,
+    ConfidentGNMax,
+    Event,
+    Gaussian,
+    GroupSampledGaussian,
+    Laplace,
+    RandomSensitivityGaussian,
+    SampledGaussian,
+)
 from dpbench.group_privacy import PROMISES
 from dpbench.releases import Releases
 from dpbench.rendering.formatting import bound, no_less, number
@@ -36,11 +45,15 @@ def describe(event: Event, rate_words: str = "") -> str:
     >>> from dpbench.events import SampledGaussian
     >>> describe(SampledGaussian(0.01, 1.0))
     'SampledGaussian (q = 0.01, σ = 1)'
+    >>> describe(Gaussian(2.0, "replace_one"))
+    'Gaussian (σ = 2, sensitivity = 2)'
     """
     values: dict[str, Any] = vars(event)
     letters = {"sampling_rate": "q", "noise_multiplier": "σ", "projections": "r", "group_size": "g"}
     said = []
     for name, value in values.items():
+        if name == "sensitivity":
+            value = event.moved if isinstance(event, Gaussian | Laplace) else value
         if name in ("adjacency", "sampler") or value is None:
             continue
         shown = number(value) if isinstance(value, float) else str(value)
@@ -86,7 +99,8 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     """
     events = [event for event, _ in found.composition.parts]
     own = _members(events)
-    words = [_promise(guarantees, group_size, own), f"Released: {summary(found)}."]
+    promise = _spent if found.composition.adaptive else _promise
+    words = [promise(guarantees, group_size, own), f"Released: {summary(found)}."]
     adjacency = common_adjacency(found.composition)
     members = group_size * own
     unit = "one record" if members == 1 else f"a group of {members} records"
@@ -100,9 +114,7 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     words.append(
         f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each release."
     )
-    if found.composition.adaptive:
-        words.append("Later parameters depend on earlier outputs.")
-    return " ".join(word for word in [*words, *_special(events), _not_covered(known, members)] if word)
+    return " ".join(word for word in [*words, _moved(events), *_special(events), _not_covered(known, members)] if word)
 
 
 def _members(events: Sequence[Event]) -> int:
@@ -110,24 +122,68 @@ def _members(events: Sequence[Event]) -> int:
     return min((getattr(event, "group_size", 1) for event in events), default=1)
 
 
+def _moved(events: Sequence[Event]) -> str:
+    """How far neighbours move what is released, in clip norms, to which σ is relative."""
+    found: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, Gaussian | Laplace):
+            found[f"{number(event.moved)}"] = None
+        elif isinstance(event, SampledGaussian):
+            found["2" if event.adjacency == "replace_one" else "1"] = None
+        elif isinstance(event, GroupSampledGaussian):
+            found[f"up to {event.group_size}"] = None
+        elif isinstance(event, RandomSensitivityGaussian):
+            found[f"(χ²_r / r)^(−1/2), r = {event.projections}, drawn anew at each step"] = None
+    if not found:
+        return ""
+    norms = "clip norm" if list(found) == ["1"] else "clip norms"
+    return f"Sensitivity: {', or '.join(found)} {norms}, to which σ is relative."
+
+
 def _promise(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
-    promised = [one for one in guarantees if one.kind in PROMISES and one.answer is not None]
-    if not promised:
-        if any(one.answer is not None for one in guarantees):
-            return "No accountant asked here promises anything: approximations may lie below the truth."
-        return "No accountant asked here has an answer."
-    best = min(promised, key=lambda one: one.answer.safe if one.answer else 0.0)
-    epsilon, delta = best.epsilon, best.delta
-    assert epsilon is not None
-    assert delta is not None
+    best = _best(guarantees)
+    if isinstance(best, str):
+        return best
     whom = "" if group_size * own == 1 else f" for every group of {group_size * own} records"
     whom += " that are all there or all absent" if own > 1 else ""
-    pair = f"ε = {bound(epsilon.safe, 'upper_bound', 6)}, δ = {no_less(delta)}"
+    by = f"by the accountant {best.accountant} ({str(best.kind).replace('_', ' ')})"
+    return f"({_pair(best)})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."
+
+
+def _spent(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
+    """For parameters chosen from earlier outputs, where the numbers are no (ε, δ) of the releases: what they are."""
+    best = _best(guarantees)
+    if isinstance(best, str):
+        return f"{best} And {RESERVATION}"
+    whom = "" if group_size * own == 1 else f" for groups of {group_size * own} records"
+    return (
+        f"No differential privacy is stated{whom}: {RESERVATION} The smallest budget that would have admitted all of"
+        f" this is {_pair(best)} by the accountant {best.accountant}; found afterwards, it is no promise itself."
+    )
+
+
+RESERVATION = (
+    "later parameters depend on earlier outputs, and then only a budget (ε, δ) holds that was fixed before the first"
+    " release, where a filter refused every release beyond it."
+)
+
+
+def _best(guarantees: Sequence[Guarantee]) -> Guarantee | str:
+    """The least answer that is a promise; a sentence where there is none."""
+    promised = [one for one in guarantees if one.kind in PROMISES and one.answer is not None]
+    if promised:
+        return min(promised, key=lambda one: one.answer.safe if one.answer else 0.0)
+    if any(one.answer is not None for one in guarantees):
+        return "No accountant asked here promises anything: approximations may lie below the truth."
+    return "No accountant asked here has an answer."
+
+
+def _pair(best: Guarantee) -> str:
+    assert best.epsilon is not None
+    assert best.delta is not None
     if best.delta_at is not None:
-        pair = f"ε = {no_less(epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
-    assert best.kind is not None
-    by = f"by the accountant {best.accountant} ({best.kind.replace('_', ' ')})"
-    return f"({pair})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."
+        return f"ε = {no_less(best.epsilon.value)}, δ = {bound(best.delta_at.safe, 'upper_bound', 6)}"
+    return f"ε = {bound(best.epsilon.safe, 'upper_bound', 6)}, δ = {no_less(best.delta)}"
 
 
 def _special(events: Sequence[Event]) -> list[str]:

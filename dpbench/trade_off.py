@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from dpbench.accounting import Estimate, PrivacyCurve
+from dpbench.accounting import Estimate, PrivacyCurve, as_real, check_delta, check_epsilon
 from dpbench.errors import DpbenchError
 from dpbench.supporting_lines import SupportingLines, at_no_error, deltas
 
@@ -64,7 +64,7 @@ def trade_off(curve: PrivacyCurve, alpha: float, way: Way = "both") -> Estimate:
     >>> round(trade_off(curve, 0.05).value, 9)  # Φ(Φ⁻¹(0.95) − 1)
     0.740488977
     """
-    _check_alpha(alpha)
+    alpha = _checked(alpha)
     steep, flat = _sides(curve, way)
     return _at(SupportingLines(steep, flat), alpha)
 
@@ -75,9 +75,10 @@ def _at(lines: SupportingLines, alpha: float) -> Estimate:
     return lines.highest(alpha) if alpha else at_no_error(lines.steep)
 
 
-def _check_alpha(alpha: float) -> None:
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+def _checked(alpha: float) -> float:
+    if not 0 <= as_real(alpha) <= 1:
         raise DpbenchError(f"alpha = {alpha!r}: expected a type I error, from 0 to 1")
+    return as_real(alpha)
 
 
 def _sides(curve: PrivacyCurve, way: Way) -> tuple[PrivacyCurve, PrivacyCurve]:
@@ -91,8 +92,7 @@ def _sides(curve: PrivacyCurve, way: Way) -> tuple[PrivacyCurve, PrivacyCurve]:
 
 def trade_off_table(curve: PrivacyCurve, alphas: Sequence[float]) -> TradeOff:
     """f at several alphas, for all neighbours and, where the curve tells them apart, for each direction."""
-    for alpha in alphas:
-        _check_alpha(alpha)
+    alphas = [_checked(alpha) for alpha in alphas]
     found: dict[str, tuple[Estimate, ...] | None] = {"remove": None, "add": None}
     ways: tuple[Way, ...] = ("both", "remove", "add") if isinstance(curve, Directed) else ("both",)
     for way in ways:
@@ -127,6 +127,8 @@ def tangent_mu(curve: PrivacyCurve, *, epsilon: float | None = None, delta: floa
     """
     if (epsilon is None) == (delta is None):
         raise DpbenchError("give either epsilon or delta, where the Gaussian has to touch")
+    epsilon = None if epsilon is None else check_epsilon(epsilon)
+    delta = None if delta is None else check_delta(delta)
     touching = Estimate(epsilon, epsilon, epsilon) if epsilon is not None else curve.epsilon(delta or math.nan)
     if touching.value == math.inf:
         return Estimate(math.inf, touching.lower, math.inf, "epsilon is infinite")

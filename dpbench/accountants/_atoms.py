@@ -179,9 +179,9 @@ def atomic_support(composition: Composition) -> Yes | No:
             return No("exact sums cover Laplace releases of one scale only; the accountant 'exact' covers several")
         if parts[0][1] > MOST_RELEASES:
             return No(f"count = {parts[0][1]}: exact Laplace sums go to {MOST_RELEASES}; use the lattice accountant")
-        if parts[0][0].noise_multiplier < LEAST_NOISE:
+        if parts[0][0].relative_noise < LEAST_NOISE:
             return No(
-                f"noise_multiplier = {parts[0][0].noise_multiplier!r}: exact Laplace sums go down to {LEAST_NOISE}"
+                f"noise / sensitivity = {parts[0][0].relative_noise!r}: exact Laplace sums go down to {LEAST_NOISE}"
             )
         return Yes()
     size = count_sums([(event, count) for event, count in parts if isinstance(event, DiscretePair)])
@@ -201,8 +201,8 @@ def atomic_curve(composition: Composition) -> AtomicCurve:
     event, count = parts[0]
     if isinstance(event, Laplace):
         if count > _FEW:
-            return AtomicCurve((line_side([(event.noise_multiplier, count)]),), adjacency)
-        return AtomicCurve((LaplaceSum(event.noise_multiplier, count),), adjacency)
+            return AtomicCurve((line_side([(event.relative_noise, count)]),), adjacency)
+        return AtomicCurve((LaplaceSum(event.relative_noise, count),), adjacency)
     pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
     return AtomicCurve(tuple(discrete_sums(pairs, direction) for direction in (0, 1)), adjacency)
 

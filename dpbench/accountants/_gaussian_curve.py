@@ -52,7 +52,7 @@ class GaussianCurve:
 
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon`, in [0, 1]; relative error below 1e-12 for μ up to 1000, with ends where kind is `exact`."""
-        check_epsilon(epsilon)
+        epsilon = check_epsilon(epsilon)
         if self.mu == 0 or self.mu == math.inf:
             return self._estimate(1.0 if self.mu else 0.0, *([1.0 if self.mu else 0.0] * 2))
         log_delta = _log_delta(epsilon, self.mu)[0]
@@ -69,7 +69,7 @@ class GaussianCurve:
 
         Where kind is `exact` the ends are the roots for log δ moved by twice its error, and two more roundings.
         """
-        check_delta(delta)
+        delta = check_delta(delta)
         if self.mu == 0 or self.mu == math.inf:
             return self._estimate(self.mu, self.mu, self.mu)
         target = math.log(delta)

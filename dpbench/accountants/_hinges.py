@@ -68,11 +68,11 @@ def log_hinge(event: Event, epsilon: Floats, direction: int = 0) -> Floats:
     """
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if isinstance(event, Gaussian):
-        return log_gaussian(epsilon, 1 / event.noise_multiplier)
+        return log_gaussian(epsilon, 1 / event.relative_noise)
     if isinstance(event, ConfidentGNMax):
         return log_gaussian(epsilon, confident_mu(event))
     if isinstance(event, Laplace):
-        return _log_laplace(epsilon, 1 / event.noise_multiplier)
+        return _log_laplace(epsilon, 1 / event.relative_noise)
     if isinstance(event, DiscretePair):
         return _log_discrete(epsilon, PairLosses.of(event, direction))
     sampled = (event.sampler, event.adjacency)

@@ -104,10 +104,10 @@ def up_to(law: LossLaw, cut: float) -> LossLaw:
 def loss_law(event: Event, direction: int, reach: float = 64.0) -> LossLaw:
     """The law of one release in direction 0 (remove) or 1 (add). Heavy tails count as infinite from `reach` on."""
     if isinstance(event, Gaussian | ConfidentGNMax):
-        noise = event.noise_multiplier if isinstance(event, Gaussian) else 1 / confident_mu(event)
+        noise = event.relative_noise if isinstance(event, Gaussian) else 1 / confident_mu(event)
         return _sampled_law(1.0, noise, direction)
     if isinstance(event, Laplace):
-        return _laplace_law(1 / event.noise_multiplier)
+        return _laplace_law(1 / event.relative_noise)
     if isinstance(event, DiscretePair):
         return _discrete_law(event, direction)
     if isinstance(event, GroupSampledGaussian):

@@ -93,6 +93,8 @@ def _others_are_opposite(event: Event) -> Event | None:
     """Pairs 2 and 3 as a Poisson event, whose two directions they are; None for a release to be left out."""
     if isinstance(event, SampledGaussian):
         return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2) if _fixed_size(event) else None
-    if isinstance(event, Gaussian | Laplace | DiscretePair):
+    if isinstance(event, Gaussian | Laplace):
+        return replace(event, adjacency="add_or_remove", sensitivity=event.moved)  # the same pair
+    if isinstance(event, DiscretePair):
         return replace(event, adjacency="add_or_remove")  # the same pair, under any relation
     return None

@@ -73,7 +73,7 @@ def _refusal(event: Event) -> str | None:
 def leaves(event: Event, direction: str) -> tuple[LossLeaf, ...]:
     """The leaves of one release in one direction; none where it reveals nothing."""
     if isinstance(event, Gaussian):
-        return _gaussian(event.noise_multiplier, direction)
+        return _gaussian(event.relative_noise, direction)
     if isinstance(event, ConfidentGNMax):
         found = _gaussian(event.selection_noise, direction)
         return found + (_gaussian(event.answer_noise / math.sqrt(2), direction) if event.answered else ())

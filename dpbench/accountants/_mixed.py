@@ -83,7 +83,7 @@ class Closed:
     @property
     def scale(self) -> float:
         """How wide the least is that it does."""
-        return 1 / self.event.noise_multiplier if isinstance(self.event, Gaussian) else 0.0
+        return 1 / self.event.relative_noise if isinstance(self.event, Gaussian) else 0.0
 
     @property
     def kinks(self) -> Floats:

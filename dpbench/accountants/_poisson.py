@@ -70,7 +70,7 @@ def poisson_refusal(event: Sampled) -> str | None:
 def poisson_gaussian_refusal(event: Event) -> str | None:
     """Why an event is neither a Gaussian nor a Poisson-sampled one under add-or-remove; None where it is.
 
-    A plain Gaussian is accepted under any neighbouring relation, for its event states the sensitivity under its own.
+    A plain Gaussian is accepted under any neighbouring relation, for its event has the sensitivity under its own.
     Sampling at rate 0 or 1 is no exception: an event that names another sampler describes other code.
     """
     if isinstance(event, Gaussian):

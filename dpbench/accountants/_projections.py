@@ -237,16 +237,17 @@ def heavy_directions(events: Sequence[tuple[Event, int]]) -> tuple[HeavyDirectio
             continue
         assert isinstance(event, Gaussian | SampledGaussian | RandomSensitivityGaussian)
         rate = 1.0 if isinstance(event, Gaussian) else event.sampling_rate
+        noise = event.relative_noise if isinstance(event, Gaussian) else event.noise_multiplier
         projections = event.projections if isinstance(event, RandomSensitivityGaussian) else None
-        if rate == 0 or event.noise_multiplier > _MOST_NOISE:
+        if rate == 0 or noise > _MOST_NOISE:
             continue
         heavy = heavy or projections is not None
         if rate < 1:
-            sampled.append((Release(rate, Law(event.noise_multiplier, projections)), count))
+            sampled.append((Release(rate, Law(noise, projections)), count))
         elif projections is None:
-            squared_mu += count * event.noise_multiplier**-2
+            squared_mu += count * noise**-2
         else:
-            whole.append((Whole(Law(event.noise_multiplier, projections)), count))
+            whole.append((Whole(Law(noise, projections)), count))
     if not heavy:
         return None
     parts = (*sampled, *whole)

@@ -106,7 +106,7 @@ def log_moment(event: Event, order: float) -> float:
     if reveals_nothing(event):
         return 0.0
     if isinstance(event, Gaussian):
-        return _gaussian(_precision(event.noise_multiplier), order)
+        return _gaussian(_precision(event.relative_noise), order)
     if isinstance(event, SampledGaussian):
         return _sampled(event, order)
     if isinstance(event, GroupSampledGaussian):
@@ -167,7 +167,7 @@ def _laplace(event: Laplace, order: float) -> float:
 
     The weights sum to 1 and the exponents have mean 0, so the excess over 1 is the same sum with E(y) = e^y − 1 − y.
     """
-    inverse, beta = 1.0 / min(event.noise_multiplier, _MOST_NOISE), order - 1
+    inverse, beta = 1.0 / min(event.relative_noise, _MOST_NOISE), order - 1
     if order * inverse > 600:  # e^(−α/b) is below 1e-260 of the other term
         return beta * inverse + math.log(order / (2 * order - 1))
     weights = np.array([math.log(order / (2 * order - 1)), math.log(beta / (2 * order - 1))])

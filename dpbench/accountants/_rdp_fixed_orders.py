@@ -45,7 +45,7 @@ class FixedOrdersCurve:
 
     def delta(self, epsilon: float) -> Estimate:
         """A bound on δ at `epsilon`, in [0, 1]."""
-        check_epsilon(epsilon)
+        epsilon = check_epsilon(epsilon)
         least = min(log_delta_at(moment, order, epsilon, self.conversion) for order, moment in self.moments)
         value = math.exp(min(least + math.log(self.shares), 0.0)) or math.ulp(0.0)
         return self._estimate(0.0 if self.silent else value)

@@ -58,7 +58,7 @@ def least_epsilon(event: Event, log_delta: float) -> float:
     if reveals_nothing(event):
         return 0.0
     if isinstance(event, Laplace):
-        return max(_UP / event.noise_multiplier + 2 * math.log1p(-math.exp(log_delta)), 0.0)
+        return max(_UP / event.relative_noise + 2 * math.log1p(-math.exp(log_delta)), 0.0)
     if isinstance(event, DiscretePair):
         return max(_discrete(event.first, event.second, log_delta), _discrete(event.second, event.first, log_delta))
     if isinstance(event, ConfidentGNMax):

@@ -68,6 +68,6 @@ def revealing(composition: Composition) -> Parts:
 
     >>> from dpbench.events import Gaussian
     >>> revealing(Composition(((Gaussian(math.inf), 9), (Gaussian(1.0), 1), (Gaussian(1.0), 2))))
-    ((Gaussian(noise_multiplier=1.0, adjacency='add_or_remove'), 3),)
+    ((Gaussian(noise_multiplier=1.0, adjacency='add_or_remove', sensitivity=None), 3),)
     """
     return tuple((event, count) for event, count in merge(composition) if not reveals_nothing(event))

@@ -217,8 +217,8 @@ def mixed_refusal(composition: Composition) -> str | None:
     if any(isinstance(event, RandomSensitivityGaussian) for event, _ in rest):
         return "RandomSensitivityGaussian beside losses with atoms is not covered; the accountant 'lattice' bounds it"
     for event, count in laplace:
-        if event.noise_multiplier < LEAST_NOISE:
-            return f"noise_multiplier = {event.noise_multiplier!r}: Laplace beside others goes down to {LEAST_NOISE}"
+        if event.relative_noise < LEAST_NOISE:
+            return f"noise / sensitivity = {event.relative_noise!r}: Laplace beside others goes down to {LEAST_NOISE}"
         if count > MOST_RELEASES:
             return f"count = {count}: Laplace beside others goes to {MOST_RELEASES}; use the lattice accountant"
     if len(laplace) > MOST_SCALES:
@@ -272,7 +272,7 @@ def _sorted(composition: Composition) -> tuple[list[tuple[Laplace, int]], list[t
 
 
 def _scales(laplace: list[tuple[Laplace, int]]) -> list[tuple[float, int]]:
-    return [(event.noise_multiplier, count) for event, count in laplace]
+    return [(event.relative_noise, count) for event, count in laplace]
 
 
 def _bends(laplace: list[tuple[Laplace, int]], all_of_them: bool) -> int:

@@ -13,7 +13,7 @@ from dpbench.accountants import gdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._poisson import refuse, support
 from dpbench.accountants._split_delta import revealing
-from dpbench.accounting import GuaranteeKind, No, Yes, check_delta, check_epsilon
+from dpbench.accounting import GuaranteeKind, No, Yes, as_real, check_delta, check_epsilon
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 
@@ -29,8 +29,7 @@ def sigma(epsilon: float, delta: float) -> float:
     >>> round(sigma(1.0, 1e-5), 6)
     3.730632
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
 
     def meets(mu: float) -> bool:
         return GaussianCurve(mu, "exact", mu_error=2 * _UNIT).delta(epsilon).safe <= delta
@@ -85,6 +84,6 @@ accountant = AnalyticGaussianAccountant()
 
 def check_target(epsilon: float, highest: float, theorem: str) -> float:
     """`epsilon` as a float. Raises DpbenchError unless it lies above 0 and below `highest`, as `theorem` asks."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < highest:
+    if not 0 < as_real(epsilon) < highest:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a number above 0 and below {highest:g}, for {theorem}")
     return float(epsilon)

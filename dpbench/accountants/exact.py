@@ -206,8 +206,8 @@ def _atoms_alone(composition: Composition) -> Composition | None:
     """The losses with atoms, where nothing else reveals anything; None where something does, or where there are none.
 
     >>> from dpbench.events import SampledGaussian
-    >>> _atoms_alone(Composition(((Laplace(2.0), 3), (SampledGaussian(0.0, 1.0), 5))))
-    Composition(parts=((Laplace(noise_multiplier=2.0, adjacency='add_or_remove'), 3),), adaptive=False)
+    >>> _atoms_alone(Composition(((Laplace(2.0), 3), (SampledGaussian(0.0, 1.0), 5)))).parts
+    ((Laplace(noise_multiplier=2.0, adjacency='add_or_remove', sensitivity=None), 3),)
     """
     merged = merge(composition)
     atoms = tuple((event, count) for event, count in merged if isinstance(event, DiscretePair | Laplace))

@@ -4,7 +4,7 @@
 | --- | --- |
 | noise multiplier, mu | σ, μ |
 
-A Gaussian release of sensitivity 1 is 1/σ-GDP (Theorem 2.7) and a composition of μ_i-GDP releases is √(Σ μ_i²)-GDP
+A Gaussian release of sensitivity Δ is Δ/σ-GDP (Theorem 2.7) and a composition of μ_i-GDP releases is √(Σ μ_i²)-GDP
 (Corollary 3.3), both attained, so δ(ε; μ) of Corollary 2.13 is the whole truth: kind `exact`, with both ends of the
 computed number. Sampled releases count where sampling does nothing: at rate 0, with infinite noise, and at rate 1,
 where a group of g moves the sum by g and a replaced record by up to 2.
@@ -56,7 +56,7 @@ def squared_mu(event: Event) -> float:
         raise DpbenchError(reason or not_covered(event, "Gaussian"))
     if reveals_nothing(event):
         return 0.0
-    sensitivity = 1.0
+    sensitivity = event.moved if isinstance(event, Gaussian) else 1.0
     if isinstance(event, GroupSampledGaussian):
         sensitivity = float(event.group_size)
     elif isinstance(event, SampledGaussian) and event.adjacency == "replace_one":

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_gaussian_support, refuse
-from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.accounting import GuaranteeKind, No, Yes, as_real
 from dpbench.compose import MOST_RELEASES, as_composition, weighted_sum
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
@@ -41,7 +41,7 @@ def squared_mu(event: Event) -> float:
     """
     if not isinstance(event, Gaussian | SampledGaussian):
         raise DpbenchError(not_covered(event, "Gaussian and SampledGaussian"))
-    inverse = 1.0 / event.noise_multiplier
+    inverse = 1.0 / (event.relative_noise if isinstance(event, Gaussian) else event.noise_multiplier)
     precision = inverse * inverse
     if isinstance(event, Gaussian) or event.sampling_rate == 1:
         return precision
@@ -82,9 +82,9 @@ class GdpCltAccountant:
         >>> round(accountant.curve_for(SampledGaussian(256 / 60000, 1.3), 15 * 60000 / 256).mu, 2)
         0.23
         """
-        number = isinstance(releases, int | float) and not isinstance(releases, bool)
-        if not number or not 0 <= releases <= MOST_RELEASES:
+        if not 0 <= as_real(releases) <= MOST_RELEASES:
             raise DpbenchError(f"releases = {releases!r}: expected a number from 0 to 2^53")
+        releases = as_real(releases)
         single = as_composition(event)
         refuse(self.supports(single), self.name)
         return self._curve(math.sqrt(releases * squared_mu(event)) if releases else 0.0, single)

@@ -130,14 +130,14 @@ def _merged(composition: Composition) -> tuple[tuple[Event, int], ...]:
         elif not _silent(event):
             rest.append((event, count))
     if precision > 0:
-        rest.append((Gaussian(1 / math.sqrt(precision), adjacency), 1))
+        rest.append((Gaussian(1 / math.sqrt(precision), adjacency, sensitivity=1.0), 1))
     return tuple(rest)
 
 
 def _gaussian_precision(event: Event) -> float | None:
     """1/σ² where the release is a Gaussian one in all but name, else None."""
     if isinstance(event, Gaussian):
-        return event.noise_multiplier**-2
+        return event.relative_noise**-2
     if isinstance(event, ConfidentGNMax):
         return confident_mu(event) ** 2
     if isinstance(event, SampledGaussian) and event.sampling_rate == 1:
@@ -167,10 +167,9 @@ def _refusal(event: Event) -> str | None:
     """Why there is no proven pair for this event, or none within reach of doubles; None where there is."""
     if isinstance(event, DiscretePair | ConfidentGNMax):
         return None
-    if event.noise_multiplier < _LEAST_NOISE:
-        return (
-            f"noise_multiplier = {event.noise_multiplier!r}: lattices serve from {_LEAST_NOISE} on; losses are larger"
-        )
+    noise = event.relative_noise if isinstance(event, Gaussian | Laplace) else event.noise_multiplier
+    if noise < _LEAST_NOISE:
+        return f"noise_multiplier = {noise!r}: lattices serve from {_LEAST_NOISE} on; losses are larger"
     if isinstance(event, Gaussian | Laplace):
         return None
     if event.sampler == "shuffled":

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from dpbench.accountants._poisson import adjacency_of, poisson_gaussian_support, refuse, reveals_nothing
 from dpbench.accountants._rdp_events import log_moment
 from dpbench.accountants._rdp_fixed_orders import FixedOrdersCurve, log_moments
-from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.accounting import GuaranteeKind, No, Yes, as_real
 from dpbench.compose import MOST_RELEASES, as_composition, merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
@@ -67,9 +67,9 @@ class MomentsAccountant:
         Kind `upper_bound` where `releases` is whole, else `approximation`. Raises DpbenchError where the event is not
         supported and for a number below 0, above 2^53 or not finite.
         """
-        number = isinstance(releases, int | float) and not isinstance(releases, bool)
-        if not number or not 0 <= releases <= MOST_RELEASES:
+        if not 0 <= as_real(releases) <= MOST_RELEASES:
             raise DpbenchError(f"releases = {releases!r}: expected a number from 0 to 2^53")
+        releases = as_real(releases)
         single = as_composition(event)
         refuse(self.supports(single), self.name)
         moments = tuple((order, releases * log_moment(event, order) if releases else 0.0) for order in ORDERS)

@@ -117,7 +117,7 @@ def best_epsilon(moment: Callable[[float], float], delta: float, conversion: Con
 
 def best_delta(moment: Callable[[float], float], epsilon: float, conversion: Conversion) -> tuple[float, float]:
     """The least δ at `epsilon` over all real orders, above 0 and not above 1, and the order that gives it."""
-    check_epsilon(epsilon)
+    epsilon = check_epsilon(epsilon)
     order, value = lowest_order(lambda a: log_delta_at(moment(a), a, epsilon, conversion), HIGHEST_ORDER)
     return math.exp(min(value, 0.0)) or math.ulp(0.0), order  # a bound must not underflow to zero
 

@@ -31,7 +31,7 @@ from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, 
 from dpbench.accountants._rdp_events import log_moment, refusal
 from dpbench.accountants._rdp_fixed_orders import FixedOrdersCurve, log_moments
 from dpbench.accountants.rdp import CONVERSIONS, Conversion, epsilon_at
-from dpbench.accounting import GuaranteeKind, No, Yes, check_delta, check_epsilon
+from dpbench.accounting import GuaranteeKind, No, Yes, as_real, check_delta, check_epsilon, is_whole
 from dpbench.compose import merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
@@ -44,9 +44,7 @@ def check_orders(orders: Sequence[float]) -> tuple[float, ...]:
     """Different finite orders above 1 and up to 16384, at least one. Raises DpbenchError for any others."""
     good = len(orders) > 0 and len(set(orders)) == len(orders)
     for order in orders:
-        good = (
-            good and isinstance(order, int | float) and not isinstance(order, bool) and 1 + 2.0**-20 <= order <= 2**14
-        )
+        good = good and 1 + 2.0**-20 <= as_real(order) <= 2**14
     if not good:
         raise DpbenchError(f"orders = {orders!r}: expected different numbers above 1 and up to 16384, at least one")
     return tuple(float(order) for order in orders)
@@ -138,7 +136,7 @@ class RenyiFilter:
 
     def _plus(self, spent: Sequence[float], event: Event, count: int) -> list[float]:
         """`spent` and `count` releases of `event`, per order."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if not is_whole(count, 0):
             raise DpbenchError(f"count = {count!r}: expected a whole number, 0 or more")
         refuse(support(Composition((*self._parts[-1:], (event, count)), adaptive=True), refusal, None), "rdp_filter")
         if event not in self._leaves:

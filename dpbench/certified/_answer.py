@@ -10,7 +10,7 @@ from typing import Literal
 
 from flint import arb
 
-from dpbench.accounting import check_delta, check_epsilon
+from dpbench.accounting import check_delta, check_epsilon, is_whole
 from dpbench.certified._certificate import Certificate
 from dpbench.certified._contour import Ball
 from dpbench.certified._curve import Curve
@@ -29,10 +29,10 @@ class Question:
     """One composition. Raises DpbenchError where it is not covered."""
 
     def __init__(self, releases: Composition | Event, digits: int, progress: Callable[[str], None] | None) -> None:
-        if isinstance(digits, bool) or not isinstance(digits, int) or not 2 <= digits <= MOST_DIGITS:
+        if not is_whole(digits, 2) or digits > MOST_DIGITS:
             raise DpbenchError(f"digits = {digits!r}: expected a whole number from 2 to {MOST_DIGITS}")
         self.composition = as_composition(releases)
-        self.digits = digits
+        self.digits = int(digits)
         self.curves = [Curve(side, progress) for side in sides(self.composition)]
 
     def answer(self, epsilons: Sequence[float], deltas: Sequence[float], single: bool) -> tuple[Certificate, ...]:
@@ -40,10 +40,8 @@ class Question:
         if single and len(epsilons) + len(deltas) != 1:
             given = "both" if epsilons else "neither"
             raise DpbenchError(f"certify takes exactly one of epsilon and delta; {given} was given")
-        for epsilon in epsilons:
-            check_epsilon(epsilon)
-        for delta in deltas:
-            check_delta(delta)
+        epsilons = [check_epsilon(epsilon) for epsilon in epsilons]
+        deltas = [check_delta(delta) for delta in deltas]
         start = time.perf_counter()
         found = [self._certificate("delta", value, self.deltas(value), start) for value in epsilons]
         found += [self._certificate("epsilon", value, self.epsilons(value), start) for value in deltas]

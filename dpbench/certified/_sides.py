@@ -89,6 +89,12 @@ def refusal(event: Event) -> str | None:
             covered += ("replace_one",)
         if event.adjacency not in covered:
             return f"adjacency = {event.adjacency!r}: expected one of {', '.join(covered)}"
+    exact = event.exact_noise if isinstance(event, Laplace) else None
+    if isinstance(event, Laplace) and exact is not None and exact != Fraction(event.relative_noise):
+        return (
+            f"noise_multiplier, sensitivity = {event.noise_multiplier!r}, {event.moved!r}: their ratio is no double,"
+            " and a proof takes no rounded one; give a ratio that is one, such as sensitivity 1"
+        )
     if isinstance(event, RandomSensitivityGaussian) and event.projections > MOST_PROJECTIONS:
         return f"projections = {event.projections}: expected at most {MOST_PROJECTIONS}"
     if isinstance(event, GroupSampledGaussian) and event.group_size > MOST_GROUP:
@@ -118,7 +124,8 @@ def _side(merged: tuple[tuple[Event, int], ...], name: Direction) -> Side:
 
 def _add_gaussian(side: Side, event: Gaussian, count: int, name: Direction) -> None:
     del name
-    _add_mu(side, 1, event.noise_multiplier, count)
+    over, under = event.moved.as_integer_ratio()  # (over/under)²/σ² = over²/(under σ)², and under is a power of two
+    _add_mu(side, over * over, under * event.noise_multiplier, count)
 
 
 def _add_mu(side: Side, squared_sensitivity: int, noise: float, count: int) -> None:
@@ -159,8 +166,8 @@ def _add_random_sensitivity(side: Side, event: RandomSensitivityGaussian, count:
 
 def _add_laplace(side: Side, event: Laplace, count: int, name: Direction) -> None:
     del name
-    if event.noise_multiplier != math.inf:
-        side.parts.append((LaplaceFactor(float(event.noise_multiplier)), count))
+    if event.exact_noise is not None:
+        side.parts.append((LaplaceFactor(float(event.exact_noise)), count))
 
 
 def _add_pair(side: Side, event: DiscretePair, count: int, name: Direction) -> None:

@@ -59,7 +59,7 @@ class PreparationRelease:
         if not told or not all(isinstance(event, Gaussian) for event in told):
             wrong = f"{len(told)} releases stand in the ledger before the first step: expected Gaussians"
             return certain("preparation_release", subject, wrong, {}, holds="", source=SOURCE)
-        allowed = sum(1 / event.noise_multiplier**2 for event in told)
+        allowed = sum(1 / event.relative_noise**2 for event in told)
         varies = before.std(0) > 1e-12 * (1 + np.abs(before).max(0))
         if not varies.any():
             return certain("preparation_release", subject, "no statistic has noise", {}, holds="", source=SOURCE)

@@ -1,7 +1,8 @@
-"""The reference of the Laplace mechanism: Lap(0, b) against Lap(1, b), and any number of them.
+"""The reference of the Laplace mechanism: Lap(0, b) against Lap(Δ, b), and any number of them.
 
-One release has δ(ε) = 1 − e^{(ε − 1/b)/2} for |ε| <= 1/b. Up to 400 equal releases have a closed form, enclosed to any
-number of digits; more, or unlike ones, go on a lattice whose nodes lie on the atoms.
+In units of Δ it is Lap(0, b/Δ) against Lap(1, b/Δ); below, b is that ratio, an exact fraction. One release has
+δ(ε) = 1 − e^{(ε − 1/b)/2} for |ε| <= 1/b. Up to 400 equal releases have a closed form, enclosed to any number of
+digits; more, or unlike ones, go on a lattice whose nodes lie on the atoms.
 
     >>> import math
     >>> from dpbench.events import Laplace
@@ -12,9 +13,6 @@ number of digits; more, or unlike ones, go on a lattice whose nodes lie on the a
 """
 
 from __future__ import annotations
-
-import math
-from fractions import Fraction
 
 from dpbench.events import Event, Laplace
 from dpbench.references._laplace import LaplaceLaw, equal_releases
@@ -28,7 +26,7 @@ def law(event: Event) -> LaplaceLaw | None:
     """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
     if not isinstance(event, Laplace):
         raise ValueError(f"event = {event!r}: expected a Laplace")
-    return None if math.isinf(event.noise_multiplier) else LaplaceLaw(Fraction(event.noise_multiplier))
+    return None if event.exact_noise is None else LaplaceLaw(event.exact_noise)
 
 
 def _releases(subject: Subject) -> Releases:

@@ -35,7 +35,8 @@ def law(event: Event) -> Sampled | None:
     rate = Fraction(event.sampling_rate) if isinstance(event, SampledGaussian) else Fraction(1)
     if not rate or math.isinf(event.noise_multiplier):
         return None
-    return Sampled(rate, Fraction(event.noise_multiplier) ** 2)
+    noise = event.exact_noise if isinstance(event, Gaussian) else Fraction(event.noise_multiplier)
+    return None if noise is None else Sampled(rate, noise**2)
 
 
 def _releases(subject: Subject) -> Releases:

@@ -286,7 +286,7 @@ def _unlike() -> Iterator[Entry]:
         ((Laplace(3.0), 2), (Gaussian(4.0), 3)),
         (
             (SampledGaussian(0.1, 1.0, adjacency="replace_one"), 5),
-            (Laplace(4.0, adjacency="replace_one"), 2),
+            (Laplace(8.0, adjacency="replace_one"), 2),
         ),
     ):
         yield Entry(parts, (0.1, 0.5), (1e-3, 1e-6), 1 << 15, options=smallest)
