@@ -359,7 +359,7 @@ def check_epsilon(epsilon: float | None) -> float:
     return found
 
 
-def as_real(value: Any) -> float:
+def as_real(value: object) -> float:
     """A number of Python or NumPy as a float, infinite where it is too large; NaN for a bool and all else.
 
     >>> as_real(2), as_real(10**400), as_real(True), as_real("1")
@@ -367,10 +367,11 @@ def as_real(value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
+    number: Any = value
     try:
-        return float(value)
+        return float(number)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return math.inf if number > 0 else -math.inf
 
 
 def is_whole(value: object, least: int) -> bool:

@@ -20,9 +20,11 @@ TABLES = Path("tests/references")
 def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json: bool) -> int:
     """Hold accountants against stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
 
+    Both questions are asked, δ at ε and ε at δ, and held against each other.
+
     TABLE is a JSON file of enclosures or a folder of them (default: tests/references of a checkout). The result is
     written to OUT/conformance.json, beside what is known there of other accountants, and is part of the report. Exit
-    status 1 where a promise (exact or upper bound) is unsound, or an accountant crashes.
+    status 1 where a promise (exact or upper bound) is unsound, not monotone or inconsistent, or an accountant crashes.
 
     \b
     Examples:
@@ -31,7 +33,7 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
       dpbench conform --accountant mylibrary.adapter:accountant tests/references/certified.json
     """
     from dpbench.catalog import catalog
-    from dpbench.conformance import hold, read_conformance, summarise, write_conformance
+    from dpbench.conformance import BROKEN, hold, read_conformance, summarise, write_conformance
     from dpbench.enclosures import read_points
     from dpbench.provenance import environment
     from dpbench.terminal_conform import Watch, show
@@ -50,6 +52,7 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
     broken = [
         line
         for line in found.lines
-        if line.findings.get("crashes") or (line.kind != "approximation" and line.findings.get("unsound"))
+        if line.findings.get("crashes")
+        or (line.kind != "approximation" and any(line.findings.get(finding) for finding in BROKEN))
     ]
     return 1 if broken else 0

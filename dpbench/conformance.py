@@ -1,13 +1,27 @@
 """Accountants held against stored enclosures, two-sided: sound, unsound, loose by how much, refused, crashed.
 
-At every point an accountant is asked for δ at ε, and, where δ is neither tiny nor large, for ε at that δ. Float64 is
-allowed 1e-9 relative or 1e-12 absolute ("1e-9 relative"); the enclosure's own width counts for the accountant.
+A point says that the true δ(ε₀) lies in [l, u]. It judges four answers, for the truth falls and is continuous:
+
+| asked | the truth | too low | too high |
+| --- | --- | --- | --- |
+| δ at ε₀ | in [l, u] | below l | above u |
+| ε at a δ below l | above ε₀ | below ε₀ | |
+| ε at a δ from u on | at most ε₀ | | above ε₀ |
+| δ at the first of these ε(δ) | δ | | above δ |
+
+The ends are moved by 1e-9 before they are asked about, so that an error of that size in δ is forgiven however flat the
+curve is; answers have 1e-9 relative as well (of ε, or 1e-12 absolute, if that is more).
 
 | finding | an exact accountant | an upper bound | an approximation |
 | --- | --- | --- | --- |
-| sound | within that of the enclosure | not below it, and less than 1 % above in ε | within 1 % in ε |
-| loose | further above | 1 % or more above in ε | 1 % or more above in ε |
-| unsound | further below | below | below by 1 % or more in ε |
+| sound | none of them too low or too high | none too low, and less than 1 % above in ε | within 1 % in ε |
+| loose | one too high | 1 % or more above in ε | 1 % or more above in ε |
+| unsound | δ or ε too low | δ or ε too low | below by 1 % or more in ε |
+| non_monotone | at a larger ε a larger δ, or the reverse, among the answers for one composition | the same | the same |
+| inconsistent | δ(ε(δ)) is above δ, beyond the stated errors | δ(ε(δ)) is above δ | it is not δ within 1 % |
+| crashes | an error that is no refusal, NaN, δ outside [0, 1] or ε below 0 | the same | the same |
+
+The first that is true is taken of: crashes, unsound, non_monotone, inconsistent, loose.
 """
 
 from __future__ import annotations
@@ -19,6 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +41,39 @@ from dpbench.accounting import FAILURES, Accountant, Estimate, No, in_a_sentence
 from dpbench.atomic import write_text
 from dpbench.enclosures import Point
 from dpbench.events import Composition
+from dpbench.group_privacy import PROMISES
 from dpbench.records import SCHEMA_VERSION, finite, restored
 
 FILE = "conformance.json"
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 CLOSE = 0.01  # of ε: less than that above the truth is called sound
-ASKED_BACK = (1e-200, 0.3)  # δ between these is turned round: ε at δ
-FINDINGS = ("sound", "loose", "unsound", "refuses", "crashes")
-MOST_NAMED = 5  # unsound points that a line names
+# how far answers of one curve may disagree: ends are stated, but roots are sought, and bounds chosen among a grid's
+ALLOWED = {"exact": 1e-6, "certified": 1e-6, "upper_bound": 1e-3, "approximation": CLOSE}
+SMALLEST = 1e-200  # of δ at which ε is asked
+FINDINGS = ("sound", "loose", "unsound", "non_monotone", "inconsistent", "refuses", "crashes")
+BROKEN = ("unsound", "non_monotone", "inconsistent", "crashes")  # what no promise may be
+MOST_NAMED = 5  # points that a line names
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one curve says about one point: δ at its ε, and ε at a δ below and above; None where it was not asked.
+
+    `below` and `above` are pairs (δ, the ε that was answered); `back` is a pair (δ, the δ answered at the ε of that δ).
+    """
+
+    delta: Estimate
+    below: tuple[float, Estimate] | None = None
+    above: tuple[float, Estimate] | None = None
+    back: tuple[float, Estimate] | None = None
 
 
 @dataclass(frozen=True)
 class Held:
-    """One accountant at one point. `excess` is (its ε)/(true ε) − 1 where ε could be asked for, else None."""
+    """One accountant at one point. `excess` is (its ε)/(true ε) − 1 where ε could be asked for, else None.
+
+    What the enclosure leaves open counts for the accountant: 0 where its ε may be the truth.
+    """
 
     accountant: str
     kind: str
@@ -106,55 +141,173 @@ def hold(
     """
     for name in names:
         accountant = load_accountant(name)
-        curves: dict[Composition, Any] = {}
+        curves: dict[Composition, _Asked] = {}
         for number, point in enumerate(points, 1):
             if told is not None:
                 told(name, number, len(points))
             yield _held(name, accountant, point, curves)
 
 
-def _held(name: str, accountant: Accountant, point: Point, curves: dict[Composition, Any]) -> Held:
+class _Asked:
+    """One accountant's curve of one composition, and what it has answered so far."""
+
+    def __init__(self, accountant: Accountant, composition: Composition) -> None:
+        self.accountant, self.composition = accountant, composition
+        self.answer = accountant.supports(composition)
+        self.curve: Any = None
+        self.deltas: list[tuple[float, Estimate]] = []  # (ε, δ at it)
+        self.epsilons: list[tuple[float, Estimate]] = []  # (δ, ε at it)
+
+    def about(self, point: Point) -> Answers:
+        """The answers about one point; whatever the curve raises is raised."""
+        if self.curve is None:
+            self.curve = self.accountant.curve(self.composition)
+        delta = self._delta(point.epsilon)
+        below, above = (self._epsilon(at) for at in _asked_back(point))
+        return Answers(delta, below, above, self._back(below or above))
+
+    def _delta(self, epsilon: float) -> Estimate:
+        found: Estimate = self.curve.delta(epsilon)
+        self.deltas.append((epsilon, found))
+        return found
+
+    def _epsilon(self, delta: float) -> tuple[float, Estimate] | None:
+        if not SMALLEST <= delta < 1:
+            return None
+        found: Estimate = self.curve.epsilon(delta)
+        self.epsilons.append((delta, found))
+        return delta, found
+
+    def _back(self, pair: tuple[float, Estimate] | None) -> tuple[float, Estimate] | None:
+        """δ at the ε that was promised for some δ; None where that is 0 or infinite, and no δ belongs to it."""
+        if pair is None or not ABSOLUTE < pair[1].safe < math.inf:
+            return None
+        return pair[0], self._delta(pair[1].safe)
+
+    def rises(self) -> str:
+        """Two answers of which the one further out is the larger, beyond what is allowed; "" where there are none."""
+        share = ALLOWED.get(str(self.curve.kind), CLOSE)
+        for name, asked, found in (("delta", "epsilon", self.deltas), ("epsilon", "delta", self.epsilons)):
+            ordered = sorted(found, key=lambda pair: pair[0])
+            for (at, before), (beyond, after) in pairwise(ordered):
+                if at < beyond and _floor(after) > _ceiling(before) * (1 + share) + ABSOLUTE * (name == "epsilon"):
+                    said = [f"{one.value:.9g} at {asked} {where:.9g}" for where, one in ((at, before), (beyond, after))]
+                    return f"{name} rises: {', '.join(said)}"
+        return ""
+
+
+def _asked_back(point: Point) -> tuple[float, float]:
+    """A δ below that of the point and one above it, each further by the error that is allowed in δ."""
+    return point.lower * (1 - RELATIVE), point.upper * (1 + RELATIVE)
+
+
+def _epsilon_slack(value: float) -> float:
+    return max(RELATIVE * value, ABSOLUTE) if math.isfinite(value) else 0.0
+
+
+def _floor(estimate: Estimate) -> float:
+    return estimate.value if estimate.lower is None else estimate.lower
+
+
+def _ceiling(estimate: Estimate) -> float:
+    return estimate.value if estimate.upper is None else estimate.upper
+
+
+def _held(name: str, accountant: Accountant, point: Point, curves: dict[Composition, _Asked]) -> Held:
     start = time.perf_counter()
     if point.composition not in curves:
         curves.clear()  # points of one composition follow each other
-        answer = accountant.supports(point.composition)
-        curves[point.composition] = answer if isinstance(answer, No) else None
-    curve = curves[point.composition]
-    if isinstance(curve, No):
-        return Held(name, accountant.kind, point, "refuses", curve.reason)
+        curves[point.composition] = _Asked(accountant, point.composition)
+    asked = curves[point.composition]
+    if isinstance(asked.answer, No):
+        return Held(name, accountant.kind, point, "refuses", asked.answer.reason)
     try:
-        if curve is None:
-            curve = curves[point.composition] = accountant.curve(point.composition)
-        delta = curve.delta(point.epsilon)
-        middle = (point.lower + point.upper) / 2
-        asked = ASKED_BACK[0] < middle < ASKED_BACK[1] and point.epsilon > 0 and point.upper < point.lower * 1.001
-        epsilon = curve.epsilon(middle) if asked else None
+        found = asked.about(point)
+        rises = asked.rises()
     except FAILURES as error:
         return Held(name, accountant.kind, point, "refuses", in_a_sentence(error))
     except Exception as error:  # noqa: BLE001 (another library's accountant may fail in any way: that is a finding)
         return Held(name, accountant.kind, point, "crashes", f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - start
-    excess = None if epsilon is None or not math.isfinite(epsilon.value) else epsilon.value / point.epsilon - 1
-    finding = classify(str(curve.kind), delta, point, excess)
-    return Held(name, str(curve.kind), point, finding, "", delta.value, excess, seconds)
+    kind = str(asked.curve.kind)
+    finding, reason = classify(kind, found, point, rises)
+    return Held(name, kind, point, finding, reason, found.delta.value, excess(found, point), seconds)
 
 
-def classify(kind: str, delta: Estimate, point: Point, excess: float | None) -> str:
-    """The finding for an answer δ; the table above says how.
+def excess(found: Answers, point: Point) -> float | None:
+    """How far ε is above or below the truth for sure, relative; 0 where it may be the truth, None if not asked."""
+    if point.epsilon == 0 or (found.below is None and found.above is None):
+        return None
+    values = [math.nan if pair is None else pair[1].value / point.epsilon - 1 for pair in (found.below, found.above)]
+    shares = [share for share in (min(values[0], 0.0), max(values[1], 0.0)) if share]
+    return next((share for share in shares if math.isfinite(share)), None if shares else 0.0)
+
+
+def classify(kind: str, found: Answers, point: Point, rises: str = "") -> tuple[str, str]:
+    """The finding for the answers, and why; the table above says how. `rises` tells of answers that do not fall.
 
     >>> point = Point("demo", "plain", Composition(()), 1.0, 0.1, 0.1, 1e-9)
-    >>> classify("exact", Estimate(0.1), point, 0.0), classify("upper_bound", Estimate(0.09), point, -0.1)
-    ('sound', 'unsound')
+    >>> classify("exact", Answers(Estimate(0.1)), point), classify("upper_bound", Answers(Estimate(0.09)), point)[0]
+    (('sound', ''), 'unsound')
     """
-    value = delta.value
-    slack = max(RELATIVE * point.upper, ABSOLUTE)
-    below, above = value < point.lower - slack, value > point.upper + slack
-    if kind in ("exact", "certified"):
-        return "unsound" if below else "loose" if above else "sound"
-    far = abs(excess) >= CLOSE if excess is not None else abs(value - point.upper) > CLOSE * point.upper
+    wrong = _no_answer(found)
+    if wrong:
+        return "crashes", wrong
+    close = 0.0 if kind in PROMISES else CLOSE
+    low, high = _too_low(found, point, close), _too_high(found, point, close)
+    if low:
+        return "unsound", low
+    if rises:
+        return "non_monotone", rises
+    apart = _inconsistent(kind, found)
+    if apart:
+        return "inconsistent", apart
     if kind == "upper_bound":
-        return "unsound" if below else "loose" if above and far else "sound"
-    return "sound" if not far else "unsound" if below else "loose"
+        high = high and _too_high(found, point, CLOSE)
+    return ("loose", "") if high else ("sound", "")
+
+
+def _no_answer(found: Answers) -> str:
+    """Why one of the answers is none; "" where all are."""
+    deltas = [found.delta, *([] if found.back is None else [found.back[1]])]
+    epsilons = [pair[1] for pair in (found.below, found.above) if pair is not None]
+    for name, answers, most in (("delta", deltas, 1.0), ("epsilon", epsilons, math.inf)):
+        for one in answers:
+            if not 0 <= one.value <= most:
+                return f"{name} = {one.value:.9g} is no answer: expected a number from 0 to {most:g}"
+    return ""
+
+
+def _too_low(found: Answers, point: Point, close: float) -> str:
+    """Which answer lies below the truth, by more than the share `close` of ε; "" where none does."""
+    slack = max(_epsilon_slack(point.epsilon), close * point.epsilon)
+    if found.below is not None and found.below[1].value < point.epsilon - slack:
+        asked, answer = found.below
+        return f"epsilon at delta {asked:.6g}: {answer.value:.9g}, but epsilon >= {point.epsilon:.9g}"
+    if close and found.below is not None:
+        return ""  # of an approximation ε is judged, and that δ belongs to it
+    if found.delta.value < point.lower * (1 - max(RELATIVE, close)):
+        return f"delta at epsilon {point.epsilon:g}: {found.delta.value:.9g}, but delta >= {point.lower:.9g}"
+    return ""
+
+
+def _too_high(found: Answers, point: Point, close: float) -> bool:
+    """Whether an answer lies above the truth, by more than the share `close` of ε."""
+    slack = max(_epsilon_slack(point.epsilon), close * point.epsilon)
+    if found.above is not None and found.above[1].value > point.epsilon + slack:
+        return True
+    if close and found.above is not None:
+        return False
+    return found.delta.value > point.upper * (1 + max(RELATIVE, close)) + (0.0 if close else ABSOLUTE)
+
+
+def _inconsistent(kind: str, found: Answers) -> str:
+    """Where δ at the ε of a δ is not that δ, beyond the errors that the answers state; "" where it is."""
+    if found.back is None:
+        return ""
+    (delta, back), share = found.back, ALLOWED.get(kind, CLOSE)
+    low = kind not in PROMISES and _ceiling(back) < delta * (1 - share)
+    return f"delta(epsilon({delta:.6g})) = {back.value:.6g}" if low or _floor(back) > delta * (1 + share) else ""
 
 
 def summarise(found: Iterable[Held], environment: Mapping[str, Any] | None = None) -> Conformance:
@@ -171,12 +324,8 @@ def _line(name: str, table: str, group: Sequence[Held], made: str) -> Line:
     counts = Counter(held.finding for held in group)
     excess = [held.excess for held in group if held.excess is not None]
     seconds = [held.seconds for held in group if held.seconds]
-    unsound = [
-        f"{held.point.regime}, epsilon {held.point.epsilon:g}: {held.value:.6g}, but delta >= {held.point.lower:.6g}"
-        for held in group
-        if held.finding == "unsound"
-    ]
-    reasons = dict.fromkeys(held.reason for held in group if held.reason)
+    unsound = [f"{held.point.regime}, {held.reason}" for held in group if held.finding == "unsound"]
+    reasons = dict.fromkeys(held.reason for held in group if held.reason and held.finding != "unsound")
     return Line(
         accountant=name,
         kind=next((held.kind for held in group if held.finding not in ("refuses", "crashes")), group[0].kind),

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from dpbench.conformance import FINDINGS, Conformance, Line
+from dpbench.conformance import BROKEN, FINDINGS, Conformance, Line
 from dpbench.rendering.formatting import off, words
 from dpbench.terminal import LINE_SECONDS
 from dpbench.terminal_accounting import console, say, time_words
@@ -18,7 +18,7 @@ WIDTH = 150  # no column is cut off
 
 
 def show(found: Conformance) -> None:
-    """The table (how far ε is off: at the median, at most), then the points at which an answer lies too low."""
+    """The table (how far ε is off: at the median, at most), then the answers that lie too low or contradict."""
     out = console()
     out.width = max(out.width, WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -31,6 +31,9 @@ def show(found: Conformance) -> None:
     for line in found.lines:
         for text in line.unsound:
             say(out, f"{line.accountant} ({words(line.kind)}) lies below the truth: {text}", 2)
+        if any(line.findings.get(finding) for finding in BROKEN if finding != "unsound"):
+            for text in line.reasons:
+                say(out, f"{line.accountant} ({words(line.kind)}): {text}", 2)
 
 
 def _counts(line: Line) -> list[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dpbench import conformance
-from dpbench.accounting import Accountant, Estimate, GuaranteeKind, No, PrivacyCurve, Yes, load_accountant
+from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, load_accountant
 from dpbench.catalog import catalog
 from dpbench.cli import cli
-from dpbench.conformance import classify, hold, read_conformance, summarise, write_conformance
+from dpbench.conformance import Answers, classify, hold, read_conformance, summarise, write_conformance
 from dpbench.enclosures import Point, read_points
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian
@@ -59,60 +62,204 @@ def test_exact_answers_on_every_certified_point() -> None:
     assert {held.finding for held in hold(["exact"], points)} == {"sound"}
 
 
-@dataclass(frozen=True)
-class _Off:
-    """The exact accountant with its δ moved by a factor."""
+TRUTH = load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),)))
 
-    factor: float
-    name: str = "off"
-    kind: GuaranteeKind = "exact"
+
+@dataclass(frozen=True)
+class _Planted:
+    """An accountant whose answers are those of `gdp`, changed by two functions of (what was asked, the truth)."""
+
+    kind: GuaranteeKind
+    of_delta: Callable[[float, float], float] = lambda _, delta: delta
+    of_epsilon: Callable[[float, float], float] = lambda _, epsilon: epsilon
+    name: str = "planted"
 
     def supports(self, composition: Composition) -> Yes | No:
         return load_accountant("gdp").supports(composition)
 
     def curve(self, composition: Composition) -> PrivacyCurve:
-        return _OffCurve(load_accountant("gdp").curve(composition), self.factor)  # type: ignore[return-value]
+        return _PlantedCurve(load_accountant("gdp").curve(composition), self)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
-class _OffCurve:
+class _PlantedCurve:
     real: PrivacyCurve
-    factor: float
-    kind: str = "exact"
+    planted: _Planted
     adjacency: str = "add_or_remove"
     mu: None = None
 
+    @property
+    def kind(self) -> GuaranteeKind:
+        return self.planted.kind
+
     def delta(self, epsilon: float) -> Estimate:
-        if self.factor == 0:
-            raise ZeroDivisionError("planted")
-        return Estimate(self.real.delta(epsilon).value * self.factor)
+        return Estimate(self.planted.of_delta(epsilon, self.real.delta(epsilon).value))
 
     def epsilon(self, delta: float) -> Estimate:
-        return self.real.epsilon(delta / self.factor) if delta / self.factor < 1 else Estimate(0.0)
+        return Estimate(self.planted.of_epsilon(delta, self.real.epsilon(delta).value))
 
 
-@pytest.mark.parametrize(
-    ("factor", "finding"), [(1.0, "sound"), (1 - 3e-9, "unsound"), (1 + 3e-9, "loose"), (0.0, "refuses")]
-)
-def test_an_error_of_three_in_a_thousand_million_is_found(
-    factor: float, finding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    point = Point("demo", "plain", Composition(((Gaussian(1.0), 1),)), 1.0, 0.126936737507, 0.126936737508, 1e-9)
-    accountant: Accountant = _Off(factor)
-    monkeypatch.setattr(conformance, "load_accountant", lambda _name: accountant)
-    (held,) = hold(["off"], [point])
-    assert held.finding == finding
-    line = summarise([held]).lines[0]
-    assert line.findings == {finding: 1}
-    assert bool(line.unsound) == (finding == "unsound")
+def _points(*epsilons: float) -> list[Point]:
+    """Narrow enclosures of one Gaussian release with σ = 1."""
+    found = []
+    for epsilon in epsilons:
+        delta = TRUTH.delta(epsilon)
+        assert delta.lower is not None
+        assert delta.upper is not None
+        lower, upper = delta.lower * (1 - 1e-14), delta.upper * (1 + 1e-14)
+        found.append(Point("demo", "plain", Composition(((Gaussian(1.0), 1),)), epsilon, lower, upper, 1e-9))
+    return found
+
+
+def _findings(planted: Any, monkeypatch: pytest.MonkeyPatch, *epsilons: float) -> list[str]:
+    monkeypatch.setattr(conformance, "load_accountant", lambda _name: planted)
+    held = list(hold(["planted"], _points(*(epsilons or (0.5, 1.0, 2.0, 4.0)))))
+    line = summarise(held).lines[0]
+    found = [one.finding for one in held]
+    assert line.findings == {finding: found.count(finding) for finding in conformance.FINDINGS if finding in found}
+    assert bool(line.unsound) == ("unsound" in found)
+    assert all(one.reason for one in held if one.finding not in ("sound", "loose"))
+    return found
+
+
+PROMISED: tuple[GuaranteeKind, ...] = ("exact", "certified", "upper_bound")
+ALL_KINDS: tuple[GuaranteeKind, ...] = (*PROMISED, "approximation")
+
+
+class TestPlanted:
+    """Each direction of each question, wrong alone, is called by its name, whatever the accountant says it is."""
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    def test_the_truth_is_sound(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert _findings(_Planted(kind), monkeypatch, 0.0, 0.01, 0.5, 1.0, 4.0, 20.0, 38.0) == ["sound"] * 7
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    @pytest.mark.parametrize("factor", [0.5, 0.98])
+    def test_epsilon_too_low_where_delta_is_right(
+        self, kind: GuaranteeKind, factor: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        planted = _Planted(kind, of_epsilon=lambda _, epsilon: factor * epsilon)
+        assert _findings(planted, monkeypatch) == ["unsound"] * 4
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    def test_delta_too_low_where_epsilon_is_right(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of an approximation ε is judged; its δ contradicts it."""
+        expected = "inconsistent" if kind == "approximation" else "unsound"
+        planted = _Planted(kind, of_delta=lambda _, delta: delta / 2)
+        assert _findings(planted, monkeypatch, 0.5, 4.0, 8.0, 20.0) == [expected] * 4  # δ down to 2e-91
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    def test_what_is_too_high_is_loose_by_that_much(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        def above(_: float, epsilon: float) -> float:
+            return 1.5 * epsilon
+
+        inverse = _Planted(kind, lambda epsilon, _: TRUTH.delta(epsilon / 1.5).value, above)
+        only_epsilon = _Planted("upper_bound" if kind == "approximation" else kind, of_epsilon=above)
+        for planted in (inverse, only_epsilon):
+            assert _findings(planted, monkeypatch) == ["loose"] * 4
+            assert all(
+                held.excess == pytest.approx(0.5, abs=1e-6) for held in hold(["planted"], _points(0.5, 1.0, 2.0))
+            )
+        exact = _Planted("exact", of_epsilon=lambda _, epsilon: epsilon * (1 + 1e-7))
+        assert _findings(exact, monkeypatch) == ["loose"] * 4
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    @pytest.mark.parametrize("where", ["delta", "epsilon", "both"])
+    @pytest.mark.parametrize("value", [math.nan, -1.0])
+    def test_what_is_no_answer_is_a_crash(
+        self, kind: GuaranteeKind, where: str, value: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wrong = {f"of_{name}": lambda _, __: value for name in ("delta", "epsilon") if where in (name, "both")}
+        assert _findings(_Planted(kind, **wrong), monkeypatch) == ["crashes"] * 4
+        assert _findings(_Planted(kind, of_delta=lambda _, __: 1.5), monkeypatch) == ["crashes"] * 4
+
+    def test_a_nan_among_right_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        planted = _Planted("exact", of_epsilon=lambda delta, epsilon: math.nan if delta < 1e-2 else epsilon)
+        assert _findings(planted, monkeypatch, 0.5, 1.0, 4.0) == ["sound", "sound", "crashes"]
+
+    @pytest.mark.parametrize("kind", PROMISED)
+    def test_delta_that_rises(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        """δ is never too low, and ε is right: but beyond ε = 1.5 δ is larger than before."""
+        planted = _Planted(kind, of_delta=lambda epsilon, delta: 0.9 if epsilon > 1.5 else delta)
+        assert _findings(planted, monkeypatch, 0.5, 1.0, 2.0)[2] == "non_monotone"
+
+    @pytest.mark.parametrize("kind", PROMISED)
+    def test_epsilon_that_rises(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        """ε is never too low, and δ is right: but at the larger δ it is larger."""
+        planted = _Planted(kind, of_epsilon=lambda delta, epsilon: 9.0 if delta > 0.1 else epsilon)
+        assert _findings(planted, monkeypatch, 4.0, 2.0, 1.0)[2] == "non_monotone"
+
+    @pytest.mark.parametrize("kind", [*PROMISED, "approximation"])
+    def test_a_pair_that_contradicts_itself(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No answer is too low; but at the ε that is promised for δ the same accountant promises twice that δ."""
+        planted = _Planted(kind, of_delta=lambda _, delta: 2 * delta)
+        assert _findings(planted, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
+        slightly = _Planted(kind, of_delta=lambda _, delta: delta * (1 + (1e-2 if kind == "upper_bound" else 2e-2)))
+        assert _findings(slightly, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
+
+    def test_stated_errors_count_for_the_accountant(self) -> None:
+        """δ at the upper end of ε, at its lower end, is not above δ: no contradiction."""
+        point = _points(1.0)[0]
+        exact = TRUTH.epsilon(0.12)
+        found = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1199, 0.122)))
+        assert classify("exact", found, point) == ("sound", "")
+        told = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1201, 0.122)))
+        assert classify("exact", told, point)[0] == "inconsistent"
+        assert exact.upper is not None
+
+    @pytest.mark.parametrize(
+        ("error", "finding"), [(ZeroDivisionError("planted"), "refuses"), (KeyError("planted"), "crashes")]
+    )
+    def test_errors(self, error: Exception, finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(_: float, __: float) -> float:
+            raise error
+
+        for wrong in ({"of_delta": fails}, {"of_epsilon": fails}):
+            assert _findings(_Planted("exact", **wrong), monkeypatch) == [finding] * 4
+
+    @pytest.mark.parametrize("kind", ["exact", "upper_bound"])
+    @pytest.mark.parametrize(("factor", "finding"), [(1.0, "sound"), (1 - 3e-9, "unsound"), (1 + 3e-9, "loose")])
+    def test_an_error_of_three_in_a_thousand_million_is_found(
+        self, kind: GuaranteeKind, factor: float, finding: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """δ moved by a factor, and ε with it; of a bound nobody minds that it is loose by so little."""
+
+        def back(delta: float, _: float) -> float:
+            return TRUTH.epsilon(delta / factor).value if delta < factor else 0.0
+
+        planted = _Planted(kind, lambda _, delta: delta * factor, back)
+        expected = "sound" if kind == "upper_bound" and factor > 1 else finding
+        assert _findings(planted, monkeypatch, 1.0) == [expected]
+
+    def test_wide_enclosures_are_judged_by_their_own_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Between the ends of [δ(2), δ(0.5)] nobody knows: ε from 0.5 to 2 may be the truth at ε = 1, not 0.4."""
+        lower, upper = TRUTH.delta(2.0).value, TRUTH.delta(0.5).value
+        point = Point("demo", "wide", Composition(((Gaussian(1.0), 1),)), 1.0, lower, upper, 0.0)
+        monkeypatch.setattr(conformance, "load_accountant", lambda _name: planted)
+        for factor, finding in ((1.0, "sound"), (0.6, "sound"), (0.45, "unsound"), (1.9, "sound"), (2.1, "loose")):
+            planted = _Planted(
+                "exact",
+                lambda epsilon, _, factor=factor: TRUTH.delta(epsilon / factor).value,
+                lambda _, epsilon, factor=factor: epsilon * factor,
+            )
+            (held,) = hold(["planted"], [point])
+            assert held.finding == finding, factor
 
 
 def test_approximations_are_called_what_they_are() -> None:
     point = Point("demo", "plain", Composition(()), 1.0, 0.1, 0.1, 1e-9)
-    assert classify("approximation", Estimate(0.09), point, -0.02) == "unsound"
-    assert classify("approximation", Estimate(0.0999), point, -0.001) == "sound"
-    assert classify("upper_bound", Estimate(0.0999), point, -0.001) == "unsound"
-    assert classify("upper_bound", Estimate(0.2), point, 0.2) == "loose"
+
+    def answers(epsilon: float) -> Answers:
+        return Answers(Estimate(0.1), (0.1, Estimate(epsilon)), (0.1, Estimate(epsilon)))
+
+    for epsilon, approximation, bound in ((0.98, "unsound", "unsound"), (0.999, "sound", "unsound")):
+        assert classify("approximation", answers(epsilon), point)[0] == approximation
+        assert classify("upper_bound", answers(epsilon), point)[0] == bound
+    assert (
+        classify("upper_bound", answers(1.2), point)[0] == classify("approximation", answers(1.2), point)[0] == "loose"
+    )
+    for delta, finding in ((0.09, "unsound"), (0.0999, "sound"), (0.2, "loose")):  # where ε could not be asked for
+        assert classify("approximation", Answers(Estimate(delta)), point)[0] == finding
 
 
 def test_the_record_is_written_and_read_again(tmp_path: Path) -> None:
