@@ -15,6 +15,7 @@ answer is. Importing this module imports neither torch, NumPy nor SciPy.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,11 @@ from dpbench.catalog import catalog, find
 from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition, Event
+from dpbench.guards import cross_checked, guarded, said
+from dpbench.guards import in_a_sentence as in_a_sentence
 
 GuaranteeKind = Literal["exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed"]
+_LARGEST = sys.float_info.max
 KINDS: tuple[str, ...] = ("exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed")
 
 
@@ -196,7 +200,8 @@ def account(
 
     `releases` is a composition or a single event. With `group_size` g > 1 every answer is carried over to groups of g
     records by the generic bound (`group_privacy.py`). `progress` is told the name of each accountant before it is
-    asked. Raises DpbenchError unless exactly one of a `delta` in (0, 1)
+    asked. An `exact` answer that a bound of another accountant contradicts is withdrawn, and both are shown
+    (`guards.cross_checked`). Raises DpbenchError unless exactly one of a `delta` in (0, 1)
     and a finite `epsilon` >= 0 is given, and for an unknown accountant; an accountant that fails at this composition
     stands in the result as a refusal. Only `exact`, `certified` and `upper_bound` are promises.
 
@@ -208,6 +213,24 @@ def account(
     >>> round(account(training, epsilon=1.0, accountants="gdp_clt")[0].delta, 8)
     4.2e-07
     """
+    found = []
+    jobs = to_ask(releases, delta=delta, epsilon=epsilon, accountants=accountants, group_size=group_size)
+    for name, job in jobs:
+        if progress is not None:
+            progress(name)
+        found.append(job())
+    return cross_checked(found)
+
+
+def to_ask(
+    releases: Composition | Event,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    accountants: Sequence[str] | None = None,
+    group_size: int = 1,
+) -> list[tuple[str, Callable[[], Guarantee]]]:
+    """What `account` does, one accountant after the other: its name and what asks it. Raises DpbenchError as that."""
     composition = as_composition(releases)
     if (delta is None) == (epsilon is None):
         raise DpbenchError("give either delta, to ask for epsilon, or epsilon, to ask for delta")
@@ -220,14 +243,12 @@ def account(
         delta = check_delta(delta)
     else:
         epsilon = check_epsilon(epsilon)
-    found = []
+    found: list[tuple[str, Callable[[], Guarantee]]] = []
     for name in names:
-        if progress is not None:
-            progress(name)
         accountant = load_accountant(name) if accountants is not None else _loaded_or_refusal(name)
         make_curve = partial(curve_or_refusal, accountant, composition, group_size)
-        found.append(guarantee(name, make_curve, delta=delta, epsilon=epsilon))
-    return tuple(found)
+        found.append((name, partial(guarantee, name, make_curve, delta=delta, epsilon=epsilon)))
+    return found
 
 
 def _loaded_or_refusal(name: str) -> Accountant | No:
@@ -250,44 +271,49 @@ def guarantee(
 ) -> Guarantee:
     """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
 
-    A refusal, a DpbenchError, an ArithmeticError and a lack of memory become a guarantee that says why there is no
-    number.
+    A refusal and every error become a guarantee that says why there is no number; so does an answer that
+    `guards.looked_at` does not let pass.
     """
-    given = None if epsilon is None else Estimate(epsilon, epsilon, epsilon)
     start = time.perf_counter()
     try:
-        curve = make_curve()
-        if isinstance(curve, No):
-            return Guarantee(name, None, None, delta, given, None, curve.reason, time.perf_counter() - start)
+        made = said(make_curve)
+        if isinstance(made, No):
+            return no_answer(name, made.reason, time.perf_counter() - start, delta=delta, epsilon=epsilon)
+        curve = guarded(made)
         at = None if epsilon is None else curve.delta(epsilon)
-        found = given if delta is None else curve.epsilon(delta)
-    except FAILURES as error:
-        return Guarantee(name, None, None, delta, given, None, in_a_sentence(error), time.perf_counter() - start)
+        found = Estimate(epsilon, epsilon, epsilon) if epsilon is not None else None
+        found = found if delta is None else curve.epsilon(delta)
+    except DpbenchError as error:
+        return no_answer(name, str(error), time.perf_counter() - start, delta=delta, epsilon=epsilon)
     seconds = time.perf_counter() - start
     stated = delta if at is None else at.value
     return Guarantee(name, curve.kind, curve.adjacency, stated, found, curve.mu, None, seconds, curve, at)
 
 
+def no_answer(
+    name: str, reason: str, seconds: float, *, delta: float | None = None, epsilon: float | None = None
+) -> Guarantee:
+    """A guarantee without a number, for a question that gave δ or ε, and why."""
+    given = None if epsilon is None else Estimate(epsilon, epsilon, epsilon)
+    return Guarantee(name, None, None, delta, given, None, reason, seconds)
+
+
 def curve_or_refusal(accountant: Accountant | No, composition: Composition, group_size: int = 1) -> PrivacyCurve | No:
-    """The accountant's curve, for groups of `group_size` records by the generic bound; or why it refuses."""
+    """The accountant's curve, for groups of `group_size` records by the generic bound; or why it refuses.
+
+    The curve looks at its own answers (`guards.py`). Raises DpbenchError in place of whatever the accountant raises.
+    """
     if isinstance(accountant, No):
         return accountant
-    answer = accountant.supports(composition)
+    answer = said(partial(accountant.supports, composition))
     if isinstance(answer, No):
         return answer
-    curve = accountant.curve(composition)
+    curve = guarded(said(partial(accountant.curve, composition)))
     if group_size == 1:
         return curve
     from dpbench.group_privacy import group_curve
 
     return group_curve(curve, group_size)
-
-
-def in_a_sentence(error: Exception) -> str:
-    """Why an accountant gave no answer: its own words, or what arithmetic said."""
-    if isinstance(error, MemoryError):
-        return "this takes more memory than there is"
-    return str(error) if isinstance(error, DpbenchError) else f"arithmetic failed ({type(error).__name__}: {error})"
 
 
 def load_accountant(name: str) -> Accountant:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +24,17 @@ from dpbench.cli_releases import (
     release_options,
     whole,
 )
-from dpbench.cli_trade_off import show_trade_offs, trade_offs
+from dpbench.cli_trade_off import show_trade_offs, trade_off
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
-    from dpbench.accounting import Estimate, Guarantee
+    from dpbench.accounting import Estimate, Guarantee, PrivacyCurve
     from dpbench.certified import Certificate
     from dpbench.events import Composition
     from dpbench.releases import Releases
 
+MOST_SECONDS = 1e6
+_LONGER = "--seconds allows more"
 TABLE_POINTS, PLOT_POINTS = 20, 101  # most steps of the table, points of the figure
 SHORTEST, LONGEST = 1e-300, 1e300  # ends of a curve whose steps are doubles
 
@@ -47,6 +50,13 @@ SHORTEST, LONGEST = 1e-300, 1e300  # ends of a curve whose steps are doubles
 @click.option("--trade-off", is_flag=True, help="Type II against type I errors, total variation, tangent Gaussian.")
 @click.option("--points", type=click.IntRange(2, 10_000), help="Points of the curve.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw δ(ε): .png, .svg or .pdf.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, MOST_SECONDS, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="What takes an accountant longer is stopped.",
+)
 @json_option
 def account(file: Path | None, **options: Any) -> int:
     """Say how private a training is, by every accountant that covers it, and why the others do not.
@@ -72,9 +82,6 @@ def account(file: Path | None, **options: Any) -> int:
           --delta 1e-6
       dpbench account events.yaml --delta 1e-5 --accountant rdp
     """
-    from dpbench.accounting import account as ask
-    from dpbench.terminal_accounting import in_order
-
     delta, epsilon = options["delta"], options["epsilon"]
     if delta is None and epsilon is None:
         raise click.UsageError("give --delta, to ask for ε, or --epsilon, to ask for δ, or both")
@@ -87,25 +94,24 @@ def account(file: Path | None, **options: Any) -> int:
     questions += [{"delta": delta}] if delta is not None else []
     questions += [{"epsilon": epsilon}] if epsilon is not None else []
     _check_questions(questions)
-    names = options["accountants"] or None
-    with _at_work() as progress:
-        answers = [
-            ask(found.composition, accountants=names, group_size=group_size, progress=progress, **one)
-            for one in questions
-        ]
-    curves = in_order([one for one in answers[0] if one.curve is not None])
+    seconds: float = options["seconds"]
+    answers = [_asked(found, options["accountants"] or None, group_size, seconds, **one) for one in questions]
+    asked = answers[0]
     if group_size == 1:
         answers = [(*many, *_unrounded(found, many, **one)) for many, one in zip(answers, questions, strict=True)]
     end = _end(answers, epsilon)
-    if options["plot"] is not None:
-        _plot(options["plot"], found, curves, _points(end, options["points"] or PLOT_POINTS))
     points = _points(end, options["points"]) if options["points"] else _round_points(end)
+    if options["plot"] is not None:
+        drawn = _points(end, options["points"] or PLOT_POINTS)
+        _plot(options["plot"], found, _curves(found, asked, group_size, drawn, seconds), drawn)
+    curves = _curves(found, asked, group_size, points, seconds) if options["curve"] else []
+    offs = _trade_offs(found, asked, group_size, seconds) if options["trade_off"] else {}
     if options["as_json"]:
         data = facts(found, group_size) | {"guarantees": [one.to_json() for many in answers for one in many]}
         if options["curve"]:
             data["curve"] = _curve_json(curves, points)
         if options["trade_off"]:
-            data["trade_off"] = trade_offs(curves)
+            data["trade_off"] = offs
         from dpbench.statement import statement
 
         data["statement"] = statement(found, answers[0], group_size)
@@ -115,7 +121,7 @@ def account(file: Path | None, **options: Any) -> int:
         if options["curve"]:
             _show_curve(curves, points)
         if options["trade_off"]:
-            show_trade_offs(trade_offs(curves))
+            show_trade_offs(offs)
         if options["plot"] is not None:
             click.echo(f"wrote {options['plot']}")
     if all(one.answer is None for one in answers[0]):
@@ -139,7 +145,7 @@ def _unrounded(found: Releases, guarantees: Sequence[Guarantee], **question: flo
     if steps is None or steps.denominator == 1:
         return []
     answers = []
-    for name in [one.accountant for one in guarantees if one.curve is not None]:
+    for name in [one.accountant for one in guarantees if one.answer is not None]:
         accountant: Any = load_accountant(name)
         if hasattr(accountant, "curve_for"):
             make_curve = partial(accountant.curve_for, found.composition.parts[0][0], float(steps))
@@ -182,7 +188,7 @@ def _end(answers: Sequence[Sequence[Guarantee]], epsilon: float | None) -> float
     """Where the curve ends: twice the ε that was asked about, or twice the best promise."""
     if epsilon:
         return min(max(2 * epsilon, SHORTEST), LONGEST)
-    values = [one.epsilon.safe for one in answers[0] if one.epsilon is not None and one.curve is not None]
+    values = [one.epsilon.safe for one in answers[0] if one.epsilon is not None and one.answer is not None]
     finite = [value for value in values if 0 < value < math.inf]
     return min(max(2 * min(finite), SHORTEST), LONGEST) if finite else 10.0
 
@@ -200,62 +206,131 @@ def _round_points(end: float) -> list[float]:
     return [float(f"{place * step:.6g}") for place in range(math.ceil(end / step) + 1)]
 
 
-def _deltas(guarantee: Guarantee, points: Sequence[float]) -> list[Estimate]:
-    """δ at each point; not a number, with the reason, where the accountant gives none."""
-    from dpbench.accounting import FAILURES, Estimate, in_a_sentence
+def _asked(
+    found: Releases, names: Sequence[str] | None, group_size: int, seconds: float, **question: float
+) -> tuple[Guarantee, ...]:
+    """As `accounting.account` answers, but that no accountant takes more than `seconds`."""
+    from dpbench.accounting import no_answer, to_ask
+    from dpbench.capped import Stopped, capped
+    from dpbench.guards import cross_checked
 
-    assert guarantee.curve is not None
-    together = getattr(guarantee.curve, "deltas", None)  # some curves answer for many ε at once, and much faster
+    jobs = to_ask(found.composition, accountants=names, group_size=group_size, **question)
+    answers: list[Guarantee] = []
+    with _at_work() as progress:
+        before = (lambda place: progress(jobs[place][0])) if progress is not None else None
+        for (name, _), one in zip(jobs, capped([_without_curve(job) for _, job in jobs], seconds, before), strict=True):
+            if isinstance(one, Stopped):
+                answers.append(no_answer(name, f"{one.reason}; {_LONGER}", seconds, **question))
+            else:
+                answers.append(one)
+    return cross_checked(answers)
+
+
+def _without_curve(job: Callable[[], Guarantee]) -> Callable[[], Guarantee]:
+    return lambda: replace(job(), curve=None)  # not every curve can be sent from one process to another
+
+
+def _of_each(
+    found: Releases,
+    guarantees: Sequence[Guarantee],
+    group_size: int,
+    seconds: float,
+    ask: Callable[[Guarantee, PrivacyCurve], Any],
+) -> list[tuple[Guarantee, Any]]:
+    """What `ask` returns for each accountant that answered and its curve, or `Stopped`."""
+    from dpbench.accounting import No, curve_or_refusal, load_accountant
+    from dpbench.capped import Stopped, capped
+    from dpbench.terminal_accounting import in_order
+
+    answering = [one for one in in_order(guarantees) if one.answer is not None]
+
+    def job(one: Guarantee) -> Any:
+        try:
+            curve = curve_or_refusal(load_accountant(one.accountant), found.composition, group_size)
+            return Stopped(curve.reason) if isinstance(curve, No) else ask(one, curve)
+        except DpbenchError as error:
+            return Stopped(str(error))
+
+    return list(zip(answering, capped([partial(job, one) for one in answering], seconds), strict=True))
+
+
+def _curves(
+    found: Releases, guarantees: Sequence[Guarantee], group_size: int, points: Sequence[float], seconds: float
+) -> list[tuple[Guarantee, list[Estimate]]]:
+    """δ at each point by every accountant that answered."""
+    from dpbench.accounting import Estimate
+    from dpbench.capped import Stopped
+
+    told = _of_each(found, guarantees, group_size, seconds, lambda _, curve: _deltas(curve, points))
+    return [
+        (one, [Estimate(math.nan, reason=rows.reason)] * len(points) if isinstance(rows, Stopped) else rows)
+        for one, rows in told
+    ]
+
+
+def _trade_offs(
+    found: Releases, guarantees: Sequence[Guarantee], group_size: int, seconds: float
+) -> dict[str, dict[str, Any]]:
+    from dpbench.capped import Stopped
+
+    told = _of_each(found, guarantees, group_size, seconds, trade_off)
+    return {one.accountant: {"refused": had.reason} if isinstance(had, Stopped) else had for one, had in told}
+
+
+def _deltas(curve: PrivacyCurve, points: Sequence[float]) -> list[Estimate]:
+    """δ at each point; not a number, with the reason, where the accountant gives none."""
+    from dpbench.accounting import Estimate
+
+    together = getattr(curve, "deltas", None)  # some curves answer for many ε at once, and much faster
     if together is not None:
-        with contextlib.suppress(ArithmeticError, MemoryError):  # then one by one below, which says where
+        with contextlib.suppress(DpbenchError):  # then one by one below, which says where
             return list(together(points))
     found = []
     for epsilon in points:
         try:
-            found.append(guarantee.curve.delta(epsilon))
-        except FAILURES as error:
-            found.append(Estimate(math.nan, reason=in_a_sentence(error)))
+            found.append(curve.delta(epsilon))
+        except DpbenchError as error:
+            found.append(Estimate(math.nan, reason=str(error)))
     return found
 
 
-def _curve_json(guarantees: Sequence[Guarantee], points: Sequence[float]) -> list[dict[str, Any]]:
-    curves = []
-    for one in guarantees:
-        if one.curve is not None:
-            rows = [
-                {
-                    "epsilon": epsilon,
-                    "delta": delta.value if math.isfinite(delta.value) else None,
-                    "lower": delta.lower,
-                    "upper": delta.upper,
-                    "reason": delta.reason,
-                }
-                for epsilon, delta in zip(points, _deltas(one, points), strict=True)
-            ]
-            curves.append({"accountant": one.accountant, "kind": one.kind, "points": rows})
-    return curves
+def _curve_json(curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]) -> list[dict[str, Any]]:
+    found = []
+    for one, deltas in curves:
+        rows = [
+            {
+                "epsilon": epsilon,
+                "delta": delta.value if math.isfinite(delta.value) else None,
+                "lower": delta.lower,
+                "upper": delta.upper,
+                "reason": delta.reason,
+            }
+            for epsilon, delta in zip(points, deltas, strict=True)
+        ]
+        found.append({"accountant": one.accountant, "kind": one.kind, "points": rows})
+    return found
 
 
-def _show_curve(guarantees: Sequence[Guarantee], points: Sequence[float]) -> None:
+def _show_curve(curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]) -> None:
     from dpbench.terminal_accounting import console, curve_tables
 
     out = console()
-    curves = [(one.accountant, one.kind or "", _deltas(one, points)) for one in guarantees if one.curve is not None]
-    for table in curve_tables(points, curves, out.width):
+    for table in curve_tables(points, [(one.accountant, one.kind or "", deltas) for one, deltas in curves], out.width):
         out.print()
         out.print(table)
 
 
-def _plot(path: Path, found: Releases, guarantees: Sequence[Guarantee], points: Sequence[float]) -> None:
+def _plot(
+    path: Path, found: Releases, curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]
+) -> None:
     from dpbench.rendering.curves import Curve, save
     from dpbench.statement import summary
 
-    curves = [
-        Curve(one.accountant, one.kind or "", [None if math.isnan(d.value) else d.value for d in _deltas(one, points)])
-        for one in guarantees
-        if one.curve is not None
+    drawn = [
+        Curve(one.accountant, one.kind or "", [None if math.isnan(delta.value) else delta.value for delta in deltas])
+        for one, deltas in curves
     ]
-    save(path, summary(found), points, curves)
+    save(path, summary(found), points, drawn)
 
 
 @click.command()

@@ -6,36 +6,32 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpbench.accounting import Estimate, Guarantee
+    from dpbench.accounting import Estimate, Guarantee, PrivacyCurve
 
 ALPHAS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
-def trade_offs(guarantees: Sequence[Guarantee]) -> dict[str, dict[str, Any]]:
-    """By accountant: alpha, f for all neighbours and by direction, total variation, the tangent and the smallest μ.
+def trade_off(one: Guarantee, curve: PrivacyCurve) -> dict[str, Any]:
+    """Alpha, f for all neighbours and by direction, total variation, the tangent and the smallest μ.
 
     `tangent_mu` is that of the Gaussian which touches at the guarantee's own ε; `smallest_mu` at `touches_at`.
     """
     from dpbench.trade_off import smallest_mu, tangent_mu, trade_off_table
 
-    found = {}
-    for one in guarantees:
-        if one.curve is None or one.epsilon is None:
-            continue
-        table = trade_off_table(one.curve, ALPHAS)
-        mu, at = smallest_mu(one.curve)
-        found[one.accountant] = {
-            "kind": one.kind,
-            "alpha": list(table.alpha),
-            "both": _values(table.both),
-            "remove": None if table.remove is None else _values(table.remove),
-            "add": None if table.add is None else _values(table.add),
-            "total_variation": table.total_variation.value,
-            "tangent_mu": tangent_mu(one.curve, epsilon=one.epsilon.value).value,
-            "smallest_mu": mu,
-            "touches_at": at,
-        }
-    return found
+    assert one.epsilon is not None
+    table = trade_off_table(curve, ALPHAS)
+    mu, at = smallest_mu(curve)
+    return {
+        "kind": one.kind,
+        "alpha": list(table.alpha),
+        "both": _values(table.both),
+        "remove": None if table.remove is None else _values(table.remove),
+        "add": None if table.add is None else _values(table.add),
+        "total_variation": table.total_variation.value,
+        "tangent_mu": tangent_mu(curve, epsilon=one.epsilon.value).value,
+        "smallest_mu": mu,
+        "touches_at": at,
+    }
 
 
 def _values(estimates: Sequence[Estimate]) -> list[float]:
@@ -51,6 +47,9 @@ def show_trade_offs(found: dict[str, dict[str, Any]]) -> None:
 
     out = console()
     for name, data in found.items():
+        if "refused" in data:
+            say(out, f"Trade-off function by {name}: none ({data['refused']}).")
+            continue
         table = Table(box=None, pad_edge=False, header_style="bold")
         ways = [way for way in ("both", "remove", "add") if data[way] is not None]
         for heading in ("type I error", *(f"type II error, {way}" for way in ways)):

@@ -253,8 +253,8 @@ class TestRefusals:
             assert first.to_json()["reason"] == first.refused
         programming_error = Fails("rdp", TypeError("a fault of the accountant"))
         monkeypatch.setattr("dpbench.accounting.load_accountant", lambda _: programming_error)
-        with pytest.raises(TypeError):
-            ask(TRAINING, delta=1e-5, accountants=["rdp"])
+        (found,) = ask(TRAINING, delta=1e-5, accountants=["rdp"])
+        assert "TypeError: a fault of the accountant" in str(found.refused)
 
     def test_a_plug_in_that_cannot_be_loaded_does_not_stop_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         honest = load_accountant

@@ -30,6 +30,7 @@ from dpbench.accountants._lattice_losses import common_gap
 from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._pair_losses import PairLosses, shares
 from dpbench.accountants._poisson import refuse
+from dpbench.accountants._work import within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import adaptive_refusal, common_adjacency, merge
 from dpbench.events import Adjacency, Composition, DiscretePair, Event, Laplace
@@ -39,6 +40,8 @@ _MOST_CELLS = 40_000  # of a lattice on which masses are convolved directly
 _FEW = 4  # Laplace releases that are summed; of more, a line integral takes less
 _UNIT = 2.0**-53
 _SMALLEST = 1e-290  # binomial masses below are left out
+_ALONE = 40.0  # beside e^40, 1 is nothing
+_UNDERFLOW = 1e-300  # what becomes of a mass in products that are smaller is not known
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Sums:
     def epsilon(self, delta: float) -> float:
         """The smallest ε >= 0 with δ(ε) <= `delta`; infinite where the infinite mass exceeds it.
 
-        Between two losses δ is convex in ε: Newton's steps from the left never pass the root.
+        Between two losses, from the lower one a on, δ(a + t) = δ(a) − (e^t − 1) Σ_(s > a) P(s) e^(a − s): t follows.
         """
         if delta <= self.infinite:
             return math.inf
@@ -77,16 +80,14 @@ class Sums:
                 high = middle
             else:
                 low = middle + 1
-        epsilon = max(float(self.losses[low - 1]), 0.0) if low else 0.0
+        start = max(float(self.losses[low - 1]), 0.0) if low else 0.0
+        over = self.delta(start) - delta
+        if over <= 0:  # by rounding
+            return start
         masses, losses = self.masses[low:], self.losses[low:]
-        for _ in range(60):
-            value = float(np.dot(masses, -np.expm1(epsilon - losses))) + self.infinite
-            slope = float(np.dot(masses, np.exp(epsilon - losses)))
-            step = (value - delta) / slope
-            epsilon += step
-            if abs(step) <= 1e-15 * epsilon:
-                break
-        return epsilon
+        least = float(losses[0])  # the sum is e^(start − least) times one that does not underflow
+        grown = math.log(over) - math.log(float(np.dot(masses, np.exp(least - losses)))) + (least - start)
+        return min(start + (math.log1p(math.exp(grown)) if grown < _ALONE else grown), least)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class AtomicCurve:
     kind: GuaranteeKind = "exact"
     mu: None = None
 
+    @within_limits
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon`, in [0, 1]."""
         epsilon = check_epsilon(epsilon)
@@ -111,6 +113,7 @@ class AtomicCurve:
         value, lower, upper = (min(max(column), 1.0) for column in zip(*found, strict=True))
         return Estimate(value, min(lower, value), max(upper, value))
 
+    @within_limits
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
         """δ at every one of `epsilons`, each as `delta` has it within both errors."""
         lines = [side for side in self.sides if isinstance(side, LineSide)]
@@ -125,6 +128,7 @@ class AtomicCurve:
             return self
         return replace(self, sides=(self.sides[0 if direction == "remove" else 1],))
 
+    @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """ε at `delta`, in [0, inf]: infinite where outcomes that Q never gives have more probability."""
         delta = check_delta(delta)
@@ -139,7 +143,7 @@ def _delta_ends(side: Sums | LaplaceSum | LineSide, epsilon: float) -> tuple[flo
         return side.delta(epsilon)
     error, shift = side.mass_error, side.loss_error
     upper = (1 + error) * side.delta(epsilon - shift) + side.dropped
-    return side.delta(epsilon), max((1 - error) * side.delta(epsilon + shift), 0.0), upper
+    return side.delta(epsilon), max((1 - error) * side.delta(epsilon + shift) - side.dropped, 0.0), upper
 
 
 def _epsilon_ends(side: Sums | LaplaceSum | LineSide, delta: float) -> tuple[float, float, float]:
@@ -147,7 +151,8 @@ def _epsilon_ends(side: Sums | LaplaceSum | LineSide, delta: float) -> tuple[flo
         return side.epsilon(delta)
     error, shift = side.mass_error, side.loss_error
     value = side.epsilon(delta)
-    lower = max(side.epsilon(min(delta / (1 - error), 1.0)) - shift, 0.0)
+    shift += 8 * _UNIT * value if value < math.inf else 0.0  # of the root itself
+    lower = max(side.epsilon(min((delta + side.dropped) / (1 - error), 1.0)) - shift, 0.0)
     left = (delta - side.dropped) / (1 + error)
     upper = side.epsilon(left) + shift if left > 0 else math.inf
     if value == 0 and upper <= shift:
@@ -297,19 +302,26 @@ def _repeated(part: PairLosses, count: int, gap: float | None) -> Sums:
         missed = float(np.abs(losses[0] + gap * cells - losses).max())
         total, error = _power(dense, count)
         values = losses[0] * count + gap * np.arange(len(total))
-        return Sums(values, total, loss_error + count * missed, error, 0.0, gap)
+        return Sums(values, total, loss_error + count * missed, error, 0.0, gap, count * _lost(total))
     if len(losses) == 2:
         counts, binomial, steps = _binomial(float(masses[0]), float(masses[1]), count)
         values = losses[0] * (count - counts) + losses[1] * counts
         # each ratio has four roundings and the error of p/q (2 units); the normalisation as many again
-        return Sums(values, binomial, loss_error, 16 * _UNIT * (steps + 8), 0.0, None, 2 * count * _SMALLEST)
+        dropped = 2 * count * _SMALLEST if len(binomial) <= count else 0.0
+        return Sums(values, binomial, loss_error, 16 * _UNIT * (steps + 8), 0.0, None, dropped)
     counts_table = _multisets(count, len(losses))
     log_factorial = np.array([math.lgamma(k + 1) for k in range(count + 1)])
     log_masses = log_factorial[count] - log_factorial[counts_table].sum(axis=1) + counts_table @ np.log(masses)
     # lgamma to four units of its value; the sums' terms are below count · |log| and log T!
     size = (len(losses) + 2) * float(log_factorial[-1]) + count * float(np.abs(np.log(masses)).max())
     error = 8 * _UNIT * (size + 4 * count + len(losses))
-    return Sums(counts_table @ losses, np.exp(log_masses), loss_error, error, 0.0)
+    masses = np.exp(log_masses)
+    return Sums(counts_table @ losses, masses, loss_error, error, 0.0, None, _lost(masses))
+
+
+def _lost(masses: Floats) -> float:
+    """What may be missing of masses that are products: those that underflowed."""
+    return len(masses) * _UNDERFLOW if float(masses.min()) < _UNDERFLOW else 0.0
 
 
 def _power(masses: Floats, count: int) -> tuple[Floats, float]:
@@ -375,10 +387,10 @@ def _added(one: Sums, other: Sums) -> Sums:
         masses = np.convolve(one.masses, other.masses)
         values = one.losses[0] + other.losses[0] + one.gap * np.arange(len(masses))
         smaller = min(len(one.masses), len(other.masses))
-        return Sums(values, masses, loss_error, mass_error + smaller * _UNIT, 0.0, one.gap, dropped)
+        return Sums(values, masses, loss_error, mass_error + smaller * _UNIT, 0.0, one.gap, dropped + _lost(masses))
     losses = np.add.outer(one.losses, other.losses).ravel()
     masses = np.multiply.outer(one.masses, other.masses).ravel()
     losses, where = np.unique(losses, return_inverse=True)
     together = np.asarray(np.bincount(where, masses, len(losses)), np.float64)
     repeated = int(np.bincount(where).max())
-    return Sums(losses, together, loss_error, mass_error + repeated * _UNIT, 0.0, None, dropped)
+    return Sums(losses, together, loss_error, mass_error + repeated * _UNIT, 0.0, None, dropped + _lost(masses))

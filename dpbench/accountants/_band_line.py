@@ -20,6 +20,7 @@ from dpbench.accountants._band_leaf import Leaf, Window
 from dpbench.accountants._complex import expm1, joined, log, log1p
 from dpbench.accountants._leaf_family import turns_of
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
+from dpbench.accountants._work import spend
 
 _MOST_EXPONENT = 690.0
 _SUMMED = 64  # units in the last place of a sum over panels; tests hold it to that
@@ -44,6 +45,7 @@ class Part:
 
     def real(self, points: Floats) -> Floats:
         """The logarithm at real points."""
+        spend(points.size * self.excess.size)
         exponent = np.multiply.outer(points, self.excess)
         top = exponent.max(axis=1)
         with np.errstate(divide="ignore"):

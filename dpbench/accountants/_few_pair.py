@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from dpbench.accountants._hinges import Floats, log_gaussian
+from dpbench.accountants._work import spend
 
 _STEPS = 80
 _CLOSE = 1e-9  # a step of Newton's this small leaves its square
@@ -47,6 +48,7 @@ class Pair:
         """ρ, less its infimum where it has one, and its derivative."""
         slopes, constants = self._terms
         flat = not self.members[0]
+        spend(len(slopes) * x.size)
         terms = np.multiply.outer(slopes[flat:], x) + (constants[flat:] - flat * constants[0]).reshape(
             -1, *[1] * x.ndim
         )

@@ -25,6 +25,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbench.accountants._work import within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.events import Adjacency
 
@@ -50,6 +51,7 @@ class GaussianCurve:
     reason: str | None = None  # why mu is infinite
     mu_error: float = 0.0  # relative, of mu itself
 
+    @within_limits
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon`, in [0, 1]; relative error below 1e-12 for μ up to 1000, with ends where kind is `exact`."""
         epsilon = check_epsilon(epsilon)
@@ -64,6 +66,7 @@ class GaussianCurve:
         error = self.log_error(epsilon)
         return self._estimate(value, math.exp(log_delta - error), math.exp(min(log_delta + error, 0.0)))
 
+    @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """ε at `delta`, in [0, inf]; relative error below 1e-12, near 0 absolute. 0 where δ(0) <= `delta`.
 

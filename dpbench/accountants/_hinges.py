@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbench.accountants._pair_losses import PairLosses
+from dpbench.accountants._work import spend
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     ConfidentGNMax,
@@ -100,6 +101,7 @@ def log_gaussian(epsilon: Floats, mu: float | Floats) -> Floats:
     from scipy.special import erfcx
 
     epsilon, mu = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
+    spend(4 * epsilon.size)
     size = np.abs(epsilon)
     mild = np.clip(mu, 1e-150, 1e150)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -235,10 +237,12 @@ def group_position(log_ratio: Floats, event: GroupSampledGaussian) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = np.where(log_ratio > rest, -np.expm1(np.minimum(rest - log_ratio, 0.0)), 0.0)
         target = log_ratio + np.log(excess)
+    spend(len(k) * target.size)
     x = np.min(
         variance * (target[..., None] - constant) / k, axis=-1
     )  # one term alone reaches the target: on the right
     for _ in range(100):
+        spend(2 * len(k) * target.size)
         terms = constant + x[..., None] * k / variance
         top = terms.max(axis=-1, keepdims=True)
         with np.errstate(invalid="ignore"):

@@ -39,6 +39,7 @@ from dpbench.accountants._leaf_grid import RESOLVED as _RESOLVED
 from dpbench.accountants._leaf_strip import Strip, log_normal, log_window, strip, windowed
 from dpbench.accountants._leaf_turns import turns_of as turns_of
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats, LossLeaf
+from dpbench.accountants._work import spend
 
 _NEGLIGIBLE = 42.0  # e^−42 is below 1e-18
 _ROUGHLY = 26.0  # for real points: bounds and choices need no more than ten digits
@@ -173,6 +174,7 @@ class Family:
         """
         ground = self.landscape.ground(reach)
         base = self._base(ground, reach)
+        spend(2 * base.size)
         exponent = power * ground.ratio
         total = exponent + base
         top = total.max(axis=1)

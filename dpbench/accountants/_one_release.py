@@ -9,6 +9,7 @@ import numpy as np
 
 from dpbench.accountants._hinges import log_hinge
 from dpbench.accountants._projections_single import log_release
+from dpbench.accountants._work import within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.events import Adjacency, Event, RandomSensitivityGaussian
 
@@ -37,6 +38,7 @@ class SingleCurve:
         at = np.array([epsilon])
         return min(max(float(log_hinge(self.event, at, way)[0]) for way in self.ways), 0.0)
 
+    @within_limits
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon`, in [0, 1]."""
         log = self._log(check_epsilon(epsilon))
@@ -44,6 +46,7 @@ class SingleCurve:
         above = math.ulp(0.0) if log > -math.inf else 0.0  # what is above 0 must not be said to be 0
         return Estimate(value, value * (1 - RELATIVE), min(max(value * (1 + RELATIVE), above), 1.0))
 
+    @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`."""
         target = math.log(check_delta(delta))

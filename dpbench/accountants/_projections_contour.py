@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 from dpbench.accountants._projections_density import Law, log1p
 from dpbench.accountants._projections_panels import as_complex, asinh_grid, expm1, grown, panel_nodes, roughness
+from dpbench.accountants._work import spend
 
 SMOOTH = 1e-9
 _NOTHING = 43.0  # e^−43 is below 1e-18
@@ -117,6 +118,7 @@ class Contours:
         For ξ > 2 the rest of the binomial series, C(w, K+1) ξ^(w−K−1) ₂F₁(1, K+1−w; K+2; −1/ξ), with Pfaff's
         transformation, so that each term is at most about a third of the one before.
         """
+        spend(8 * w.size * log_ratio.size)
         with np.errstate(divide="ignore"):
             log_share = np.log(-np.expm1(-log_ratio.real))  # log of ξ/(1 + ξ)
         log_size = log_share + log_ratio.real

@@ -26,7 +26,7 @@ from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._mixed import Closed, Contours, Side, ordered, side
 from dpbench.accountants._pair_losses import losses
 from dpbench.accountants._poisson import reveals_nothing
-from dpbench.accountants._work import TooDear, granted
+from dpbench.accountants._work import TooDear, granted, within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
 from dpbench.events import (
@@ -114,10 +114,12 @@ class MixedCurve:
     kind: GuaranteeKind = "exact"
     mu: None = None
 
+    @within_limits
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon` in [0, 1]; relative 1e-9 or absolute 1e-12, or `reason` says how far off."""
         return self.deltas([epsilon])[0]
 
+    @within_limits
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
         """δ at every one of `epsilons`, each as `delta` has it; one exploration of the curve serves all.
 
@@ -138,6 +140,7 @@ class MixedCurve:
             return self
         return replace(self, sides=(self.sides[0 if direction == "remove" else 1],))
 
+    @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`; infinite where the mass of infinite loss exceeds it."""
         target = check_delta(delta)

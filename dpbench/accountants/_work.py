@@ -7,8 +7,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+from dpbench.accounting import Estimate
+from dpbench.errors import DpbenchError
+from dpbench.guards import ELSEWHERE, looked_at, said
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+MOST_WORK = 1.5e8  # of one answer: about five seconds
 
 
 class TooDear(Exception):
@@ -47,3 +57,26 @@ def granted(exponentials: float) -> Iterator[None]:
         yield
     finally:
         _GRANTED.left = before - (given - _GRANTED.left)
+
+
+def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], Found]:
+    """A method of the exact accountant that takes no more than `MOST_WORK`; what it answers is looked at.
+
+    Raises DpbenchError, which names the accountant 'lattice', where that is not enough, where the arithmetic fails and
+    where `guards.looked_at` does not let the answer pass.
+    """
+    most = math.inf if ask.__name__ == "epsilon" else 1.0
+
+    @wraps(ask)
+    def answer(self: Any, asked: Asked) -> Found:
+        try:
+            with granted(MOST_WORK * (len(asked) if isinstance(asked, Sequence) else 1)):
+                found: Found = said(lambda: ask(self, asked), let_pass=TooDear)
+        except TooDear:
+            raise DpbenchError(f"this takes more work than one answer may (about five seconds); {ELSEWHERE}") from None
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, Estimate):
+                looked_at(one, self.kind, most)
+        return found
+
+    return answer

@@ -35,6 +35,7 @@ from dpbench.accountants._one_release import single_curve
 from dpbench.accountants._poisson import refuse, reveals_nothing
 from dpbench.accountants._projections import HeavyDirection, heavy_directions
 from dpbench.accountants._unlike import is_mixed, mixed_curve, mixed_refusal
+from dpbench.accountants._work import within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
 from dpbench.events import (
@@ -59,6 +60,7 @@ class ExactCurve:
     mu: None = None
     _deltas: dict[float, Estimate] = field(default_factory=dict, repr=False)
 
+    @within_limits
     def delta(self, epsilon: float) -> Estimate:
         """δ at `epsilon` in [0, 1], with its error; relative 1e-9 or absolute 1e-12, or `reason` says how far off."""
         epsilon = check_epsilon(epsilon)
@@ -66,6 +68,7 @@ class ExactCurve:
             (self._deltas[epsilon],) = self.deltas([epsilon])
         return self._deltas[epsilon]
 
+    @within_limits
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
         """δ at every one of `epsilons`, as `delta` has it within both errors; one plan of lines serves many of them.
 
@@ -111,6 +114,7 @@ class ExactCurve:
             return self
         return ExactCurve((self.ways[0 if direction == "remove" else 1],), self.adjacency)
 
+    @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`, with its error, as for `delta`."""
         target = check_delta(delta)
@@ -167,6 +171,7 @@ class ExactAccountant:
         atoms = _atoms_alone(composition)
         return atomic_support(atoms) if answer and atoms is not None else answer
 
+    @within_limits
     def curve(self, composition: Composition) -> PrivacyCurve:
         """The exact curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
