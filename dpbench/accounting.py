@@ -32,7 +32,6 @@ from dpbench.guards import cross_checked, guarded, said
 from dpbench.guards import in_a_sentence as in_a_sentence
 
 GuaranteeKind = Literal["exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed"]
-_LARGEST = sys.float_info.max
 KINDS: tuple[str, ...] = ("exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed")
 
 

@@ -218,7 +218,8 @@ def count_sums(pairs: list[tuple[DiscretePair, int]]) -> float:
     >>> count_sums([(DiscretePair((0.75, 0.25), (0.25, 0.75)), 100)])
     101.0
     """
-    return _size([(PairLosses.of(event, 0), count) for event, count in pairs])
+    told = [(PairLosses.of(event, 0), count) for event, count in pairs]
+    return _size([(losses, count) for losses, count in told if len(losses.losses)])  # all losses may be infinite
 
 
 def _telling(composition: Composition) -> list[tuple[Event, int]]:

@@ -15,6 +15,8 @@ where the line does not come to an end (`_unlike`).
 Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
 bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
 tests hold it against certified enclosures. Where the error exceeds 1e-9 relative, and 1e-12 absolute, `reason` says so.
+Where it is useless, where the arithmetic fails and where the work of one answer exceeds a count of about five seconds
+(`_work.within_limits`), the answer is a DpbenchError that names the accountant 'lattice'.
 """
 
 from __future__ import annotations

@@ -1,0 +1,439 @@
+"""No answer of any accountant is nonsense: ends around values, numbers that are numbers, errors that are sentences."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from math import factorial
+from typing import Any
+
+import mpmath
+import pytest
+from click.testing import CliRunner
+
+from dpbench.accountants import _work
+from dpbench.accountants.exact import accountant as exact
+from dpbench.accounting import Estimate, Guarantee, PrivacyCurve, Yes, account, calibrate, load_accountant
+from dpbench.capped import Stopped, capped
+from dpbench.cli import cli
+from dpbench.errors import DpbenchError
+from dpbench.events import (
+    Composition,
+    ConfidentGNMax,
+    DiscretePair,
+    Event,
+    Gaussian,
+    GroupSampledGaussian,
+    Laplace,
+    RandomSensitivityGaussian,
+    SampledGaussian,
+)
+from dpbench.guards import cross_checked, guarded
+
+QUICK = ("advanced", "analytic_gaussian", "basic", "classical_gaussian", "exact", "gdp", "gdp_clt", "moments",
+         "optimal_composition", "rdp", "rdp_data_dependent", "rdp_filter")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it() -> Iterator[None]:
+    """Warnings of NumPy are warnings here, not the errors that pytest makes of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def response(epsilon: float) -> DiscretePair:
+    """Randomized response."""
+    less = math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    return DiscretePair((1 / (1 + math.exp(-epsilon)), less), (less, 1 / (1 + math.exp(-epsilon))))
+
+
+def true_epsilon(pair: DiscretePair, count: int, delta: float) -> Any:
+    """By all sums of losses in 400 digits: ε at δ of `count` releases, the worse direction's."""
+    with mpmath.workdps(400):
+        best = mpmath.mpf(0)
+        for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
+            sums = [sum(Fraction(value) for value in one) for one in (first, second)]
+            p, q = (
+                [Fraction(value) / total for value in one] for one, total in zip((first, second), sums, strict=True)
+            )
+            outcomes = []
+            for chosen in combinations_with_replacement(range(len(p)), count):
+                times = factorial(count)
+                for k in set(chosen):
+                    times //= factorial(chosen.count(k))
+                outcomes.append((times * math.prod(p[k] for k in chosen), times * math.prod(q[k] for k in chosen)))
+            outcomes = [one for one in outcomes if one[0]]
+            outcomes.sort(key=lambda one: one[0] / one[1] if one[1] else math.inf, reverse=True)
+            over, under = -Fraction(delta), Fraction(0)
+            for above, below in outcomes:  # the largest (P(S) − δ)/Q(S) over sets of the largest ratios
+                over, under = over + above, under + below
+                if over > 0:
+                    ratio = mpmath.mpf(over.numerator) / over.denominator
+                    best = max(
+                        best, mpmath.inf if not under else mpmath.log(ratio * under.denominator / under.numerator)
+                    )
+        return best
+
+
+class TestRandomizedResponse:
+    @pytest.mark.parametrize("epsilon", [1e-9, 0.1, 3.0, 5.0, 7.0, 36.0, 100.0, 700.0])
+    @pytest.mark.parametrize("count", [1, 3, 12])
+    def test_it_is_right(self, epsilon: float, count: int) -> None:
+        curve = exact.curve(Composition(((response(epsilon), count),)))
+        for delta in (1e-100, 1e-12, 1e-5, 0.1, 0.9):
+            found, truth = curve.epsilon(delta), true_epsilon(response(epsilon), count, delta)
+            assert found.lower is not None
+            assert found.upper is not None
+            assert found.lower <= truth <= found.upper
+            assert found.upper - found.lower <= 1e-12 * max(float(truth), 1e-6 * min(epsilon, 1.0)) + 1e-13 * epsilon
+
+    def test_the_example_of_the_documentation(self) -> None:
+        keep, lie = 0.9933071490757153, 0.006692850924284732
+        (found,) = account(DiscretePair((keep, lie), (lie, keep)), delta=1e-5, accountants="exact")
+        assert found.epsilon is not None
+        assert found.epsilon.value == pytest.approx(4.99998993257, rel=1e-11)
+
+    def test_pairs_at_random(self) -> None:
+        draw = random.Random(13)
+        for _ in range(60):
+            pair, count, delta = some_pair(draw), draw.randint(1, 4), 10 ** draw.uniform(-14, -0.2)
+            try:
+                found = exact.curve(Composition(((pair, count),))).epsilon(delta)
+            except DpbenchError:
+                continue
+            assert found.lower is not None
+            assert found.upper is not None
+            truth = true_epsilon(pair, count, delta)
+            assert found.lower <= truth <= found.upper, (pair, count, delta, truth, found)
+
+
+def some_pair(draw: random.Random) -> DiscretePair:
+    """Outcomes of very unlike probabilities, some with none under one of both."""
+    while True:
+        kinds = draw.randint(2, 4)
+        raw = [[10 ** draw.uniform(-draw.choice([1, 3, 12, 100]), 0) for _ in range(kinds)] for _ in range(2)]
+        for one in raw:
+            if draw.random() < 0.2:
+                one[draw.randrange(kinds)] = 0.0
+        first, second = ([value / math.fsum(one) for value in one] for one in raw)
+        if abs(math.fsum(first) - 1) < 1e-13 and abs(math.fsum(second) - 1) < 1e-13:
+            return DiscretePair(tuple(first), tuple(second))
+
+
+def some_event(draw: random.Random, kind: str) -> Event:
+    rate = draw.choice([10 ** draw.uniform(-6, 0), draw.uniform(0, 1), 1.0, 0.0])
+    sigma = draw.choice([10 ** draw.uniform(-3, 2), 10 ** draw.uniform(-0.5, 0.7), 10 ** draw.uniform(-300, 300)])
+    if kind == "gaussian":
+        return Gaussian(sigma)
+    if kind == "sampled":
+        return SampledGaussian(rate, sigma)
+    if kind == "replaced":
+        return SampledGaussian(rate, sigma, adjacency="replace_one")
+    if kind == "fixed size":
+        return SampledGaussian(rate, sigma, adjacency="replace_one", sampler="without_replacement")
+    if kind == "group":
+        return GroupSampledGaussian(rate, sigma, draw.choice([1, 2, 5, 29]))
+    if kind == "projections":
+        return RandomSensitivityGaussian(rate, sigma, draw.choice([1, 2, 5, 40]))
+    if kind == "laplace":
+        return Laplace(sigma)
+    if kind == "gnmax":
+        votes = tuple(draw.randint(0, 300) for _ in range(3)) if draw.random() < 0.5 else None
+        return ConfidentGNMax(draw.uniform(0, 300), sigma, 10 ** draw.uniform(-2, 2), draw.random() < 0.5, votes)
+    return draw.choice([some_pair(draw), response(10 ** draw.uniform(-3, 2.8))])
+
+
+KINDS = ("gaussian", "sampled", "replaced", "fixed size", "group", "projections", "laplace", "pair", "gnmax")
+
+
+def some_composition(draw: random.Random, first: str, second: str) -> Composition:
+    adjacency = "replace_one" if {first, second} & {"replaced", "fixed size"} else "add_or_remove"
+    parts = []
+    for kind in (first, second)[: draw.choice([1, 2, 2])]:
+        event = some_event(draw, kind)
+        fields = vars(event) | {"adjacency": adjacency}
+        parts.append((type(event)(**fields), draw.choice([1, 1, 2, 7, int(10 ** draw.uniform(1, 5))])))
+    return Composition(tuple(parts))
+
+
+def sensible(one: Guarantee) -> bool:
+    """A refusal in one sentence, or an answer whose value is a number between its ends."""
+    if one.refused is not None:
+        return bool(one.refused) and "\n" not in one.refused and len(one.refused) < 1000
+    answer = one.answer
+    assert answer is not None
+    ends = [answer.value if end is None else end for end in (answer.lower, answer.upper)]
+    most = 1.0 if one.delta_at is not None else math.inf
+    if not 0 <= ends[0] <= answer.value <= ends[1] or not answer.value <= most:  # false for nan
+        return False
+    return not (one.kind == "exact" and math.isinf(ends[1]) and not math.isinf(ends[0]))
+
+
+def asked_at_random(seed: int, rounds: int, accountants: tuple[str, ...]) -> int:
+    draw, answers = random.Random(seed), 0
+    for _ in range(rounds):
+        composition = some_composition(draw, draw.choice(KINDS), draw.choice(KINDS))
+        for question in (
+            {"delta": 10 ** draw.uniform(-15, -0.3)},
+            {"epsilon": draw.choice([0.0, 10 ** draw.uniform(-6, 4)])},
+        ):
+            for one in account(composition, accountants=accountants, **question):  # type: ignore[arg-type]
+                assert sensible(one), (composition, question, one)
+                answers += one.answer is not None
+    return answers
+
+
+def test_every_answer_is_a_number_between_its_ends_or_a_sentence() -> None:
+    assert asked_at_random(13, 30, QUICK) > 75
+
+
+def test_of_the_lattice_too() -> None:
+    assert asked_at_random(14, 6, ("lattice",)) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
+def test_many_more(seed: int) -> None:
+    assert asked_at_random(100 + seed, 100, (*QUICK, "lattice")) > 250
+
+
+NAMED = [
+    (((SampledGaussian(1e-6, 0.15), 1000),), 1e-5),  # was 0.000987 in [0, inf], for 23.09
+    (((SampledGaussian(1e-6, 0.01), 1000),), 1e-10),  # ValueError
+    (((SampledGaussian(0.0005, 1.28), 1), (DiscretePair((1.0, 0.0), (0.0, 1.0)), 1)), 1e-5),  # IndexError
+    (
+        ((DiscretePair((1.0, 0.0), (0.0, 1.0)), 1), (DiscretePair((1e-4, 0.2, 0.7999), (0.0, 0.8, 0.2)), 1)),
+        0.3,
+    ),
+    (((DiscretePair((1e-4, 0.2, 0.7999), (0.0, 0.8, 0.2)), 1), (SampledGaussian(0.0005, 1.28), 1)), 0.3),
+]
+
+
+@pytest.mark.parametrize(("parts", "delta"), NAMED)
+def test_what_was_nonsense(parts: tuple[tuple[Event, int], ...], delta: float) -> None:
+    (found,) = account(Composition(parts), delta=delta, accountants="exact")
+    assert sensible(found)
+    if found.epsilon is not None:  # the same where it is asked directly
+        assert exact.curve(Composition(parts)).epsilon(delta) == found.epsilon
+        return
+    with pytest.raises(DpbenchError) as caught:
+        exact.curve(Composition(parts)).epsilon(delta)
+    assert str(caught.value) == found.refused
+
+
+@pytest.mark.parametrize(
+    "make", [Gaussian, Laplace, lambda v: SampledGaussian(v, 1.0), lambda v: DiscretePair((v, 0), (0, 1))]
+)
+def test_numbers_beyond_doubles_are_refused_in_a_sentence(make: Any) -> None:
+    with pytest.raises(ValueError, match="expected a number"):
+        make(10**400)
+    with pytest.raises(DpbenchError, match="expected a finite number"):
+        account(Gaussian(1.0), epsilon=10**400)
+
+
+class Planted:
+    """An accountant that says what it is told to."""
+
+    name = "planted"
+
+    def __init__(self, answer: Any, kind: Any = "exact", adjacency: Any = "add_or_remove") -> None:
+        self.answer, self.kind, self.adjacency, self.mu = answer, kind, adjacency, None
+
+    def supports(self, _composition: Composition) -> Yes:
+        return Yes()
+
+    def curve(self, _composition: Composition) -> PrivacyCurve:
+        return self
+
+    def delta(self, _epsilon: float) -> Estimate:
+        return self.epsilon(0.5)
+
+    def epsilon(self, _delta: float) -> Estimate:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        found: Estimate = self.answer
+        return found
+
+
+NAN = math.nan
+NONSENSE = [
+    Estimate(NAN, 0.0, 1.0),
+    Estimate(0.5, NAN, 1.0),
+    Estimate(0.5, 0.0, NAN),
+    Estimate(NAN),
+    Estimate(0.000987, 0.0, math.inf),
+    Estimate(0.5, 0.1, 100.0),
+    Estimate(0.5, 0.6, 0.7),
+    Estimate(-0.5, -0.5, -0.5),
+    ValueError("cannot convert float NaN to integer"),
+    IndexError("index 3 is out of bounds"),
+    OverflowError("int too large"),
+    FloatingPointError("overflow"),
+    RecursionError("too deep"),
+    AssertionError(),
+    KeyError("x"),
+]
+
+
+@pytest.mark.parametrize("answer", NONSENSE)
+@pytest.mark.parametrize("question", [{"delta": 1e-5}, {"epsilon": 1.0}])
+def test_nonsense_of_anybody_is_a_refusal(monkeypatch: pytest.MonkeyPatch, answer: Any, question: Any) -> None:
+    honest = load_accountant
+    monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: Planted(answer) if n == "exact" else honest(n))
+    found, other = account(Gaussian(1.0), accountants=["exact", "gdp"], **question)
+    assert found.answer is None
+    assert found.refused
+    assert sensible(found)
+    assert other.answer is not None
+
+
+def test_a_curve_that_is_asked_later_is_looked_at_too() -> None:
+    curve = guarded(Planted(Estimate(2.0, 2.0, 2.0)))
+    assert curve.epsilon(0.1).value == 2.0
+    with pytest.raises(DpbenchError, match=r"outside of \[0, 1\]"):
+        curve.delta(1.0)
+    with pytest.raises(DpbenchError, match="IndexError"):
+        guarded(Planted(IndexError("no"))).deltas([1.0])
+
+
+def test_calibration_does_not_take_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Planted(Estimate(0.0009, 0.0, math.inf)))
+    with pytest.raises(DpbenchError, match="out of reach"):
+        calibrate(Gaussian, epsilon=1.0, delta=1e-5, accountant="planted")
+
+
+def answer(kind: Any, *ends: Any, adjacency: Any = "add_or_remove", name: str = "") -> Guarantee:
+    return Guarantee(name or kind, kind, adjacency, 1e-5, Estimate(*ends), None, None, 0.0)
+
+
+class TestCrossCheck:
+    EXACT = answer("exact", 88.4, 88.39, 88.41)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            answer("upper_bound", 5.0, None, 5.0),
+            answer("certified", 5.0, 4.9, 5.1),
+            answer("certified", 90.0, 89.0, 91.0),
+            answer("lower_bound", 89.0, 89.0),
+            answer("upper_bound", 99.0, 98.0, 99.0),
+        ],
+    )
+    def test_a_contradicted_answer_is_withdrawn_and_both_are_shown(self, other: Guarantee) -> None:
+        found, same = cross_checked([self.EXACT, other])
+        assert same is other
+        assert found.answer is found.curve is found.kind is None
+        assert "88.39 to 88.41" in str(found.refused)
+        assert other.accountant in str(found.refused)
+        assert f"{(other.answer or Estimate(0)).value:.2g}"[:1] in str(found.refused)
+        assert found.to_json()["delta"] == 1e-5
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            answer("upper_bound", 88.41, None, 88.41),
+            answer("upper_bound", 88.39 * (1 - 1e-10), None, 88.39 * (1 - 1e-10)),  # rounding
+            answer("approximation", 5.0),
+            answer("upper_bound", 5.0, None, 5.0, adjacency="replace_one"),
+            answer("certified", 88.4, 88.0, 88.5),
+        ],
+    )
+    def test_others_are_not(self, other: Guarantee) -> None:
+        assert cross_checked([self.EXACT, other]) == (self.EXACT, other)
+
+    def test_of_delta(self) -> None:
+        given = Estimate(1.0, 1.0, 1.0)
+        one = Guarantee("exact", "exact", "add_or_remove", 0.5, given, None, None, 0.0, None, Estimate(0.5, 0.5, 0.5))
+        two = Guarantee(
+            "rdp", "upper_bound", "add_or_remove", 0.1, given, None, None, 0.0, None, Estimate(0.1, None, 0.1)
+        )
+        found, _ = cross_checked([one, two])
+        assert found.epsilon == given
+        assert found.delta_at is found.delta is None
+        assert "0.5" in str(found.refused)
+        assert "at most 0.1" in str(found.refused)
+
+    def test_account_does_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        honest, wrong = load_accountant, Planted(Estimate(88.4, 88.39, 88.41))
+        monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: wrong if n == "exact" else honest(n))
+        found = {one.accountant: one for one in account(response(5.0), delta=1e-5)}
+        assert "withdrawn" in str(found["exact"].refused)
+        assert found["basic"].answer is not None
+        shown = CliRunner().invoke(cli, ["account", "--event", "laplace", "--sigma", "1", "--delta", "1e-5"])
+        assert shown.exit_code == 0
+        assert "withdrawn" in shown.output
+        assert "88.41" in shown.output.replace("\n", "")
+
+
+class TestWork:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            (SampledGaussian(0.01, 1.0), 100),
+            (SampledGaussian(0.01, 0.003), 3),
+            (GroupSampledGaussian(0.038, 0.39, 29), 4),
+            (RandomSensitivityGaussian(0.01, 1.0, 5), 100),
+            (SampledGaussian(0.01, 1.0, adjacency="replace_one"), 3),
+        ],
+    )
+    def test_it_is_counted_and_bounded(self, monkeypatch: pytest.MonkeyPatch, part: tuple[Event, int]) -> None:
+        monkeypatch.setattr(_work, "MOST_WORK", 2e4)
+        with pytest.raises(DpbenchError, match=r"more work than one answer may .* 'lattice' bounds it"):
+            exact.curve(Composition((part,))).epsilon(1e-5)
+
+    @pytest.mark.parametrize(
+        ("part", "delta"),
+        [
+            ((GroupSampledGaussian(0.038, 0.39, 29), 4), 1e-5),  # 12 s
+            pytest.param((SampledGaussian(0.0071019, 0.006445), 2), 5.9e-6, marks=pytest.mark.long),  # 18 s
+            pytest.param((SampledGaussian(0.015391, 0.00105442), 7), 1.8e-12, marks=pytest.mark.long),  # 68 s
+        ],
+    )
+    def test_what_took_long_ends(self, part: tuple[Event, int], delta: float) -> None:
+        start = time.process_time()
+        (found,) = account(Composition((part,)), delta=delta, accountants="exact")
+        assert sensible(found)
+        assert time.process_time() - start < 12  # about five seconds; machines differ
+
+
+class TestCap:
+    def test_a_job_that_takes_too_long_is_stopped_and_the_others_answer(self) -> None:
+        found = list(capped([lambda: 1, lambda: time.sleep(60), lambda: 3], 0.5))
+        assert found == [1, Stopped("took longer than 0.5 s and was stopped"), 3]
+
+    def test_a_process_that_ends_is_told_of(self) -> None:
+        import os
+
+        first, second = capped([lambda: os._exit(1), lambda: 2], 20)
+        assert isinstance(first, Stopped)
+        assert "ended without an answer" in first.reason
+        assert second == 2
+
+    def test_an_error_for_people_comes_through(self) -> None:
+        def fails() -> int:
+            raise DpbenchError("so")
+
+        with pytest.raises(DpbenchError, match="so"):
+            list(capped([fails], 20))
+
+    def test_the_command_line_stops_one_and_shows_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Slow(Planted):
+            def epsilon(self, _delta: float) -> Estimate:
+                time.sleep(100)
+                raise AssertionError
+
+        honest = load_accountant
+        monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: Slow(None) if n == "exact" else honest(n))
+        start = time.monotonic()
+        words = "account --event gaussian --sigma 1 --delta 1e-5 --accountant exact --accountant gdp --seconds 2"
+        shown = CliRunner().invoke(cli, words.split())
+        assert shown.exit_code == 0
+        assert "exact: took longer than 2 s and was stopped; --seconds allows more" in shown.output
+        assert "gdp         = 4.377" in shown.output
+        assert time.monotonic() - start < 60
