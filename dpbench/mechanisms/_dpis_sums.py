@@ -1,19 +1,30 @@
-"""The two passes of DPIS over examples: gradient norms one by one, and a weighted sum of gradients.
+"""The two passes of DPIS over examples, both by a clipping engine: gradient norms, and a clipped weighted sum.
 
-The norms come from a clipping engine, whose memory is bounded by `chunk`; the weighted sum from one ordinary backward
-pass of the weighted losses. Shapes: R runs, B places, N examples, P parameters.
+The norms of the first pass decide who is accepted, and with which weight. They bound nothing: another pass may round
+another way, and at the kink of a ReLU that is another gradient. So the second pass clips what it sums: the gradient of
+weight·loss, of each example alone, at the length that the ledger claims.
+Shapes: R runs, B places, N examples, P parameters.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
 from dpbench.clipping._base import Clipped, ClippedSum, Examples
 from dpbench.functional import Network
 
-NUMERICS = 1
+NUMERICS = 2
+
+
+@dataclass(frozen=True)
+class _Weighted(Network):
+    """The same network; a target comes with its weight, (2,), both in the type of the parameters."""
+
+    def example_loss(self, named: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+        return target[1] * super().example_loss(named, example, target[0].long())
 
 
 def norms(engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> Clipped:
@@ -32,17 +43,22 @@ def all_norms(
     return norms(engine, net, theta_RP, examples, chunk).norm_RB.double()
 
 
-def weighted_sum(net: Network, theta_RP: Tensor, examples: Examples, weight_RB: Tensor, chunk: int) -> Tensor:
-    """Σ weight·gradient over the filled places (R, P); a run without any gets zeros, whatever stands there."""
+def weighted_sum(
+    engine: ClippedSum,
+    net: Network,
+    theta_RP: Tensor,
+    examples: Examples,
+    weight_RB: Tensor,
+    longest_R: Tensor,
+    chunk: int,
+) -> Tensor:
+    """Σ weight·gradient over the filled places (R, P), each clipped at `longest_R` by the pass that adds it up.
 
-    def loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, weight_B: Tensor) -> Tensor:
-        loss_B = torch.nn.functional.cross_entropy(net.outputs(named, inputs), targets, reduction="none")
-        return (loss_B * weight_B).sum()
-
-    kept_RB = torch.where(examples.mask_RB, weight_RB, torch.zeros_like(weight_RB)).to(theta_RP.dtype)
-    named, total = net.split(theta_RP), torch.zeros_like(theta_RP)
-    for start in range(0, examples.mask_RB.shape[1], chunk):
-        part = examples.part(start, start + chunk)
-        pieces, _ = vmap(grad_and_value(loss))(named, part.inputs, part.targets, kept_RB[:, start : start + chunk])
-        total = total + net.join(pieces)
-    return torch.where(examples.mask_RB.any(1)[:, None], total, torch.zeros_like(total))
+    What is left of rounding is that of an engine (`checks.clipping_sensitivity.rounding`). A run without a filled place
+    gets zeros, whatever stands there.
+    """
+    kept_RB = torch.where(examples.mask_RB, weight_RB, 0.0)
+    pairs = torch.stack([examples.targets.to(theta_RP.dtype), kept_RB.to(theta_RP.dtype)], -1)
+    weighted = _Weighted(net.module, net.shapes, net.size)
+    found = engine(weighted, theta_RP, Examples(examples.inputs, pairs, examples.mask_RB), longest_R, chunk)
+    return torch.where(examples.mask_RB.any(1)[:, None], found.sum_RP, 0.0)

@@ -276,10 +276,12 @@ class Dpis:
             taken_RN = memory["taken_RN"] = taken_RN | (memory["taken_RN"] & (kept_RN > 0))
 
         taken = filled(taken_RN)
-        # ḡ/(q·p) = g·(‖ḡ‖/‖g‖)/(q·‖ḡ‖/ĝ) = g·ĝ/(q·‖g‖)
+        # ḡ/(q·p) = g·(‖ḡ‖/‖g‖)/(q·‖ḡ‖/ĝ) = g·ĝ/(q·‖g‖), of length ĝ/q = max(K̃/b, ĝ); the sum is clipped at that
         weight_RN = torch.where(taken_RN, reach_RN / (filter_RN * norm_RN), torch.zeros_like(norm_RN))
+        longest_R = torch.maximum(sum_R / batch_R, self.oversampling * bound_R)
         examples = Examples(inputs[taken.index_RB], targets[taken.index_RB], taken.mask_RB)
-        total_RP = weighted_sum(net, state.theta_RP, examples, weight_RN.gather(1, taken.index_RB), chunk)
+        weight_RB = weight_RN.gather(1, taken.index_RB)
+        total_RP = weighted_sum(self.engine, net, state.theta_RP, examples, weight_RB, longest_R, chunk)
         finite_R = finite_R & total_RP.isfinite().all(1)
         if self.rules.divided_twice:
             total_RP = total_RP / batch_R[:, None].to(total_RP.dtype)
