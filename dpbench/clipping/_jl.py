@@ -8,6 +8,10 @@ of Σ_i w_i · loss_i, the weights being numbers. No gradient of a single exampl
 One example moves this sum by C·|g|/M, not by at most C: |g|/M has the law of Z_r = (χ²_r / r)^(−1/2). So the engine is
 no entry of the catalog, where it could be named by a mechanism whose ledger says C; `estimated_norms` says it too.
 
+What is summed has to be what was measured: both passes see each example as a batch of one, under the same operators,
+in parts of the same shape, so that rounding is the same in both. In other parts it could fall on the two sides of the
+kink of a ReLU, and then a gradient would be summed whose projections nobody has taken.
+
 | the paper | here | |
 | --- | --- | --- |
 | r | `projections` | |
@@ -86,6 +90,7 @@ class ProjectedSum:
     ) -> Clipped:
         mask_RB = examples.mask_RB
         examples = _refilled(examples)
+        chunk = self._places(net, theta_RP, examples, chunk)
         norm_RB = torch.where(mask_RB, self._estimates(draw, net, theta_RP, examples, chunk), 0.0)
         factor_RB = clip_factor(norm_RB, clip_R, mask_RB)
         named, total, losses = net.split(theta_RP), torch.zeros_like(theta_RP), []
@@ -104,10 +109,7 @@ class ProjectedSum:
         The squares are summed in float64, where those of float32 do not overflow.
         """
         runs, places = examples.mask_RB.shape
-        named, device = net.split(theta_RP), _kind(theta_RP)
-        at_once = min(self.projections, max(1, _VECTORS[device] // (runs * net.size)))
-        width = _widest(net, named, examples)
-        chunk = max(1, min(chunk, _TANGENTS[device] // (runs * (at_once + 1) * width)))
+        named, at_once = net.split(theta_RP), self._at_once(net, theta_RP)
         total_RB = torch.zeros(runs, places, dtype=torch.float64, device=theta_RP.device)
         for first in range(0, self.projections, at_once):
             count = min(at_once, self.projections - first)
@@ -117,6 +119,16 @@ class ProjectedSum:
                 total_RB[:, start : start + chunk] += products_RJB.double().square().sum(1)
         norm_RB = (total_RB / self.projections).sqrt().to(theta_RP.dtype)
         return torch.where(norm_RB.isfinite(), norm_RB, torch.nan)
+
+    def _at_once(self, net: Network, theta_RP: Tensor) -> int:
+        """Projections of one pass."""
+        return min(self.projections, max(1, _VECTORS[_kind(theta_RP)] // (len(theta_RP) * net.size)))
+
+    def _places(self, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> int:
+        """Places of one call, in both passes: at most `chunk`, and what fits into memory with the derivatives."""
+        width = _widest(net, net.split(theta_RP), examples)
+        each = len(theta_RP) * (self._at_once(net, theta_RP) + 1) * width
+        return max(1, min(chunk, _TANGENTS[_kind(theta_RP)] // each))
 
     def _products(
         self, net: Network, named: Mapping[str, Tensor], tangents: Mapping[str, Tensor], part: Examples

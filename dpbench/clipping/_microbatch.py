@@ -2,7 +2,9 @@
 
 Not an engine of the catalog: it computes another function than the others, and one example moves its sum by up to 2C;
 the proof is in `mechanisms/microbatched_sgd.py`. The group of example i at step t is a function of (seed, t, i) and of
-m alone, so it does not depend on which other examples are drawn.
+m alone, so it does not depend on which other examples are drawn. Within its group every example is a batch of one
+under vmap: a model that mixes the examples of a batch would see the places that are filled up, and how many they are
+depends on the largest of all groups.
 Shapes: R runs, B batch, G groups, K places of a group, P parameters.
 """
 
@@ -83,7 +85,7 @@ def _clipped_means(
     """
 
     def mean_loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, weight_K: Tensor) -> tuple[Tensor, Tensor]:
-        loss_K = torch.nn.functional.cross_entropy(net.outputs(named, inputs), targets, reduction="none")
+        loss_K = over(net.example_loss, in_dims=(None, 0, 0))(named, inputs, targets)
         return (loss_K * weight_K).sum(), loss_K
 
     per_group = over(over(grad_and_value(mean_loss, has_aux=True), in_dims=(None, 0, 0, 0)))
