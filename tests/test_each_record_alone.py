@@ -146,6 +146,27 @@ def test_one_record_moves_the_sum_of_an_engine_by_the_clip_norm(engine: str, nam
     assert max(moved) <= allowed(N, net.size)
 
 
+class Unlike(nn.Module):
+    """Numbers whose squares vanish in float32, before a long gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(2000, 2, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = 1e16 * self.last(1e-24 * inputs)
+        return scores
+
+
+@pytest.mark.parametrize("engine", sorted(catalog("clipping")))
+def test_a_norm_does_not_vanish_with_the_squares_of_an_input(engine: str) -> None:
+    net, theta_P = network(Unlike()), torch.zeros(4000)
+    examples = Examples(torch.ones(1, 1, 2000), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
+    clip = 1e-9
+    found = catalog("clipping")[engine].load()(net, theta_P[None], examples, torch.tensor([clip]).double(), 1)
+    assert float(found.sum_RP.double().norm()) / clip == pytest.approx(1, rel=1e-4)
+
+
 # Mechanisms
 
 
@@ -198,9 +219,9 @@ def test_one_record_moves_the_sum_of_a_mechanism_by_what_its_event_says(mechanis
 # DPIS: its own draws, so a record is left out at the end of the data
 
 
-def middle(made: dpis.Dpis, theta_RP: Tensor, stack: Knobs, count: int, **memory: float) -> State:
+def middle(made: dpis.Dpis, theta_RP: Tensor, stack: Knobs, inputs: Tensor, targets: Tensor, **memory: float) -> State:
     """In the middle of an epoch, without noise; what was released before is the same whatever the data."""
-    state = made.start(theta_RP, stack, *(part[:count] for part in data()))
+    state = made.start(theta_RP, stack, inputs, targets)
     new = {name: torch.full_like(state.memory[name], value) for name, value in memory.items()}
     new |= {"noise_R": torch.zeros_like(stack.epsilon_R), "next_R": torch.full_like(state.step_R, 10**9)}
     return dataclasses.replace(state, memory={**state.memory, **new})
@@ -226,9 +247,9 @@ def test_one_record_moves_the_sum_of_dpis_by_what_the_ledger_says(variant: Any, 
         sums = []
         for count in (N, N - 1):
             numbers = {"size_R": 20, "batch_R": batch_size, "sum_R": fill * N * clip, "seen_RN": clip}
-            state = middle(revealing(made), theta_P.expand(RUNS, -1), stack, count, **numbers)
-            part = order[:count]
-            after, seen = revealing(made).step(net, state, stack, inputs[part], targets[part], 4)
+            kept = inputs[order[:count]], targets[order[:count]]
+            state = middle(revealing(made), theta_P.expand(RUNS, -1), stack, *kept, **numbers)
+            after, seen = revealing(made).step(net, state, stack, *kept, 4)
             assert not seen.stopped
             taken += int(seen.drawn_R.sum())
             sums.append(after.memory["gradient_RP"].double() / made.reach(after, stack, count)[:, None])
@@ -243,22 +264,69 @@ def test_one_record_moves_the_sum_of_dpis_by_what_the_ledger_says(variant: Any, 
 
 
 class Kink(nn.Module):
-    """One ReLU that stands at 0 up to rounding, behind it a long gradient; beside it a short one."""
+    """A ReLU that stands at 0 up to rounding, behind it a long gradient; beside it a short one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.short = nn.Linear(300, 16, bias=False), nn.Linear(1, 2, bias=False)
+        self.first, self.short = nn.Linear(300, 1, bias=False), nn.Linear(1, 2, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = torch.relu(self.first(inputs))
-        score = 1e4 * hidden.sum(-1, keepdim=True)
-        return torch.cat([score, -score], -1) + self.short(1e-2 * inputs[:, :1])
+        score = 1e3 * torch.relu(self.first(inputs))
+        return torch.cat([score, -score], -1) + self.short(inputs[:, :1])
 
 
 def at_the_kink(count: int) -> tuple[Network, Tensor, Tensor, Tensor]:
-    """Records whose hidden numbers are sums of 300 terms that cancel to about 1e-8."""
+    """Records whose hidden number is a sum of 300 terms that cancel up to rounding."""
     net, theta_P = built(Kink)
     weight = net.split(theta_P[None])["first.weight"][0].double()
     inputs = torch.randn(count, 300, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     inputs -= inputs @ weight.T @ torch.linalg.pinv(weight).T
-    return net, theta_P, inputs.float(), torch.zeros(count, dtype=torch.int64)
+    return net, theta_P, inputs.float(), torch.ones(count, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("engine", sorted(catalog("clipping")))
+def test_at_a_kink_one_record_moves_the_sum_of_an_engine_by_the_clip_norm_if_it_is_computed_alone(engine: str) -> None:
+    """One place at a time, all records at their kinks; with more, the others may turn to their other gradient."""
+    net, theta_P, inputs, targets = at_the_kink(16)
+    clipping = catalog("clipping")[engine].load()
+
+    def total(kept: list[int]) -> Tensor:
+        examples = Examples(inputs[kept][None], targets[kept][None], torch.ones(1, len(kept), dtype=torch.bool))
+        found: Tensor = clipping(net, theta_P[None], examples, torch.tensor([0.1]).double(), 1).sum_RP[0]
+        return found.double() / 0.1
+
+    whole = total(list(range(16)))
+    moved = [float((total([i for i in range(16) if i != out]) - whole).norm()) for out in range(16)]
+    assert 0.9 < max(moved) <= allowed(16, net.size)
+
+
+@pytest.mark.parametrize("engine", sorted(catalog("clipping")))
+def test_at_a_kink_dpis_sums_nothing_longer_than_its_bound(engine: str) -> None:
+    """Norms and sum are taken over other numbers of records, so that rounding differs."""
+    net, theta_P, inputs, targets = at_the_kink(64)
+    made = dpis.mechanism(oversampling=2.0, norm_floor=0.1, clipping=engine)
+    stack = knobs(range(RUNS), 16 / 64, clip_norm=1.0)
+    numbers = {"size_R": 64, "batch_R": 16, "sum_R": 32, "seen_RN": 0.5}
+    state = middle(revealing(made), theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
+    after, seen = revealing(made).step(net, state, stack, inputs, targets, 21)
+    length_R = after.memory["gradient_RP"].double().norm(dim=1) / made.reach(after, stack, 64)
+    assert int(seen.drawn_R.min()) > 0
+    assert bool((length_R <= seen.drawn_R * allowed(64, net.size)).all())
+
+
+@pytest.mark.parametrize("way", ["jvp", "vjp"])
+@pytest.mark.parametrize("together", [1, 5, 8, 64])
+def test_at_a_kink_the_gradients_are_summed_whose_projections_were_taken(
+    monkeypatch: pytest.MonkeyPatch, way: Any, together: int
+) -> None:
+    """However few places the memory allows; no gradient is longer in the sum than C·Z."""
+    net, theta_P, inputs, targets = at_the_kink(64)
+    made = dp_sgd_jl.mechanism(projections=400, way=way)
+    monkeypatch.setattr(_jl, "_TANGENTS", {"cpu": together * 401 * 300})  # the widest of an example: its inputs
+    stack = knobs([1], 1.0, clip_norm=1e-3, noise_multiplier=0.0)
+    opened = revealing(made)
+    state = opened.start(theta_P[None], stack, inputs, targets)
+    after, seen = opened.step(net, state, stack, inputs, targets, 64)
+    step = Step(state, after, seen, after.memory["gradient_RP"])
+    length = float(step.gradient_RP.double().norm() / reach(opened, step, stack, 64)[0])
+    assert length <= 64 * LARGEST_Z

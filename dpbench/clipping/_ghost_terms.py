@@ -230,9 +230,12 @@ def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int) -
 
 
 def _rank_one(a: Tensor, g: Tensor) -> Tensor:
-    """One position: the norm of each group's outer product."""
-    each = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)
-    return _norm(each)
+    """One position: the norm of each group's outer product.
+
+    In float64: where squares of float32 vanish, the norm of a would be 0, and a long g still makes a long gradient.
+    """
+    each = torch.linalg.vector_norm(a.double(), dim=-1) * torch.linalg.vector_norm(g.double(), dim=-1)
+    return _norm(each).to(a.dtype)
 
 
 def _formed(a: Tensor, g: Tensor) -> Tensor:

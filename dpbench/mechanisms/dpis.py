@@ -49,6 +49,7 @@ are fixed beforehand (Section 4.1 leaves open when its order is chosen).
 | 21-22 | p <= 1: clip at min(ĝ, C) before | `_dpis_rules.accepted_norm` |
 | 24-25 | norms remembered are never released but through K and K* | `State.memory`; the ledger and θ do not hold them |
 | 26, (20) | one record moves the sum by K̃/b, rate <= bC/K̃ | `_dpis_budget`, first lines: why this pair dominates |
+| 26 | the same in floating point, whatever the model | `_dpis_sums.weighted_sum` clips what it adds, at max(K̃/b, kC) |
 | 28, (16) | ‖ḡ*‖ <= C*, C* public | `step` and `_opened`: clipped at external_bound·C_1 |
 | 29, (17) | C_{e+1} from released numbers, above 0 | `_dpis_epoch.next_bound` |
 | total τ | each release fits before it is made; orders, budget fixed | `RenyiFilter`; `gradient_noise` reserves |
