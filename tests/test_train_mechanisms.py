@@ -370,3 +370,15 @@ def test_what_a_mechanism_refuses_is_a_mistake_of_the_spec(tmp_path: Path, own: 
     assert not own.SEEN
     with pytest.raises(ProblemsError, match=words):
         runs_of(tmp_path / "specs", spec)
+
+
+@pytest.mark.parametrize("name", sorted(catalog("mechanisms")))
+def test_a_record_that_prints_the_number_of_examples_does_not_call_it_private(tmp_path: Path, name: str) -> None:
+    """A mechanism that divides by a released number pays for it; what is printed beside it is public, and says so."""
+    runs, built = every_kind(tmp_path, name)
+    found = trained(runs[:1], built, smoke=True)[runs[0].seed].result
+    assert found is not None
+    facts = found["facts"]
+    assert facts["examples"] == dataset_source(runs[0].spec).load(None).train_targets.shape[0]
+    releases = hasattr(built, "size")
+    assert ("N is public in this record" in facts["normalisation"]) == releases

@@ -34,6 +34,10 @@ public there). In all variants K* is released when the next epoch begins (the pr
 last one, for nothing), C <= g_L stops the run (line 29 may give a negative bound), and the orders of the accountant
 are fixed beforehand (Section 4.1 leaves open when its order is chosen).
 
+**The same run elsewhere.** The coins depend on seed, step and example alone. What they are held against depends on
+norms, which rounding moves: alone, in a stack, in other chunks, by another engine or on another device a draw is the
+same unless its coin lies between the two probabilities. The rest, as of all mechanisms, agrees up to rounding.
+
 **What the proof needs, line by line, and where it is enforced.**
 
 | line | needs | where |
@@ -56,7 +60,9 @@ are fixed beforehand (Section 4.1 leaves open when its order is chosen).
 
 Ledger: N, then of each epoch K* (adaptive clipping, from the second on), K and its steps; heterogeneous and adaptively
 chosen, so that only `rdp_filter` may account for it (an upper bound). Neighbours: add or remove one record. Public:
-batch_size, steps, k, g_L, a_E, C_1, C*, λ, η, σ_N, σ_K. ε = ∞ runs without noise, the bounds of (12) and a ledger.
+batch_size, steps, k, g_L, a_E, C_1, C*, λ, η, σ_N, σ_K. Not N: Ñ stands in its place and is charged. In a record N is
+public, as for every mechanism: it is printed, and q and T follow from it. Where N is private the charge for Ñ is needed
+and the record may not be published. ε = ∞ runs without noise, the bounds of (12) and a ledger.
 """
 
 from __future__ import annotations
@@ -93,6 +99,7 @@ from dpbench.stages import Update, filled, gaussian_noise
 
 NUMERICS = 1
 
+RELEASED = "released number of examples; N is public in this record"  # which prints `examples`, q and T
 _OF_SIZE, _OF_SUM, _OF_OUTER, _FIRST_COIN = 0, 1, 2, 16  # elements of the stream ESTIMATE
 
 
@@ -204,7 +211,7 @@ class Dpis:
             "sampler": "poisson",
             "adjacency": "add_or_remove" if self.gaussian else None,
             "privacy_unit": "one training example" if self.gaussian else None,
-            "normalisation": "released number of examples" if self.gaussian else "number of examples",
+            "normalisation": RELEASED if self.gaussian else "number of examples",
             "variant": self.variant,
         }
 
