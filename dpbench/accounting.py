@@ -15,7 +15,6 @@ answer is. Importing this module imports neither torch, NumPy nor SciPy.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
