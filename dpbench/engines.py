@@ -21,6 +21,7 @@ from dpbench.clipping._base import ClippedSum, Draw, Examples
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, initial_parameters, network
+from dpbench.layers import try_model
 from dpbench.pipeline import plain_sum
 from dpbench.plan import dataset_source, model_builder
 from dpbench.spec import Spec
@@ -117,6 +118,7 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
 def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> Work:
     source = dataset_source(spec)
     build = model_builder(spec, source)
+    try_model(build, tuple(source.input_shape), source.classes)
     net = network(build(), device)
     absent = bool(source.missing(data))
     if absent:

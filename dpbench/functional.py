@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
 
 from dpbench import randomness
+from dpbench.clipping._recurrent import WrittenOut
 from dpbench.errors import DpbenchError
 
 NUMERICS = 1
-
-# Layers that mix the examples of a batch, or that draw from torch's generator: no per-example gradient is defined.
-_REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,24 @@ class Network:
         """The inverse of `split`."""
         return torch.cat([named[name].flatten(1) for name, _ in self.shapes], dim=1)
 
-    def outputs(self, named: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """The outputs of one run's parameters (no leading R) for a batch of inputs."""
-        result: Tensor = functional_call(self.module, named, (inputs,))
+    def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
+        """The outputs of one run's parameters (no leading R) for a batch of inputs.
+
+        `operators` may stand in for torch's own; by default recurrent layers are written out where vmap needs it.
+        """
+        with operators or WrittenOut():
+            result: Tensor = functional_call(self.module, named, (inputs,))
         return result
 
-    def example_loss(self, named: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+    def example_loss(
+        self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
+    ) -> Tensor:
         """Cross-entropy in nats of one example (no batch axis) under one run's parameters."""
-        return nn.functional.cross_entropy(self.outputs(named, example[None]), target[None])
+        return nn.functional.cross_entropy(self.outputs(named, example[None], operators), target[None])
 
 
 def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
-    """Lay out a module's parameters. Raises DpbenchError for a layer that `layers.refuse` would name."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, _REFUSED):
-            raise DpbenchError(
-                f"layer {name or 'top'!r} ({type(layer).__name__}): mixes examples or draws its own randomness, so"
-                " per-example gradients are not defined; use GroupNorm or LayerNorm, and no dropout"
-            )
+    """Lay out a module's parameters. What training asks of a module, `layers.try_model` tries."""
     shapes = tuple((name, parameter.shape) for name, parameter in module.named_parameters())
     size = sum(shape.numel() for _, shape in shapes)
     if size == 0:
@@ -85,15 +84,18 @@ def evaluate(
     """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,).
 
     `view` gives what each run's network sees of some inputs, (B, ...) to (R, B, ...); None: the inputs themselves.
+    The network gets copies. Raises DpbenchError where it writes into them or into the parameters.
     """
-    named = net.split(theta_RP)
+    named, version = net.split(theta_RP), theta_RP._version
     loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)
     right_R = torch.zeros_like(loss_R)
     with torch.no_grad():
         for start in range(0, len(targets), chunk):
-            x, y_B = inputs[start : start + chunk], targets[start : start + chunk]
+            x, y_B = inputs[start : start + chunk].clone(), targets[start : start + chunk]
             seen = view(x)
             output_RBC = vmap(net.outputs, in_dims=(0, None if seen is None else 0))(named, x if seen is None else seen)
+            if x._version or theta_RP._version != version:
+                raise DpbenchError("the model writes into its inputs or parameters: compute on copies, not in place")
             score_RBC = output_RBC.double().log_softmax(-1)
             loss_R -= score_RBC.gather(-1, y_B[None, :, None].expand(len(loss_R), -1, 1)).sum((1, 2))
             right_R += (output_RBC.argmax(-1) == y_B).sum(1)

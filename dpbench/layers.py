@@ -1,4 +1,4 @@
-"""Which layers training refuses, all named at once and before anything runs.
+"""What training refuses of a model, before anything runs: what `probe` refutes, and what has no gradient or no seed.
 
 A private mechanism needs the gradient of every single example, which is not defined where a layer mixes the examples
 of a batch; and a run must draw all its randomness from its own streams.
@@ -12,16 +12,15 @@ import torch
 from torch import nn
 
 from dpbench.errors import DpbenchError
-
-_MIXING = (nn.modules.batchnorm._BatchNorm,)
-_DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU)
+from dpbench.probe import refuse_model
 
 
 def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int) -> None:
-    """Build a model and put one example of zeros through it, so that what does not fit is known before anything runs.
+    """Build a model and put records through it, so that what does not fit is known before anything runs.
 
-    Raises DpbenchError for what `refuse` names, for outputs of another shape than (1, classes), and for buffers that
-    the factory fills at random, because no seed of the run would set them; whatever the model itself raises goes on.
+    Raises DpbenchError for what `probe.refuse_model` names, for outputs of another shape than (1, classes),
+    and for buffers that the factory fills at random, because no seed of the run would set them; whatever the model
+    itself raises on one example of zeros goes on.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         modules = []
@@ -29,8 +28,12 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
             torch.manual_seed(seed)
             modules.append(build())
         module = modules[0]
-        refuse(module)
+        if module is modules[1]:
+            raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
+        refuse_model(build, input_shape, classes)
         output = module(torch.zeros(1, *input_shape))
+    if not isinstance(output, torch.Tensor):
+        raise DpbenchError(f"the model's output is a {type(output).__name__}: expected one tensor (1, {classes})")
     if tuple(output.shape) != (1, classes):
         raise DpbenchError(
             f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
@@ -39,24 +42,3 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
     random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
     if random:
         raise DpbenchError(f"buffers {', '.join(random)} are filled at random: make them parameters, or fix their seed")
-
-
-def refuse(module: nn.Module) -> None:
-    """Raise DpbenchError that names every layer and parameter of a model which training cannot take.
-
-    >>> refuse(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)))
-    """
-    found = []
-    for name, layer in module.named_modules():
-        kind = f"layer {name or 'top'!r} ({type(layer).__name__})"
-        if isinstance(layer, _MIXING):
-            found.append(f"{kind} mixes the examples of a batch: use GroupNorm or LayerNorm")
-        elif isinstance(layer, _DRAWING):
-            found.append(f"{kind} draws randomness of its own: leave it out")
-        elif isinstance(layer, nn.RNNBase) and layer.dropout > 0:
-            found.append(f"{kind} has dropout = {layer.dropout}: set it to 0")
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            found.append(f"parameter {name!r} is frozen: keep what is not trained as a buffer")
-    if found:
-        raise DpbenchError(f"the model cannot be trained example by example: {'; '.join(found)}")

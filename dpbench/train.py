@@ -26,6 +26,7 @@ from dpbench.errors import DpbenchError, StoreError
 from dpbench.functional import Network, evaluate, initial_parameters, network
 from dpbench.pipeline import Knobs, Mechanism, State
 from dpbench.plan import Run
+from dpbench.probe import refuse_model
 
 EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
 MAX_CURVE_POINTS = 100
@@ -129,6 +130,7 @@ def train(
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    refuse_model(build, tuple(data.test_inputs.shape[1:]), data.classes, inputs=data.test_inputs)
     net = network(build(), device)
     chunk = execution.chunk(len(runs), net.size)
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
@@ -146,6 +148,7 @@ def train(
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     sums = _zeros(len(runs), device)
     bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+    kept = _versions(net, inputs, targets, *test)
     stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
 
     while courses:
@@ -174,6 +177,10 @@ def train(
             ended.append(at)
             yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
         for at, outcome in _evaluated(courses, net, state, knobs, bad_R, test, mechanism, frozenset(stopped)):
+            if _versions(net, inputs, targets, *test) != kept:
+                raise DpbenchError(
+                    "the model changed the data, its parameters or its buffers in place: no number of this run counts"
+                )
             if outcome is None:
                 ledger = mechanism.released(_one(state, at), _one(knobs, at))[0]
                 outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
@@ -181,9 +188,9 @@ def train(
             yield outcome
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
-            kept = torch.tensor(keep, dtype=torch.int64, device=device)
+            index = torch.tensor(keep, dtype=torch.int64, device=device)
             courses = [courses[i] for i in keep]
-            state, knobs, bad_R = state.take(kept), knobs.take(kept), bad_R[kept]
+            state, knobs, bad_R = state.take(index), knobs.take(index), bad_R[index]
             sums, stopped = _zeros(len(courses), device), {}
         stopping = bool(courses) and stop()
         overdue = time.monotonic() - saved > execution.checkpoint_seconds
@@ -231,6 +238,11 @@ def _evaluated(
             _point(course, loss, accuracy, _releases(mechanism, course.run, ledger))
             if course.step == course.stops[-1]:
                 yield at, None
+
+
+def _versions(net: Network, *data: Tensor) -> list[int]:
+    """torch's counts of writes into what a model may only read; views share the count."""
+    return [value._version for value in (*data, *net.module.parameters(), *net.module.buffers())]
 
 
 def failure(run: Run, error: BaseException) -> Outcome:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dpbench.catalog import Entry
+from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,15 +30,37 @@ def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape:
 
 
 def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise what the clipping engine raises for a model: one that knows only some layers has a function `refuse`."""
+    """Raise DpbenchError where the clipping engine cannot take a model, with the layer.
+
+    An engine that knows only some layers has a function `refuse`; any engine is tried on one example of zeros.
+    """
     import torch
 
+    from dpbench.clipping._base import DrawnSum, Examples
+    from dpbench.functional import network
+    from dpbench.probe import entered, sentence
+
     for entry in entries:
-        refuse = getattr(importlib.import_module(entry.module), "refuse", None) if entry.kind == "clipping" else None
+        if entry.kind != "clipping":
+            continue
+        with torch.random.fork_rng(devices=[]):
+            module = build()
+        refuse = getattr(importlib.import_module(entry.module), "refuse", None)
         if refuse is not None:
-            with torch.random.fork_rng(devices=[]):
-                module = build()
             refuse(module, torch.zeros(shape))
+        engine, net = entry.load(), network(module)
+        if isinstance(engine, DrawnSum):
+            continue
+        theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None]
+        examples = Examples(torch.zeros(1, 1, *shape), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
+        with entered(module) as trail:
+            try:
+                engine(net, theta_RP, examples, torch.ones(1, dtype=torch.float64), 1)
+            except DpbenchError:
+                raise
+            except Exception as error:
+                layer = f"layer {trail[-1]}" if trail else "the model"
+                raise DpbenchError(f"clipping engine {entry.name}: {layer} stops with {sentence(error)}") from error
 
 
 def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:

@@ -393,14 +393,6 @@ def test_embeddings_that_look_at_the_batch_are_refused(more: dict[str, Any]) -> 
         ghost.refuse(nn.Embedding(5, 2, **more), torch.tensor([1, 2]))
 
 
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.SyncBatchNorm, nn.LazyBatchNorm1d])
-def test_layers_that_mix_examples_are_refused_before_there_is_a_network(layer: Any, affine: bool) -> None:
-    sizes = () if layer is nn.LazyBatchNorm1d else (4,)
-    with pytest.raises(DpbenchError, match=r"layer '1' \(.*BatchNorm"):
-        network(nn.Sequential(nn.Linear(4, 4), layer(*sizes, affine=affine)))
-
-
 class Mixing(nn.Module):
     """Subtracts the mean of the batch, without saying so."""
 

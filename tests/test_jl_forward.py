@@ -462,11 +462,10 @@ def between(layer: nn.Module) -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "no forward mode": (lambda: between(Applied(Doubled)), ("'1.0' (Applied)",)),
     "wrong forward mode": (lambda: between(Applied(Wrong)), ("'1.0' (Applied)", "not the gradient's product")),
-    "packed": (lambda: nn.Sequential(Packed()), ("'0.inner' (GRU)",)),
+    "packed": (lambda: nn.Sequential(Packed()), ("'0' (Packed)", "give whole sequences")),
     "data": (lambda: between(Looking()), ("'1.0' (Looking)",)),
     "max_norm": (lambda: Words(max_norm=1.0), ("'inner' (Embedding)", "max_norm")),
     "frequencies": (lambda: Words(scale_grad_by_freq=True), ("'inner' (Embedding)", "scale_grad_by_freq")),
-    "batch normalisation": (lambda: between(nn.BatchNorm1d(4)), ("'1.0' (BatchNorm1d)", "GroupNorm")),
 }
 
 

@@ -113,7 +113,7 @@ def _layers(kind: str) -> Callable[..., Any]:
     ) -> tuple[Tensor, ...]:
         if isinstance(flat, Tensor):  # the variant for packed sequences has the state third
             watch.refuse(has_biases[0], "used on a packed sequence")
-        if dropout > 0 and training:
+        if dropout > 0 and training and num_layers > 1:
             watch.refuse(flat[0], f"in a recurrent layer with dropout = {dropout}")
         states: State = tuple(state) if kind == "lstm" else (state,)
         watch.only_input(value, *states)

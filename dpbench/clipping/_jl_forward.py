@@ -20,8 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from dpbench.clipping._ghost_recurrent import RECURRENT
-from dpbench.clipping._ghost_watch import Watch
+from dpbench.clipping._recurrent import STEPS
 from dpbench.errors import DpbenchError
 
 NUMERICS = 1
@@ -143,59 +142,6 @@ def _stacked_product(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return product
 
 
-def _layers(written_out: Callable[..., Any]) -> Callable[..., Any]:
-    """A recurrent layer by the steps that the ghost engine writes out, without its taps."""
-
-    def layers(value: Tensor, state: Any, flat: Any, *more: Any) -> Any:
-        if isinstance(flat, Tensor):  # the variant for packed sequences has the sizes second and the state third
-            raise DpbenchError("a recurrent layer on a packed sequence: give it whole sequences")
-        return written_out(Watch({}, {}, {}, None), value, state, flat, *more)
-
-    return layers
-
-
-def _lstm_cell(
-    input: Tensor,
-    state: tuple[Tensor, Tensor],
-    weight: Tensor,
-    hidden: Tensor,
-    bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    gates = F.linear(input, weight, bias) + F.linear(state[0], hidden, hidden_bias)
-    entry, forget, candidate, exit_ = gates.chunk(4, -1)
-    memory = forget.sigmoid() * state[1] + entry.sigmoid() * candidate.tanh()
-    return exit_.sigmoid() * memory.tanh(), memory
-
-
-def _gru_cell(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    hidden: Tensor,
-    bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> Tensor:
-    reset_x, update_x, new_x = F.linear(input, weight, bias).chunk(3, -1)
-    reset_h, update_h, new_h = F.linear(state, hidden, hidden_bias).chunk(3, -1)
-    new = torch.tanh(new_x + (reset_x + reset_h).sigmoid() * new_h)
-    return (state - new) * (update_x + update_h).sigmoid() + new
-
-
-def _plain_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def cell(
-        input: Tensor,
-        state: Tensor,
-        weight: Tensor,
-        hidden: Tensor,
-        bias: Tensor | None = None,
-        hidden_bias: Tensor | None = None,
-    ) -> Tensor:
-        return activation(F.linear(input, weight, bias) + F.linear(state, hidden, hidden_bias))
-
-    return cell
-
-
 _ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 
@@ -209,9 +155,5 @@ WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
     F.hardsigmoid: _hardsigmoid,
     **{whole: _elementary_attention(whole) for whole in _ATTENTION},
     **{plain: _stacked_product(plain) for plain in _PRODUCTS},
-    **{fused: _layers(written_out) for fused, written_out in RECURRENT.items()},
-    torch._VF.lstm_cell: _lstm_cell,
-    torch._VF.gru_cell: _gru_cell,
-    torch._VF.rnn_tanh_cell: _plain_cell(torch.tanh),
-    torch._VF.rnn_relu_cell: _plain_cell(torch.relu),
+    **STEPS,
 }

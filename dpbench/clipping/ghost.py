@@ -51,9 +51,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
     """
     named = net.split(theta_RP)
     one = {name: value[0] for name, value in named.items()}
-    seen = _probe(
-        net.module, one, lambda leaves: net.example_loss(leaves, examples.inputs[0, 0], examples.targets[0, 0])
-    )
+    seen = _probe(net.module, one, lambda leaves: functional_call(net.module, leaves, (examples.inputs[0, 0][None],)))
     total = {name: torch.zeros_like(value) for name, value in named.items()}
     all_norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
@@ -112,8 +110,8 @@ def _recorded(
     """Of each use the input (R, B, ...); of each tap the gradient (R, B, ...); the losses (R, B)."""
 
     def loss(taps: Sequence[Tensor], one: dict[str, Tensor], example: Tensor, target: Tensor) -> Any:
-        with Watch(_KNOWN, seen.owners, one, taps) as watch:
-            value = net.example_loss(one, example, target)
+        watch = Watch(_KNOWN, seen.owners, one, taps)
+        value = net.example_loss(one, example, target, watch)
         return value, (tuple(watch.inputs), value)
 
     zero = next(iter(named.values())).new_zeros(())

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, evaluate, initial_parameters, network
-from dpbench.layers import refuse
 from dpbench.models import mlp, tfp_cnn
+from dpbench.probe import probe_model
 from dpbench.randomness import INIT, derived_seed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -127,6 +127,13 @@ def test_module_is_deterministic_and_has_nothing_that_training_refuses(
     inputs, before = inputs_of(shape, 3), torch.get_rng_state()
     assert torch.equal(module(inputs), module(inputs))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@every_variant
+def test_training_takes_every_model(factory: Callable[..., nn.Module], more: dict[str, Any]) -> None:
+    shape = shape_of(factory, **more)
+    answers = probe_model(lambda: factory(shape, CLASSES, **more), shape, CLASSES)
+    assert {one.verdict for one in answers} == {"holds"}, answers
 
 
 @every_variant
@@ -286,41 +293,6 @@ def test_mlp_refuses_a_width_of_zero() -> None:
 
 
 # What `network` and `initial_parameters` refuse and keep
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.BatchNorm1d(4),
-        nn.BatchNorm2d(4),
-        nn.BatchNorm3d(4),
-        nn.SyncBatchNorm(4),
-        nn.LazyBatchNorm1d(),
-        nn.Dropout(),
-        nn.Dropout(0.0),
-        nn.Dropout2d(),
-        nn.AlphaDropout(),
-        nn.FeatureAlphaDropout(),
-    ],
-)
-def test_layers_that_mix_or_draw_are_refused_by_name(layer: nn.Module) -> None:
-    inner = nn.Sequential()
-    inner.add_module("bad_one", layer)
-    with pytest.raises(DpbenchError, match=rf"'1\.bad_one' \({type(layer).__name__}\)"):
-        network(nn.Sequential(nn.Linear(4, 4), inner))
-    with pytest.raises(DpbenchError, match=rf"'top' \({type(layer).__name__}\)"):
-        network(layer)
-
-
-def test_all_refused_layers_are_named_at_once() -> None:
-    frozen = nn.Linear(4, 4)
-    frozen.weight.requires_grad_(False)
-    layers = [nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.RReLU(), nn.LSTM(4, 4, 2, dropout=0.5), frozen]
-    with pytest.raises(DpbenchError) as caught:
-        refuse(nn.Sequential(*layers))
-    for name in ("'1' (BatchNorm1d)", "'2' (Dropout)", "'3' (RReLU)", "'4' (LSTM)", "'5.weight'"):
-        assert name in str(caught.value)
-    refuse(nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Linear(4, 2), nn.LSTM(4, 4)))
 
 
 def test_a_model_without_parameters_is_refused() -> None:

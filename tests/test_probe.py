@@ -1,0 +1,479 @@
+"""What `probe` says of models that break a property of training, each with its layer, and of models that keep all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpbench.catalog import find
+from dpbench.errors import DpbenchError
+from dpbench.functional import evaluate, initial_parameters, network
+from dpbench.layers import try_model
+from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan
+from dpbench.probe import AGAIN, ALONE, BUFFERS, INPUTS, PARAMETERS, RANDOM, STACK, TRAINED, probe_model, refuse_model
+from dpbench.records import Store
+from dpbench.spec import load_specs
+from dpbench.train import Execution, Outcome, train
+from dpbench.trial import try_clipping
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPE, CLASSES = (8, 8), 10
+SPEC = """
+kind: run
+name: small
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 96, steps: 60, learning_rate: 0.5, clip_norm: 1.0}
+"""
+Build = Callable[[], nn.Module]
+Step = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Inner(nn.Module):
+    """A step of somebody's own, (B, 8, 6) to (B, 8, 6); `made` adds what it keeps."""
+
+    def __init__(self, step: Step, made: Callable[[nn.Module], Any]) -> None:
+        super().__init__()
+        self.step = step
+        made(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(self, x)
+
+
+def around(layer: nn.Module) -> nn.Module:
+    """The layer in the middle of a network, as '1'."""
+    return nn.Sequential(nn.Linear(8, 6), layer, nn.Flatten(), nn.Linear(48, CLASSES))
+
+
+def own(step: Step, made: Callable[[nn.Module], Any] = lambda _: None) -> Build:
+    return lambda: around(Inner(step, made))
+
+
+def at_the_front(step: Step) -> Build:
+    """The step as '0', on the inputs themselves."""
+    return lambda: nn.Sequential(Inner(step, lambda _: None), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+class Words(nn.Module):
+    """An embedding of whole numbers."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 6, **more)
+        self.out = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.words(x.flatten(1).clamp(0, 9).long()).mean(1))
+        return scores
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Callable[..., nn.Module], width: int = 6, **more: Any) -> None:
+        super().__init__()
+        self.cell = kind(8, 6, **more)
+        self.out = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.cell(x)[0][:, -1])
+        return scores
+
+
+class Stepwise(nn.Module):
+    """A recurrent cell, written as a loop over places."""
+
+    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.cell = kind(8, 6)
+        self.out = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        for place in x.unbind(1):
+            state = self.cell(place, state)
+        scores: Tensor = self.out(state[0] if isinstance(state, tuple) else state)
+        return scores
+
+
+def keeps(**buffers: Tensor) -> Callable[[nn.Module], None]:
+    def made(module: nn.Module) -> None:
+        for name, value in buffers.items():
+            module.register_buffer(name, value.clone())
+
+    return made
+
+
+def halved_by_numpy(_: nn.Module, x: Tensor) -> Tensor:
+    view = x.numpy() if not torch._C._functorch.is_functorch_wrapped_tensor(x) else np.zeros(1)
+    view *= 0.5
+    return x
+
+
+def counting(module: nn.Module, x: Tensor) -> Tensor:
+    module.count.add_(1)  # type: ignore[operator]
+    return x
+
+
+def counting_anew(module: nn.Module, x: Tensor) -> Tensor:
+    module.count = module.count + 1  # type: ignore[operator, assignment]
+    return x
+
+
+def centred_by_running_mean(module: Any, x: Tensor) -> Tensor:
+    module.mean = 0.9 * module.mean + 0.1 * x.mean((0, 1)).detach()
+    result: Tensor = x - module.mean
+    return result
+
+
+def remembering(module: Any, x: Tensor) -> Tensor:
+    before, module.before = getattr(module, "before", 0.0), x.detach().mean(0, keepdim=True)
+    result: Tensor = x + before
+    return result
+
+
+def scaled_by_calls(module: Any, x: Tensor) -> Tensor:
+    module.calls = getattr(module, "calls", 0) + 1
+    result: Tensor = x * module.calls
+    return result
+
+
+def shrinking(module: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        module.weight.mul_(0.99)  # type: ignore[operator]
+    result: Tensor = x * module.weight
+    return result
+
+
+def weighted(module: nn.Module) -> None:
+    module.weight = nn.Parameter(torch.ones(6))
+
+
+def reseeded(_: nn.Module, x: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    return F.dropout(x)
+
+
+def packed(module: Any, x: Tensor) -> Tensor:
+    sequences = nn.utils.rnn.pack_padded_sequence(x, torch.full((len(x),), 8), batch_first=True)
+    result: Tensor = nn.utils.rnn.pad_packed_sequence(module.cell(sequences)[0], batch_first=True)[0]
+    return result
+
+
+def normalised(x: Tensor) -> Tensor:
+    return (x - x.mean(0)) / (x.std(0, correction=0) + 1e-3)
+
+
+def frozen() -> nn.Module:
+    module = around(nn.ReLU())
+    module[3].weight.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+    return module
+
+
+HOSTILE: dict[str, tuple[Build, str, str]] = {
+    # inputs
+    "inplace ReLU first": (at_the_front(lambda _, x: x.relu_()), INPUTS, "'0' (Inner)"),
+    "inplace ReLU of a view": (
+        lambda: nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(64, CLASSES)),
+        INPUTS,
+        "'1' (ReLU)",
+    ),
+    "centred in place": (at_the_front(lambda _, x: x.sub_(x.mean((1, 2), keepdim=True))), INPUTS, "'0' (Inner)"),
+    "through .data": (at_the_front(lambda _, x: (x.data.mul_(0.5), x)[1]), INPUTS, "'0' (Inner)"),
+    "one place set": (at_the_front(lambda _, x: (x[:, 0].fill_(0), x)[1]), INPUTS, "'0' (Inner)"),
+    "written by NumPy": (at_the_front(halved_by_numpy), INPUTS, "'0' (Inner)"),
+    # parameters
+    "max_norm that cuts": (lambda: Words(max_norm=0.1), PARAMETERS, "'words' (Embedding)"),
+    "max_norm that does not yet": (lambda: Words(max_norm=100.0), PARAMETERS, "'words' (Embedding)"),
+    "weight decay in forward": (own(shrinking, weighted), PARAMETERS, "'1' (Inner)"),
+    # buffers
+    "counter": (own(counting, keeps(count=torch.zeros(()))), BUFFERS, "'1' (Inner)"),
+    "counter put anew": (own(counting_anew, keeps(count=torch.zeros(()))), BUFFERS, "'1' (Inner)"),
+    "running mean": (own(centred_by_running_mean, keeps(mean=torch.zeros(6))), BUFFERS, "'1' (Inner)"),
+    "running statistics": (
+        lambda: around(nn.InstanceNorm1d(8, track_running_stats=True)),
+        BUFFERS,
+        "'1' (InstanceNorm1d)",
+    ),
+    "power iteration": (
+        lambda: around(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))),
+        BUFFERS,
+        "'1.parametrizations.weight.0' (_SpectralNorm)",
+    ),
+    # randomness
+    "F.dropout": (own(lambda _, x: F.dropout(x)), RANDOM, "'1' (Inner)"),
+    "Dropout": (lambda: around(nn.Dropout(0.1)), RANDOM, "'1' (Dropout)"),
+    "Dropout1d": (lambda: around(nn.Dropout1d()), RANDOM, "'1' (Dropout1d)"),
+    "AlphaDropout": (lambda: around(nn.AlphaDropout()), RANDOM, "'1' (AlphaDropout)"),
+    "RReLU": (lambda: around(nn.RReLU()), RANDOM, "'1' (RReLU)"),
+    "dropout of a GRU": (
+        lambda: Recurrent(nn.GRU, num_layers=2, dropout=0.3, batch_first=True),
+        RANDOM,
+        "'cell' (GRU)",
+    ),
+    "noise": (own(lambda _, x: x + torch.randn_like(x)), RANDOM, "'1' (Inner)"),
+    "noise of a generator of its own": (
+        own(
+            lambda module, x: x + torch.rand(x.shape, generator=module.generator),  # type: ignore[arg-type]
+            lambda module: setattr(module, "generator", torch.Generator()),
+        ),
+        RANDOM,
+        "'1' (Inner)",
+    ),
+    "dropout under a seed": (own(reseeded), RANDOM, "'1' (Inner)"),
+    "NumPy": (own(lambda _, x: x * np.random.rand()), RANDOM, "'1' (Inner)"),  # noqa: NPY002
+    "Python": (own(lambda _, x: x * random.random()), RANDOM, "'1' (Inner)"),
+    "NumPy's new generators": (own(lambda _, x: x * np.random.default_rng().random()), AGAIN, "'1' (Inner)"),
+    # state
+    "state of the call before": (own(remembering), AGAIN, "'1' (Inner)"),
+    "calls counted in an attribute": (own(scaled_by_calls), AGAIN, "'1' (Inner)"),
+    # batches
+    "BatchNorm1d": (lambda: around(nn.BatchNorm1d(8)), ALONE, "'1' (BatchNorm1d)"),
+    "BatchNorm without statistics": (
+        lambda: around(nn.BatchNorm1d(8, affine=False, track_running_stats=False)),
+        ALONE,
+        "'1' (BatchNorm1d)",
+    ),
+    "BatchNorm in eval mode": (lambda: around(nn.BatchNorm1d(8)).eval(), ALONE, "'1' (BatchNorm1d)"),
+    "BatchNorm of vectors": (
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, CLASSES)),
+        ALONE,
+        "'1' (BatchNorm1d)",
+    ),
+    "statistics by hand": (own(lambda _, x: normalised(x)), ALONE, "'1' (Inner)"),
+    "F.batch_norm": (own(lambda _, x: F.batch_norm(x, None, None, training=True)), ALONE, "'1' (Inner)"),
+    "softmax over records": (own(lambda _, x: x.softmax(0)), ALONE, "'1' (Inner)"),
+    "norm over all": (own(lambda _, x: x / x.norm()), ALONE, "'1' (Inner)"),
+    "a neighbour's little": (own(lambda _, x: x + 1e-6 * x.roll(1, 0)), ALONE, "'1' (Inner)"),
+    "the first record's": (own(lambda _, x: x - x[:1]), ALONE, "'1' (Inner)"),
+    "the size of the batch": (own(lambda _, x: x / len(x)), ALONE, "'1' (Inner)"),
+    "only pairs": (own(lambda _, x: normalised(x) if len(x) == 2 else x), ALONE, "'1' (Inner)"),
+    "only large batches": (own(lambda _, x: normalised(x) if len(x) > 8 else x), ALONE, "'1' (Inner)"),
+    "only in eval mode": (own(lambda module, x: x if module.training else normalised(x)), ALONE, "'1' (Inner)"),
+    "LSTM without batch_first": (lambda: Recurrent(nn.LSTM), ALONE, "'cell' (LSTM)"),
+    "GRU without batch_first": (lambda: nn.Sequential(Recurrent(nn.GRU)), ALONE, "'0.cell' (GRU)"),
+    "attention without batch_first": (
+        lambda: around(nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0)),
+        ALONE,
+        "'1.self_attn' (MultiheadAttention)",
+    ),
+    # stacks
+    "packed sequence": (
+        own(packed, lambda module: setattr(module, "cell", nn.GRU(6, 6, batch_first=True))),
+        STACK,
+        "'1' (Inner)",
+    ),
+    "a decision by item()": (own(lambda _, x: x if bool((x * 0).sum() == 0) else -x), STACK, "'1' (Inner)"),
+    # parameters without a gradient or a shape
+    "frozen": (frozen, TRAINED, "'3' (Linear)"),
+    "lazy": (lambda: around(nn.LazyBatchNorm1d()), TRAINED, "'1' (LazyBatchNorm1d)"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_breaks_training_is_refused_with_its_layer(name: str) -> None:
+    build, what, layer = HOSTILE[name]
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index, union-attr] # noqa: NPY002
+    answers = probe_model(build, SHAPE, CLASSES)
+    assert (what, layer) in [(one.what, one.layer) for one in answers if one.verdict == "refuted"], answers
+    with pytest.raises(DpbenchError) as caught:
+        try_model(build, SHAPE, CLASSES)
+    assert f"layer {layer}" in str(caught.value)
+    assert what in str(caught.value)
+    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index, union-attr] # noqa: NPY002
+    assert torch.equal(states[0], after[0])
+    assert states[1:] == after[1:]
+
+
+def shared() -> nn.Module:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, nn.Linear(64, CLASSES))
+
+
+def zeros() -> nn.Module:
+    module = nn.Linear(64, CLASSES)
+    nn.init.zeros_(module.weight)
+    return nn.Sequential(nn.Flatten(), module)
+
+
+GOOD: dict[str, Build] = {
+    "TransformerEncoderLayer": lambda: around(nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)),
+    "LSTM": lambda: Recurrent(nn.LSTM, batch_first=True),
+    "LSTM with projections": lambda: Recurrent(nn.LSTM, width=3, proj_size=3, batch_first=True),
+    "dropout that one layer does not use": lambda: Recurrent(nn.LSTM, dropout=0.5, batch_first=True),
+    "GRU": lambda: Recurrent(nn.GRU, width=12, num_layers=2, bidirectional=True, batch_first=True),
+    "RNN": lambda: Recurrent(nn.RNN, nonlinearity="relu", bias=False, batch_first=True),
+    "LSTMCell": lambda: Stepwise(nn.LSTMCell),
+    "GRUCell": lambda: Stepwise(nn.GRUCell),
+    "GroupNorm": lambda: around(nn.GroupNorm(2, 8)),
+    "LayerNorm": lambda: around(nn.LayerNorm(6)),
+    "InstanceNorm": lambda: around(nn.InstanceNorm1d(8, affine=True)),
+    "Dropout(0)": lambda: around(nn.Dropout(0.0)),
+    "F.dropout(0)": own(lambda _, x: F.dropout(x, 0.0)),
+    "padding_idx": lambda: Words(padding_idx=0),
+    "shared weights": shared,
+    "zeros at the start": zeros,
+    "weight norm": lambda: around(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))),
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, CLASSES)
+    ),
+    "inplace behind a layer": lambda: around(nn.ReLU(inplace=True)),
+    "buffer that nobody writes": own(lambda module, x: x * module.scale, keeps(scale=torch.arange(6.0))),  # type: ignore[operator]
+    "float32 only": own(lambda _, x: x.float()),
+    "outputs kept to look at": own(lambda module, x: (setattr(module, "seen", x), x)[1]),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_keeps_every_property_passes(name: str) -> None:
+    answers = probe_model(GOOD[name], SHAPE, CLASSES)
+    assert {one.verdict for one in answers} == {"holds"}, answers
+    try_model(GOOD[name], SHAPE, CLASSES)
+
+
+def test_everything_is_named_at_once() -> None:
+    def build() -> nn.Module:
+        model = around(nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.RReLU(), Inner(remembering, lambda _: None)))
+        model[0].bias.requires_grad_(False)  # type: ignore[index, union-attr, operator]
+        return model
+
+    with pytest.raises(DpbenchError) as caught:
+        refuse_model(build, SHAPE, CLASSES)
+    for layer in ("'0' (Linear)", "'1.0' (BatchNorm1d)", "'1.1' (Dropout)", "'1.2' (RReLU)"):
+        assert f"layer {layer}" in str(caught.value)
+
+
+def test_records_that_do_not_tell_decide_nothing() -> None:
+    build = own(lambda _, x: normalised(x))
+    (alone,) = [one for one in probe_model(build, SHAPE, CLASSES, inputs=torch.ones(5, *SHAPE)) if one.what == ALONE]
+    assert alone.verdict == "undecided"
+    real = torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(DpbenchError, match=r"'1' \(Inner\)"):
+        refuse_model(build, SHAPE, CLASSES, inputs=real)
+
+
+def test_a_model_that_takes_nothing_decides_nothing() -> None:
+    answers = probe_model(lambda: nn.Linear(7, 2), SHAPE, CLASSES)
+    assert {one.verdict for one in answers[1:]} == {"undecided"}
+    assert "mat1 and mat2 shapes cannot be multiplied" in answers[1].evidence
+
+
+def test_words_are_tried_where_a_model_takes_no_other_number() -> None:
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows: Tensor = self.words(x.long())
+            return rows.sum(1) - rows.sum((0, 1))
+
+    with pytest.raises(DpbenchError, match=r"layer 'top' \(Sequence\): record 1 in a batch of 2"):
+        refuse_model(Sequence, (6,), 4)
+
+
+# What stands behind the probe
+
+
+def test_evaluation_leaves_the_test_set_and_says_who_writes() -> None:
+    build = at_the_front(lambda _, x: x.clamp_(0.2, 0.8))
+    net, theta_RP = network(build()), initial_parameters(build, 0)[None]
+    inputs = torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(0))
+    kept = inputs.clone()
+    with pytest.raises(DpbenchError, match="writes into its inputs"):
+        evaluate(net, theta_RP, inputs, torch.zeros(9, dtype=torch.int64), 4)
+    assert torch.equal(inputs, kept)
+
+
+def test_a_factory_builds_anew() -> None:
+    module = around(nn.ReLU())
+    with pytest.raises(DpbenchError, match="same module twice"):
+        try_model(lambda: module, SHAPE, CLASSES)
+
+
+def test_an_output_is_one_tensor() -> None:
+    with pytest.raises(DpbenchError, match="output is a tuple"):
+        try_model(lambda: nn.LSTM(8, 10, batch_first=True), SHAPE, CLASSES)
+
+
+# Before and while training
+
+
+def digits_runs(folder: Path) -> tuple[Run, ...]:
+    (folder / "spec.yaml").write_text(SPEC)
+    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(device="cpu")).runs
+
+
+def trained(folder: Path, build: Build) -> list[Outcome]:
+    """A few steps of a run on digits whose model is put in the spec's place, so past what the plan finds out."""
+    runs = digits_runs(folder)
+    data = dataset_source(runs[0].spec).load(None)
+    return list(train(runs, data, build_mechanism(runs[0].spec), build, Execution()))
+
+
+def on_digits(step: Step, made: Callable[[nn.Module], Any] = lambda _: None) -> Build:
+    return lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 48), Inner(step, made), nn.Linear(48, CLASSES))
+
+
+def test_the_data_s_own_records_are_tried_before_training(tmp_path: Path) -> None:
+    """A model that mixes what lies on the grid of 16 grey levels, which no random record does."""
+
+    class Gridded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.out(x.flatten(1))
+            if torch._C._functorch.is_functorch_wrapped_tensor(scores):
+                return scores
+            return normalised(scores) if bool((16 * x == (16 * x).round()).all()) else scores
+
+    refuse_model(Gridded, (1, 8, 8), CLASSES)
+    with pytest.raises(DpbenchError, match=r"layer 'top' \(Gridded\): record 1 in a batch of 2"):
+        trained(tmp_path, Gridded)
+
+
+def test_a_model_that_bides_its_time_ends_no_run(tmp_path: Path) -> None:
+    """From its 40th call on it counts evaluations in a buffer, which the probe cannot know."""
+
+    def late(module: Any, x: Tensor) -> Tensor:
+        module.calls = getattr(module, "calls", 0) + 1
+        if module.calls > 40 and not torch.is_grad_enabled():
+            module.count.add_(1)
+        return x
+
+    with pytest.raises(DpbenchError, match="changed the data, its parameters or its buffers in place"):
+        trained(tmp_path, on_digits(late, keeps(count=torch.zeros(()))))
+
+
+def test_what_an_engine_cannot_differentiate_is_a_sentence() -> None:
+    """No rule for vmap backwards: torch's own error names no layer."""
+
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            del ctx
+            return x / 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            del ctx
+            return gradients[0] / 2
+
+    vmap, loop = find("clipping", "vmap"), find("clipping", "loop")
+    build = own(lambda _, x: Halved.apply(x))  # type: ignore[no-untyped-call]
+    with pytest.raises(DpbenchError, match=r"engine vmap: layer '1' \(Inner\) stops with RuntimeError: In order"):
+        try_clipping([vmap], build, SHAPE)
+    try_clipping([vmap, loop], lambda: around(nn.ReLU()), SHAPE)
