@@ -16,6 +16,7 @@ import click
 import dpbench
 from dpbench.cli_accounting import account, certify
 from dpbench.cli_calibrate import calibrate
+from dpbench.cli_check import check
 from dpbench.cli_conform import conform
 from dpbench.cli_data import data, fetch_files
 from dpbench.cli_engines import engines
@@ -368,6 +369,7 @@ def schema(kind: str) -> int:
 cli.add_command(account)
 cli.add_command(calibrate)
 cli.add_command(certify)
+cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(data)
 cli.add_command(engines)

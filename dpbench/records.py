@@ -26,6 +26,7 @@ from dpbench.provenance import changed_sources, code_hash, environment
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Checked",
     "Contents",
     "Context",
     "CurvePoint",
@@ -106,6 +107,19 @@ class Result:
     test_loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What the checks of `dpbench check` say of a run's mechanism, by the hash of its code; `planned`: steps covered.
+
+    `unchecked`: nobody looked, or something could not be looked at, which `reason` names.
+    """
+
+    verdict: Literal["holds", "refuted", "unchecked"]
+    reason: str
+    code: str = ""
+    planned: int | None = None
+
+
 def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """The plan decides what a resolved run holds; this is the part that readers rely on."""
     problems = []
@@ -140,6 +154,7 @@ class RunRecord:
     own_seconds: float | None = None
     stack_runs: int = 1
     resumed: bool = False
+    checked: Checked | None = None
     schema_version: Literal[1] = 1
     type: Literal["run"] = "run"
 

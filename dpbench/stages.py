@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.events import Sampler
+from dpbench.letting_out import let_out
 
 NUMERICS = 1
 
@@ -81,9 +82,12 @@ def filled(chosen_RN: Tensor) -> Batch:
 
 
 def gaussian_noise(sum_RP: Tensor, deviation_R: Tensor, seed_R: Tensor, step_R: Tensor) -> Tensor:
-    """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry."""
+    """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry.
+
+    A release: it passes `let_out`.
+    """
     noise_RP = randomness.normal(seed_R, randomness.NOISE, step_R, sum_RP.shape[1], dtype=sum_RP.dtype)
-    return sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP
+    return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R)
 
 
 class NoiseSchedule(Protocol):

@@ -197,7 +197,9 @@ def test_the_printed_sum_moves_by_the_inverse_sampling_rate() -> None:
     dpis, norm_N = small(variant="equation_7"), torch.full((N,), 0.01, dtype=torch.float64)
     run = Run(12.0, 6.0, 0.01, 100, 1.0, 1e-5, 0, 2, ())
     stack = knobs(range(60), 6 / N)
-    moves = [dpis._summed(run, stack, at, norm_N) - dpis._summed(run, stack, at, norm_N[:-1]) for at in range(60)]
+    moves = [
+        dpis._summed(run, stack, at, norm_N, 0.01) - dpis._summed(run, stack, at, norm_N[:-1], 0.01) for at in range(60)
+    ]
     assert sorted({round(move / 0.01, 9) for move in moves}) == [0.0, 2.0]
     fixed = Fixed(2.0, 0.8, 1.0, 7.0, 0.01, 1.0, VARIANTS["equation_7"])
     assert fixed.charged(12.0, 6.0).total == fixed.charged(12.0, 6.0).outer == SampledGaussian(0.5, 7.0)
@@ -228,7 +230,7 @@ def test_the_outer_sum_moves_by_at_most_its_bound() -> None:
     for scale in (1.0, 1e4):
         state = go(dpis, dpis.start(parameters(net, 20), stack, scale * inputs, targets), stack, 1)
         assert float(state.memory["outer_RN"].max()) <= 4 * 0.25
-    bounds = [next_bound(fixed, run, total, 4.0, 0.3) for total in (8.0, 12.0)]
+    bounds = [next_bound(fixed, run, total) for total in (8.0, 12.0)]
     assert (bounds[1] - bounds[0]) * 30 / 0.7 == pytest.approx(4.0)
 
 

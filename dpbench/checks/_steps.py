@@ -17,7 +17,7 @@ Letters: R runs, N examples, P parameters, Δ how far one example may move the s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,18 +66,22 @@ def shown(
     knobs: Knobs,
     inputs: Tensor,
     targets: Tensor,
-    steps: int,
+    steps: int | Sequence[int],
     *,
     begun_on: tuple[Tensor, Tensor] | None = None,
 ) -> Iterator[Step]:
     """The first steps of the mechanism, its parameters held still: `Reveal` stands in the place of its update.
+
+    Or the steps of the numbers given, one after the other, as if those between had been done.
 
     `begun_on` are the inputs and targets on which it starts, where they are others: what is released of them before
     the first step is then the same for two neighbouring data sets. Raises ValueError where a run has to stop.
     """
     open_mechanism = revealing(mechanism)
     state: State = open_mechanism.start(theta_RP, knobs, *(begun_on or (inputs, targets)))
-    for _ in range(steps):
+    for number in range(steps) if isinstance(steps, int) else steps:
+        if not isinstance(steps, int):
+            state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
         after, seen = open_mechanism.step(net, state, knobs, inputs, targets, len(targets))
         for place, reason in seen.stopped.items():
             raise ValueError(f"run {place} stopped: {reason}")

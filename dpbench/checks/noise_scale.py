@@ -4,11 +4,14 @@ Stated is s·Δ: s is the noise multiplier that the ledger gives for the step, �
 gradient by the mechanism's own event (σ·C/(qN) for NoisySGD). The network has one class, so that its gradients are
 exactly zero whatever it sees, and what reaches the update is the noise alone. The runs of the stack differ in C, σ
 and q, the batches are random and sometimes empty: a noise that forgets C, one that decays while the ledger says that
-it does not, or a sum that is divided by the number of examples drawn, does not pass.
+it does not, or a sum that is divided by the number of examples drawn, does not pass. Half of the steps are the first
+ones, the others lie at random places of the planned length, and the last is among them; a mechanism with steps of its
+own, which cannot begin in the middle, is planned for no more steps than are looked at.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +23,7 @@ from scipy import stats
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs, linear_network
-from dpbench.checks._steps import can_be_shown, multipliers, reach, shown
+from dpbench.checks._steps import OwnSteps, can_be_shown, multipliers, reach, shown
 from dpbench.checks._subject import Subject, certain, statistical
 from dpbench.verdicts import Verdict
 
@@ -31,18 +34,35 @@ RATES = (0.5, 0.1, 1.0, 0.02)
 EXAMPLES = 10
 
 
-def standardised(mechanism: Any, seed: int, steps: int, parameters: int) -> NDArray[np.float64]:
+def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned: int = 100) -> NDArray[np.float64]:
     """The noise of T steps in units of s·Δ, shape (T, R, P): standard normals if all is well."""
     net = linear_network(parameters, 1)
     inputs, targets = torch.linspace(-1, 1, EXAMPLES * parameters).reshape(EXAMPLES, -1), torch.zeros(EXAMPLES).long()
     runs = len(RATES)
-    stack = knobs([seed + run for run in range(runs)], RATES, clip_norm=CLIP_NORMS, noise_multiplier=NOISE_MULTIPLIERS)
+    own = isinstance(mechanism, OwnSteps)
+    stack = knobs(
+        [seed + run for run in range(runs)],
+        RATES,
+        clip_norm=CLIP_NORMS,
+        noise_multiplier=NOISE_MULTIPLIERS,
+        steps=steps if own else planned,
+    )
+    looked = steps if own else _spread(steps, planned, seed)
     theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
     units = []
-    for step in shown(mechanism, net, theta_RP, stack, inputs, targets, steps):
+    for step in shown(mechanism, net, theta_RP, stack, inputs, targets, looked):
         scale_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, EXAMPLES)
         units.append(step.gradient_RP.double() / scale_R[:, None])
     return torch.stack(units).numpy()
+
+
+def _spread(steps: int, planned: int, seed: int) -> list[int]:
+    """Numbers of `steps` steps: the first ones, random ones of the rest, and the last; all, where there are no more."""
+    if planned <= steps:
+        return list(range(steps))
+    first = steps // 2
+    rest = random.Random(seed).sample(range(first, planned - 1), steps - first - 1)
+    return [*range(first), *sorted(rest), planned - 1]
 
 
 def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
@@ -77,6 +97,7 @@ class NoiseScale:
     false_alarm: float = statistics.FALSE_ALARM
     steps: int = 50
     parameters: int = 160
+    planned: int = 100
 
     def applies(self, subject: Any) -> bool:
         if not isinstance(subject, Subject) or subject.kind != "mechanisms":
@@ -85,8 +106,12 @@ class NoiseScale:
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `steps` steps of a stack of four runs with `parameters` coordinates each."""
-        noise_TRP = standardised(subject.value, seed, self.steps, self.parameters)
-        evidence = {"draws": noise_TRP.size, "deviation_over_stated": float(np.sqrt((noise_TRP**2).mean()))}
+        noise_TRP = standardised(subject.value, seed, self.steps, self.parameters, self.planned)
+        evidence = {
+            "draws": noise_TRP.size,
+            "planned": self.planned,
+            "deviation_over_stated": float(np.sqrt((noise_TRP**2).mean())),
+        }
         if not np.isfinite(noise_TRP).all():
             return certain("noise_scale", subject, "the noise is not finite", {}, holds="", source=SOURCE)
         rows = {row.tobytes() for row in noise_TRP.reshape(-1, self.parameters)}

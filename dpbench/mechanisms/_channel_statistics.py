@@ -15,6 +15,7 @@ from torch import Tensor
 from dpbench import randomness
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Gaussian
+from dpbench.letting_out import let_out
 
 NUMERICS = 1
 
@@ -69,8 +70,16 @@ class ChannelStatistics:
             seed_R, randomness.PREPARATION, torch.zeros_like(seed_R), 2 * channels, dtype=torch.float64
         ).reshape(-1, 2, channels)
         bound_21 = torch.tensor([[self.mean_bound], [self.square_bound]], dtype=torch.float64, device=inputs.device)
-        noisy_R2K = (self.sums(inputs) + self.noise_multiplier * bound_21 * noise_R2K) / len(inputs)
-        mean_RK, square_RK = noisy_R2K[:, 0], noisy_R2K[:, 1]
+        exact_2K, deviation_21 = self.sums(inputs), self.noise_multiplier * bound_21
+        mean_RK, square_RK = (
+            let_out(
+                exact_2K[which].expand(len(seed_R), -1),
+                exact_2K[which] + deviation_21[which] * noise_R2K[:, which],
+                deviation_21[which].expand(len(seed_R)),
+            )
+            / len(inputs)
+            for which in (0, 1)
+        )
         variance_RK = square_RK - mean_RK.square()
         scale_RK = torch.where(variance_RK > 0, (variance_RK.clamp_min(0) + OFFSET).rsqrt(), 0.0)
         return {"channel_mean_RK": mean_RK.to(inputs.dtype), "channel_scale_RK": scale_RK.to(inputs.dtype)}

@@ -98,15 +98,14 @@ def rounds_of(size: float, batch_size: float, rate: float, rules: Rules) -> int:
     return max(1, math.floor(1 / rate + 0.5))
 
 
-def next_bound(fixed: Fixed, run: Run, outer_sum: float, external: float, normal: float) -> float:
-    """C of the epoch that begins: (16) and (17), lines 28-29; the release is the full sum, of sensitivity C*.
+def next_bound(fixed: Fixed, run: Run, outer_sum: float) -> float:
+    """C of the epoch that begins: (16) and (17), lines 28-29; `outer_sum` is K*, already with its noise.
 
     Raises DpbenchError where it is not above g_L: line 29 as printed may give a bound below 0, which clips nothing.
     """
     bound = run.bound
     if run.rows and fixed.quantile is not None:
-        noise = fixed.sum_noise * external * normal if run.noisy else 0.0
-        bound = fixed.quantile * (outer_sum + noise) / run.size
+        bound = fixed.quantile * outer_sum / run.size
     least = fixed.norm_floor if run.noisy else 0.0
     if not bound > least or (run.noisy and math.isinf(bound)):
         raise DpbenchError(

@@ -81,6 +81,7 @@ from dpbench.clipping._base import ClippedSum, Examples
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 from dpbench.functional import Network
+from dpbench.letting_out import let_out
 from dpbench.mechanisms._dpis_budget import MOST_EPOCHS, Row, check_fixed
 from dpbench.mechanisms._dpis_epoch import Fixed, Opened, Run, next_bound, open_epoch, rounds_of
 from dpbench.mechanisms._dpis_rules import (
@@ -222,7 +223,8 @@ class Dpis:
         step_R = torch.zeros(runs, dtype=torch.int64, device=device)
         batch_R = _whole(knobs.sampling_rate_R * count)
         normal_R = randomness.normal(knobs.seed_R, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)[:, 0]
-        size_R = torch.full_like(batch_R, count) + self.size_noise * self._noisy(knobs) * normal_R
+        exact_R, deviation_R = torch.full_like(batch_R, count), self.size_noise * self._noisy(knobs)
+        size_R = let_out(exact_R, exact_R + deviation_R * normal_R, deviation_R)
         size_R = torch.where(self._noisy(knobs), torch.maximum(size_R, self.oversampling * batch_R), size_R)
         zero_R = torch.zeros_like(batch_R)
         memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory} | {
@@ -368,11 +370,12 @@ class Dpis:
             external = float(self._external(knobs)[place])
             try:
                 run = self._run(state, knobs, place)
-                outer = float(memory["outer_RN"][place].sum()) if self.adaptive_clipping else 0.0
-                bound = next_bound(self.fixed, run, outer, external, float(normal_RE[place, _OF_OUTER]))
-                noise = self.sum_noise * bound * float(normal_RE[place, _OF_SUM]) if run.noisy else 0.0
-                measured = self._summed(run, knobs, place, norm_N.clamp(max=bound)) + noise
-                opened = open_epoch(self.fixed, run, bound, measured)
+                outer = 0.0
+                if self.adaptive_clipping and run.rows:
+                    outer = self._let_out(run, self._outer_sum(memory, place), external, normal_RE, place, _OF_OUTER)
+                bound = next_bound(self.fixed, run, outer)
+                exact = self._summed(run, knobs, place, norm_N, bound)
+                opened = open_epoch(self.fixed, run, bound, self._let_out(run, exact, bound, normal_RE, place, _OF_SUM))
             except DpbenchError as error:
                 stopped[place] = str(error)
                 continue
@@ -399,8 +402,20 @@ class Dpis:
             rows=_rows(memory["history_RHF"][place]),
         )
 
-    def _summed(self, run: Run, knobs: Knobs, place: int, clipped_N: Tensor) -> float:
-        """The sum of the clipped norms; as printed by (11), over a sample and divided by p_K."""
+    def _let_out(self, run: Run, exact: float, unit: float, normal_RE: Tensor, place: int, element: int) -> float:
+        """K or K* of one run with its noise, σ_K times `unit`; as it is in a run without noise."""
+        deviation = self.sum_noise * unit if run.noisy else 0.0
+        noise = deviation * float(normal_RE[place, element]) if run.noisy else 0.0
+        triple = torch.tensor([[exact], [exact + noise], [deviation]], dtype=torch.float64)
+        return float(let_out(*triple, runs=[place]))
+
+    def _outer_sum(self, memory: Mapping[str, Tensor], place: int) -> float:
+        """The sum of the norms as last seen, clipped at C*; without its noise."""
+        return float(memory["outer_RN"][place].sum())
+
+    def _summed(self, run: Run, knobs: Knobs, place: int, norm_N: Tensor, bound: float) -> float:
+        """The sum of the norms, clipped at `bound`; as printed by (11), over a sample and divided by p_K."""
+        clipped_N = norm_N.clamp(max=bound)
         if not self.rules.sampled_sum or not run.noisy:
             return float(clipped_N.sum())
         share = min(1.0, run.batch_size / run.size)

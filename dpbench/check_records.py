@@ -1,0 +1,250 @@
+"""What is known of a mechanism's code: the stored verdict of its checks, by a hash of that code.
+
+`OUT/checks/<hash>.json` holds one verdict. The hash covers the module of the mechanism and of its clipping engine,
+every module of the same package (or folder) that these import, directly or not, the part of dpbench in which every
+step takes place, and the parameters. A change in any of them makes the mechanism unchecked again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpbench.atomic import write_text
+from dpbench.catalog import Entry, catalog, find
+from dpbench.errors import DpbenchError
+from dpbench.provenance import code_hash
+from dpbench.records import Checked, RunRecord, finite, restored
+from dpbench.run_key import code_modules, full_parameters, plain
+
+RULES = 1  # raised when the checks have learnt something that old verdicts do not know
+SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")
+UNCHECKED = Checked("unchecked", "no check of this code is known here; make one with: dpbench check SPEC")
+
+
+@dataclass(frozen=True)
+class CheckRecord:
+    """The verdict on one mechanism, for runs of up to `planned` steps; `lines` are the verdicts of the checks."""
+
+    code: str
+    mechanism: str
+    parameters: Mapping[str, Any]
+    planned: int
+    modules: Mapping[str, str]
+    verdict: Literal["holds", "refuted", "unchecked"]
+    reason: str
+    lines: tuple[Mapping[str, Any], ...]
+    seed: int
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+    type: Literal["check"] = "check"
+
+    @property
+    def checked(self) -> Checked:
+        """What a run's record keeps of it."""
+        return Checked(self.verdict, self.reason, self.code, self.planned)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Whose code it is: the hash, the hashes of its modules, and whether all of it is dpbench's own."""
+
+    hash: str
+    modules: Mapping[str, str]
+    shipped: bool
+
+
+def code_of(name: str, parameters: Mapping[str, Any]) -> Code:
+    """The code of a mechanism with these parameters. Raises DpbenchError where a module has no source.
+
+    >>> code_of("noisy_sgd", {}).shipped
+    True
+    """
+    entry = find("mechanisms", name)
+    full = full_parameters(entry, parameters)
+    entries = [entry]
+    if isinstance(full.get("clipping"), str):
+        entries.append(find("clipping", full["clipping"]))
+    shipped = all(_is_shipped(one) for one in entries)
+    modules = {module: code_hash(module) for module in _modules(entries)}
+    content = {
+        "rules": RULES,
+        "modules": modules,
+        "parameters": plain(full),
+        "targets": [one.target for one in entries],
+    }
+    text = json.dumps(content, sort_keys=True, default=repr)
+    return Code(hashlib.sha256(text.encode()).hexdigest(), modules, shipped)
+
+
+def _is_shipped(entry: Entry) -> bool:
+    return entry.module.partition(".")[0] == "dpbench"
+
+
+def shipped(resolved_mechanism: Mapping[str, Any]) -> bool:
+    """Whether a recorded mechanism, and its clipping engine, is one of dpbench's own."""
+    for kind, name in (
+        ("mechanisms", resolved_mechanism.get("name")),
+        ("clipping", (resolved_mechanism.get("parameters") or {}).get("clipping")),
+    ):
+        if kind == "clipping" and not isinstance(name, str):
+            continue
+        known = catalog(kind).get(str(name))
+        if not (_is_shipped(known) if known is not None else str(name).startswith("dpbench.")):
+            return False
+    return True
+
+
+def read_checks(out: Path) -> dict[str, CheckRecord]:
+    """The readable verdicts of an OUT folder, and of its published part, by hash; what is damaged counts as none."""
+    found: dict[str, CheckRecord] = {}
+    for folder in (Path(out) / "checks", Path(out) / "published" / "checks"):
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            try:
+                record = _adapter().validate_python(restored(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, ValidationError):
+                continue
+            if record.code == path.stem:
+                found.setdefault(record.code, record)
+    return found
+
+
+def write_check(out: Path, record: CheckRecord) -> Path:
+    """Write a verdict, whole or not at all. Raises DpbenchError where that cannot be done."""
+    text = json.dumps(finite(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False, default=repr)
+    return write_text(Path(out) / "checks" / f"{record.code}.json", text + "\n")
+
+
+def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:
+    """What is known of this code for a run of so many steps."""
+    if code.shipped:
+        return SHIPPED
+    return _covering(checks.get(code.hash), steps) or UNCHECKED
+
+
+def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | None:
+    """What is known of a recorded run; None where it is not private. A later verdict on its code comes first."""
+    if not run.facts.private:
+        return None
+    if shipped(run.resolved["mechanism"]):
+        return SHIPPED
+    if run.checked is None:
+        return Checked("unchecked", "its record holds no check of its mechanism")
+    later = _covering(checks.get(run.checked.code), int(run.resolved["steps"]))
+    return later or run.checked
+
+
+def worst(several: Iterable[Checked | None]) -> Checked | None:
+    """The least favourable of what is known of several runs."""
+    rank = {"refuted": 0, "unchecked": 1, "holds": 2}
+    return min((one for one in several if one is not None), key=lambda one: rank[one.verdict], default=None)
+
+
+def _covering(record: CheckRecord | None, steps: int) -> Checked | None:
+    if record is None:
+        return None
+    if record.verdict != "refuted" and record.planned < steps:
+        return Checked("unchecked", f"checked for runs of up to {record.planned} steps, not for {steps}", record.code)
+    return record.checked
+
+
+@cache
+def _adapter() -> TypeAdapter[CheckRecord]:
+    return TypeAdapter(CheckRecord)
+
+
+def _modules(entries: Iterable[Entry]) -> list[str]:
+    """The modules whose code decides what a mechanism does: dpbench's core, and somebody else's with all it imports."""
+    found = set(code_modules(entries))
+    for entry in entries:
+        if not _is_shipped(entry):
+            found |= _closure(entry.module)
+    return sorted(found)
+
+
+def _closure(first: str) -> set[str]:
+    """A module and what it imports, directly or not, of the same package, distribution or folder."""
+    roots = _roots(first)
+    folder = _own_folder(first)
+    found: set[str] = set()
+    following = [first]
+    while following:
+        module = following.pop()
+        path = _source(module)
+        if module in found or path is None:
+            continue
+        found.add(module)
+        parents = module.split(".")
+        following += [".".join(parents[:end]) for end in range(1, len(parents))]
+        for name in _imported(module, path):
+            top = name.partition(".")[0]
+            beside = folder is not None and _below(_source(top), folder)
+            if top != "dpbench" and (top in roots or beside):
+                following.append(name)
+    return found
+
+
+def _below(path: Path | None, folder: Path) -> bool:
+    return path is not None and path.resolve().is_relative_to(folder)
+
+
+def _roots(module: str) -> set[str]:
+    """Top-level names of the module's own distribution."""
+    top = module.partition(".")[0]
+    packages = metadata.packages_distributions()
+    mine = set(packages.get(top, ()))
+    return {top} | {name for name, owners in packages.items() if mine & set(owners)}
+
+
+def _own_folder(module: str) -> Path | None:
+    """The folder in which a module's package lies, unless packages are installed there."""
+    path = _source(module.partition(".")[0])
+    if path is None:
+        return None
+    folder = path.resolve().parent.parent if path.name == "__init__.py" else path.resolve().parent
+    places = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    installed = folder in places or folder.name in ("site-packages", "dist-packages")
+    return None if installed else folder
+
+
+def _source(module: str) -> Path | None:
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
+
+
+def _imported(module: str, path: Path) -> set[str]:
+    """Names of the modules that a file imports, and of those that a `from` may mean."""
+    if path.suffix != ".py":
+        return set()
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DpbenchError(f"module {module!r}: {path} cannot be read as Python source ({error})") from error
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".") if package else []
+                start = ".".join(parents[: len(parents) - node.level + 1])
+                base = ".".join(filter(None, [start, base]))
+            if base:
+                names |= {base} | {f"{base}.{one.name}" for one in node.names if one.name != "*"}
+    return names

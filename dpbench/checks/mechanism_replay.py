@@ -1,0 +1,85 @@
+"""What a run released makes its parameters, and nothing else does: a replay on other data gives them bit for bit.
+
+A run on one data set lets noisy values out (`letting_out`). The same mechanism is then run on data that have nothing in
+common with these, and wherever it would release something it is handed what the first run released there. Seeds, and
+with them batches and projections, are the same. If its parameters, or its ledger, differ in a single bit after any
+step, then something reached them that was not released: a gradient without noise, a statistic of the batch, a number
+remembered from an earlier step. Without chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpbench.checks._subject import Subject, certain
+from dpbench.checks._worlds import (
+    Elsewhere,
+    World,
+    added,
+    planned_for,
+    problem,
+    record,
+    replay,
+    steps_to_look_at,
+    with_last,
+)
+from dpbench.verdicts import Verdict
+
+SOURCE = "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
+
+
+@dataclass(frozen=True)
+class MechanismReplay:
+    """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
+
+    >>> from dpbench.checks._subject import Subject
+    >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
+    'holds'
+    """
+
+    false_alarm: float = 0.0
+    planned: int = 100
+
+    def applies(self, subject: Any) -> bool:
+        return isinstance(subject, Subject) and subject.kind == "mechanisms" and bool(subject.value.private)
+
+    def __call__(self, subject: Subject, *, seed: int) -> Verdict:
+        mechanism = subject.value
+        planned = planned_for(mechanism, self.planned)
+        net, theta_RP, stack, inputs, targets = problem(seed, planned)
+        _, _, _, others, labels = problem(seed + 1, planned)
+        steps = steps_to_look_at(mechanism, planned, seed)
+        here = World(mechanism, *with_last(inputs, targets, 0))
+        there = World(mechanism, 0.3 - others, (labels + 1) % 4)
+        told, stopped = record(here, net, theta_RP, stack, steps)
+        wrong, hidden = None, 0
+        try:
+            for moment, again in replay(there, net, theta_RP, stack, steps, told):
+                for run, events in enumerate(added(mechanism, moment, stack)):
+                    hidden += max(0, len(events) - len(moment.of(run)))
+                place = "the start" if moment.step is None else f"step {moment.step}"
+                if not torch.equal(moment.after.theta_RP, again.after.theta_RP):
+                    wrong = f"after {place} the parameters are others on other data, with all releases the same"
+                elif mechanism.released(moment.after, stack) != mechanism.released(again.after, stack):
+                    wrong = f"after {place} the ledger is another one on other data, with all releases the same"
+                if wrong is not None:
+                    break
+        except Elsewhere as error:
+            wrong = f"with all releases the same, {error}"
+        evidence = {"steps": len(told) - 1, "planned": planned, "releases": sum(len(moment.calls) for moment in told)}
+        unseen = stopped if wrong is None else None
+        if hidden and wrong is not None:
+            unseen = (
+                f"{hidden} releases of the ledger did not pass `let_out`, so they could not be handed to the replay;"
+                " draw noise by stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
+            )
+        if unseen is not None:
+            return Verdict("mechanism_replay", subject.name, "undecided", unseen, evidence, 0.0, SOURCE)
+        holds = "a run on other data that is told what was released has the same parameters, bit for bit"
+        return certain("mechanism_replay", subject, wrong, evidence, holds=holds, source=SOURCE)
+
+
+check = MechanismReplay()

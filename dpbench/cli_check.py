@@ -1,0 +1,149 @@
+"""`dpbench check`: whether a mechanism does what its ledger says, by all the checks that can look at it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from dpbench.errors import DpbenchError
+
+
+@click.command()
+@click.argument("subjects", nargs=-1, metavar="[SPEC | MODULE:FACTORY | NAME]...")
+@click.option("--all", "everything", is_flag=True, help="All mechanisms, clipping engines, the sampler, the generator.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of a MODULE:FACTORY or NAME.")
+@click.option(
+    "--steps", type=click.IntRange(1), help="Planned length of a run. Default: the spec's, or 200 where there is none."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="All chance comes from it.")
+@click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line of the table.")
+def check(subjects: tuple[str, ...], **options: Any) -> int:
+    """Look for a mechanism's faults: noise, sensitivity, sampling, and whatever reaches the parameters unreleased.
+
+    A SPEC (or a folder of them) is checked with its parameters and planned steps, and its model is probed. A line each
+    says what was looked at, what was found, with which statistic and false-alarm probability; what could not be looked
+    at has a line as well. A clean table is no proof of privacy: it says that faults of these kinds were looked for, on
+    small problems, and not found. The verdict on a mechanism that dpbench does not ship is kept in OUT/checks, and its
+    ε in reports goes by it.
+
+    Exit status: 0 all hold, 1 something is refuted or could not be looked at, 2 bad input.
+
+    \b
+    Examples:
+      dpbench check momentum.yaml
+      dpbench check my_mechanisms:noisy_momentum --set beta=0.5 --steps 3000
+      dpbench check noisy_sgd --json
+      dpbench check --all --seed 7
+    """
+    from dpbench.check_records import code_of, write_check
+    from dpbench.checking import Checkup, as_record, check_up, everything
+    from dpbench.terminal_check import Watch, show
+
+    if not subjects and not options["everything"]:
+        raise DpbenchError("name a spec, a module:factory or a mechanism, or give --all (see `dpbench check --help`)")
+    targets = _targets(subjects, options["settings"], options["steps"])
+    targets += [one for one in everything() if one not in targets] if options["everything"] else []
+    found: list[Checkup] = []
+    kept: list[Path] = []
+    with Watch() as watch:
+        for target in targets:
+            if not isinstance(target, _Model):
+                found.append(check_up(target, seed=options["seed"], told=watch))
+                if target.kind == "mechanisms":
+                    code = code_of(target.name, target.parameters)
+                    if not code.shipped:
+                        record = as_record(found[-1], code, target.name, target.parameters, options["seed"])
+                        kept.append(write_check(options["out"], record))
+            else:
+                watch(target.title, 0, 1)
+                found.append(target.probe())
+                watch(target.title, 1, 1)
+    if options["as_json"]:
+        for one in found:
+            for line in one.lines:
+                click.echo(json.dumps({"kind": one.kind, **line.to_json()}, ensure_ascii=False, default=repr))
+            click.echo(json.dumps({**one.to_json(), "lines": len(one.lines)}, ensure_ascii=False, default=repr))
+    else:
+        show(found)
+        for path in kept:
+            click.echo(f"wrote {path}")
+    clean = all(one.verdict == "holds" and all(x.verdict.verdict != "refuted" for x in one.lines) for one in found)
+    return 0 if clean else 1
+
+
+class _Model:
+    """A spec's model, to be probed."""
+
+    def __init__(self, title: str, build: Any, shape: tuple[int, ...], classes: int) -> None:
+        self.title, self._build, self._shape, self._classes = title, build, shape, classes
+
+    def probe(self) -> Any:
+        from dpbench.checking import Checkup, Line
+        from dpbench.probe import probe_model
+        from dpbench.verdicts import Verdict
+
+        lines = []
+        for one in probe_model(self._build, self._shape, self._classes):
+            reason = one.evidence if one.layer is None else f"layer {one.layer}: {one.evidence}"
+            verdict = Verdict("model_probe", self.title, one.verdict, reason, {}, 0.0, "dpbench/probe.py")
+            lines.append(Line(one.what, verdict))
+        verdicts = [line.verdict.verdict for line in lines]
+        wrong = next((line for line in lines if line.verdict.verdict != "holds"), None)
+        together = "refuted" if "refuted" in verdicts else "unchecked" if wrong is not None else "holds"
+        reason = "nothing wrong was found" if wrong is None else f"{wrong.looked_at}: {wrong.verdict.reason}"
+        return Checkup(self.title, "models", tuple(lines), together, reason)  # type: ignore[arg-type]
+
+
+def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None) -> list[Any]:
+    """What is to be checked, each once."""
+    from dataclasses import replace
+
+    from dpbench.checking import PLANNED, named
+
+    given = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise DpbenchError(f"--set {text}: expected NAME=VALUE, such as beta=0.5")
+        given[name] = yaml.safe_load(value)
+    targets: list[Any] = []
+    for subject in subjects:
+        if Path(subject).exists():
+            targets += _of_specs(Path(subject), steps)
+        elif Path(subject).suffix in (".yaml", ".yml"):
+            raise DpbenchError(f"{subject}: there is no such file")
+        else:
+            targets.append(replace(named(subject), parameters=given, planned=steps or PLANNED))
+    if given and all(Path(subject).exists() for subject in subjects):
+        raise DpbenchError("--set: a spec has its own parameters; give a module:factory or a name")
+    return targets
+
+
+def _of_specs(path: Path, steps: int | None) -> list[Any]:
+    """Mechanisms and models of specs; a mechanism with the same parameters once, for its longest run."""
+    from dpbench.checking import Target
+    from dpbench.plan import dataset_source, model_builder, resolve
+    from dpbench.spec import load_specs
+
+    mechanisms: dict[str, Target] = {}
+    models: dict[str, _Model] = {}
+    for spec in load_specs([path]):
+        (run,) = resolve(spec, spec.seeds[:1])
+        parameters = dict(spec.mechanism.parameters)
+        key = json.dumps([spec.mechanism.name, parameters], sort_keys=True, default=repr)
+        planned = steps or run.steps
+        if key not in mechanisms or mechanisms[key].planned < planned:
+            mechanisms[key] = Target("mechanisms", spec.mechanism.name, parameters, planned)
+        source = dataset_source(spec)
+        title = f"{spec.model.name} for {spec.dataset.name}"
+        key = json.dumps(
+            [title, dict(spec.model.parameters), dict(spec.dataset.parameters)], sort_keys=True, default=repr
+        )
+        models[key] = _Model(title, model_builder(spec, source), tuple(source.input_shape), source.classes)
+    return [*mechanisms.values(), *models.values()]

@@ -1,0 +1,207 @@
+"""Faults in what a mechanism lets out and in what it does with it, that show only along the way.
+
+Noise that goes missing late, one noise used twice, and parameters that learn of the data by another way than by what
+was released. `RELEASED` is for the check `mechanism_releases`, `LEAKING` for `mechanism_replay`, `LATE` for
+`noise_scale`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench import randomness
+from dpbench.clipping import vmap
+from dpbench.clipping._base import Examples
+from dpbench.events import Composition, Event, Gaussian
+from dpbench.functional import Network
+from dpbench.letting_out import let_out
+from dpbench.mechanisms.dpis import Dpis
+from dpbench.mechanisms.dpis import mechanism as dpis
+from dpbench.pipeline import Knobs, Observed, Pipeline, State
+from dpbench.stages import Sgd, gaussian_noise
+
+
+@dataclass(frozen=True)
+class Part:
+    """A noise schedule that the ledger does not hear of: σ is multiplied by `times` where `when(step)`."""
+
+    when: Callable[[Tensor], Tensor]
+    times: float = 0.5
+
+    def factor(self, step_R: Tensor, rate_R: Tensor) -> Tensor:
+        return torch.where(self.when(step_R), torch.full_like(rate_R, self.times), torch.ones_like(rate_R))
+
+    def stretches(self, rate: float, steps: int) -> Any:
+        yield 1.0, steps
+
+
+def late(when: Callable[[Tensor], Tensor], times: float = 0.5) -> Pipeline:
+    return Pipeline(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, noise=Part(when, times))
+
+
+LATE: Mapping[str, Any] = {
+    "half the noise": late(lambda step: step >= 0),
+    "half the noise after step 60": late(lambda step: step > 60),
+    "half the noise in the last step of a hundred": late(lambda step: step == 99),
+    "half the noise in every second step": late(lambda step: step % 2 == 1),
+}
+
+
+@dataclass(frozen=True)
+class Faulty(Pipeline):
+    """NoisySGD with one wrong line: what is drawn as noise, and what the update gets."""
+
+    draws: Callable[[Tensor, Tensor, Knobs, Tensor], Tensor] = field(
+        default=lambda total, deviation, knobs, step: gaussian_noise(total, deviation, knobs.seed_R, step)
+    )
+    learns: Callable[[Tensor, Tensor, State, Any], Tensor] = field(default=lambda noisy, total, state, found: noisy)
+    keeps: bool = False
+
+    def step(
+        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+    ) -> tuple[State, Observed]:
+        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
+        engine: Any = self.clipped_sum
+        found = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
+        deviation_R = knobs.noise_multiplier_R * knobs.clip_norm_R
+        noisy_RP = self.draws(found.sum_RP, deviation_R, knobs, state.step_R)
+        noisy_RP = self.learns(noisy_RP, found.sum_RP, state, found)
+        gradient_RP = noisy_RP / (knobs.sampling_rate_R * len(targets))[:, None].to(noisy_RP.dtype)
+        theta_RP, memory = self.update(
+            state.theta_RP, dict(state.memory), gradient_RP, knobs.learning_rate_R, state.step_R
+        )
+        drawn_R = batch.mask_RB.sum(1)
+        seen = Observed(drawn_R, found.loss_RB.sum(1), 0 * drawn_R, found.sum_RP.isfinite().all(1))
+        return State(theta_RP, memory | {"last_RP": found.sum_RP} if self.keeps else memory, state.step_R + 1), seen
+
+    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+        state = super().start(theta_RP, knobs, inputs, targets)
+        memory = {"last_RP": torch.zeros_like(theta_RP)} if self.keeps else {}
+        return replace(state, memory={**state.memory, **memory})
+
+
+def faulty_step(**wrong: Any) -> Faulty:
+    """NoisySGD, with some of its lines replaced; with none, it must pass every check."""
+    return Faulty(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, **wrong)
+
+
+def _shared(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
+    """Two steps that follow each other use one noise."""
+    return gaussian_noise(total_RP, deviation_R, knobs.seed_R, step_R // 2)
+
+
+def _every_fortieth(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
+    """The noise of a step comes back forty steps later."""
+    return gaussian_noise(total_RP, deviation_R, knobs.seed_R, step_R % 40)
+
+
+@dataclass(frozen=True)
+class Told(Pipeline):
+    """Releases the number of examples in the batch with noise of `runs_with`, and tells the ledger of `charged`."""
+
+    runs_with: float = 2.0
+    charged: float | None = 2.0
+
+    def step(
+        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+    ) -> tuple[State, Observed]:
+        exact_R = (inputs.abs().amax(1) > 1e-12).double().sum().expand(len(state.step_R))
+        normal_R1 = randomness.normal(knobs.seed_R, randomness.ESTIMATE, state.step_R, 1, dtype=torch.float64)
+        deviation_R = torch.full_like(exact_R, self.runs_with)
+        let_out(exact_R, exact_R + self.runs_with * normal_R1[:, 0], deviation_R)
+        return super().step(net, state, knobs, inputs, targets, chunk)
+
+    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
+        found = []
+        for one, steps in zip(super().released(state, knobs), state.step_R.tolist(), strict=True):
+            assert one is not None
+            count: tuple[tuple[Event, int], ...] = ((Gaussian(self.charged), 1),) if self.charged else ()
+            event = one.parts[0][0] if one.parts else None
+            found.append(Composition(tuple(part for _ in range(steps) for part in (*count, (event, 1)))))  # type: ignore[misc]
+        return tuple(found)
+
+
+def told(**wrong: Any) -> Told:
+    return Told(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, **wrong)
+
+
+class TotalUnclipped(Dpis):
+    """K is the sum of the norms as they are."""
+
+    def _summed(self, run: Any, knobs: Knobs, place: int, norm_N: Tensor, bound: float) -> float:
+        return super()._summed(run, knobs, place, norm_N, float("inf"))
+
+
+class OuterTwice(Dpis):
+    """K* is clipped at twice the C* for which its noise is made."""
+
+    def _outer_sum(self, memory: Mapping[str, Tensor], place: int) -> float:
+        return 2 * super()._outer_sum(memory, place)
+
+
+class CountBare(Dpis):
+    """N without its noise, though the ledger charges for it."""
+
+    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+        return Dpis.start(replace(self, size_noise=1e-9), theta_RP, knobs, inputs, targets)
+
+
+class CountKept(Dpis):
+    """N is released with noise, and the exact one used."""
+
+    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+        state = super().start(theta_RP, knobs, inputs, targets)
+        size_R = torch.full_like(state.memory["size_R"], 100.0 * len(targets))
+        return replace(state, memory={**state.memory, "size_R": size_R})
+
+
+def importance(kind: type[Dpis] = Dpis, **parameters: Any) -> Dpis:
+    """DPIS of a faulty kind, small enough to be quick."""
+    built = dpis(**{"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0} | parameters)
+    return kind(**{one.name: getattr(built, one.name) for one in dataclasses.fields(built)})
+
+
+ADAPTIVE: Mapping[str, Any] = {"adaptive_clipping": True, "sum_noise": 1.0, "external_bound": 0.25, "quantile": 4.0}
+RELEASED: Mapping[str, Any] = {
+    **LATE,
+    "one part in a thousand less noise": late(lambda step: step >= 0, 0.999),
+    "one noise for two steps": faulty_step(draws=_shared),
+    "a noise that comes back after forty steps": faulty_step(draws=_every_fortieth),
+    "a count that the ledger leaves out": told(charged=None),
+    "a count with half the noise": told(runs_with=1.0),
+    "K of norms that are not clipped": importance(TotalUnclipped),
+    "K* of twice the sensitivity": importance(OuterTwice, **ADAPTIVE),
+    "N without noise": importance(CountBare),
+    "N with noise, the exact one used": importance(CountKept),
+}
+LEAKING: Mapping[str, Any] = {
+    "the update gets the gradient without noise": faulty_step(learns=lambda noisy, total, state, found: total),
+    "a part of the gradient goes without noise": faulty_step(
+        learns=lambda noisy, total, state, found: noisy + 1e-9 * total
+    ),
+    "the gradient is remembered and used a step later": faulty_step(
+        learns=lambda noisy, total, state, found: noisy + 1e-6 * state.memory["last_RP"], keeps=True
+    ),
+    "the step goes with the mean loss": faulty_step(
+        learns=lambda noisy, total, state, found: noisy * found.loss_RB.sum(1, keepdim=True).to(noisy.dtype)
+    ),
+    "the step is divided by the largest norm": faulty_step(
+        learns=lambda noisy, total, state, found: noisy / (1 + found.norm_RB.amax(1, keepdim=True))
+    ),
+    "leaks from step 90 on": faulty_step(
+        learns=lambda noisy, total, state, found: noisy + 1e-6 * total * (state.step_R >= 90)[:, None]
+    ),
+}
+SOUND: Mapping[str, Any] = {
+    "the frame of the leaks": faulty_step(),
+    "a step that remembers and does not use it": faulty_step(keeps=True),
+    "a count that is told": told(),
+    "importance with adaptive clipping": importance(**ADAPTIVE),
+}
