@@ -8,7 +8,7 @@ from typing import Any
 
 from dpbench.claims.summary import ClaimsReport
 from dpbench.conformance import Conformance
-from dpbench.records import Context, Facts, FailureRecord, finite
+from dpbench.records import Checked, Context, Facts, FailureRecord, finite
 from dpbench.reproduction import Spread
 from dpbench.verdicts import STATUSES, Verdict
 
@@ -17,7 +17,10 @@ PROMISES = ("exact", "certified", "upper_bound")  # the kinds of guarantee on wh
 
 @dataclass(frozen=True)
 class GuaranteeLine:
-    """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it."""
+    """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
+
+    `unchecked`: what the ledger tells is believed; no check has looked at whether the mechanism does that.
+    """
 
     accountant: str
     kind: str | None
@@ -29,6 +32,13 @@ class GuaranteeLine:
     mu: float | None
     refused: str | None
     requested: bool = True
+    unchecked: bool = False
+
+    @property
+    def said(self) -> str | None:
+        """The kind as it is shown beside the number; None where there is no number."""
+        words = None if self.kind is None else self.kind.replace("_", " ")
+        return f"{words}, unchecked" if words is not None and self.unchecked else words
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Row:
 
     `variant` tells rows of one label apart when the spec changed between runs; `barred` says why nothing printed is
     compared with it; `headline` is the accountant that the figures use. Accuracies in percent, seconds per run.
+    `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
     """
 
     id: str
@@ -84,6 +95,17 @@ class Row:
     curve: tuple[CurveLine, ...]
     barred: str | None = None
     stale_seeds: tuple[int, ...] = ()
+    checked: Checked | None = None
+
+    @property
+    def withheld(self) -> bool:
+        """Whether a check refuted the mechanism, so that no ε is stated."""
+        return self.checked is not None and self.checked.verdict == "refuted"
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether no check has looked at what the mechanism does."""
+        return self.checked is not None and self.checked.verdict == "unchecked"
 
     @property
     def title(self) -> str:

@@ -92,6 +92,16 @@ def _is_shipped(entry: Entry) -> bool:
     return entry.module.partition(".")[0] == "dpbench"
 
 
+def described(name: str, parameters: Mapping[str, Any]) -> str:
+    """A mechanism for people.
+
+    >>> described("noisy_sgd", {"clipping": "ghost"})
+    'noisy_sgd (clipping = ghost)'
+    """
+    given = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    return f"{name} ({given})" if given else name
+
+
 def shipped(resolved_mechanism: Mapping[str, Any]) -> bool:
     """Whether a recorded mechanism, and its clipping engine, is one of dpbench's own."""
     for kind, name in (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import dpbench
 from dpbench.catalog import catalog, find, suggestion
-from dpbench.check_records import CheckRecord, Code, code_of, write_check
+from dpbench.check_records import CheckRecord, Code, code_of, described, write_check
 from dpbench.checks._subject import Subject
 from dpbench.errors import DpbenchError
 from dpbench.verdicts import Verdict
@@ -87,8 +87,7 @@ class Target:
 
     @property
     def title(self) -> str:
-        given = ", ".join(f"{name} = {value}" for name, value in self.parameters.items())
-        return f"{self.name} ({given})" if given else self.name
+        return described(self.name, self.parameters)
 
     def subject(self) -> Subject:
         """Raises DpbenchError where it cannot be loaded or built."""
@@ -143,7 +142,7 @@ def named(name: str) -> Target:
 
 
 def check_up(target: Target, *, seed: int = 0, told: Telling = lambda _name, _done, _of: None) -> Checkup:
-    """Run every check that applies; a check that cannot look says why. Raises DpbenchError where nothing can be built."""
+    """Run every check that applies; one that cannot look says why. Raises DpbenchError where nothing can be built."""
     subject = target.subject()
     checks = {name: entry.load() for name, entry in sorted(catalog("checks").items())}
     lines = []
@@ -246,10 +245,3 @@ def _looked_at(module: str) -> str:
     """What a check looks at: the first sentence of its module."""
     text = " ".join((importlib.import_module(module).__doc__ or module).split())
     return text.split(". ")[0].rstrip(".")
-
-
-def lines_of(found: Sequence[Checkup]) -> Iterator[tuple[Checkup, Line]]:
-    """Every line of several checkups."""
-    for one in found:
-        for line in one.lines:
-            yield one, line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpbench.accounting import account
@@ -12,7 +13,7 @@ from dpbench.assessment import PROMISES, GuaranteeLine, Row
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
-from dpbench.records import Context, RunRecord
+from dpbench.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
 ASKED = ("exact", "rdp", "gdp_clt")  # where a spec names none: the truth, a bound and the usual approximation
@@ -68,8 +69,14 @@ def refused(name: str, delta: float | None, reason: str) -> GuaranteeLine:
     return GuaranteeLine(name, None, None, delta, None, None, None, None, reason)
 
 
-def guarantees(runs: Sequence[RunRecord], context: Context, accounted: Accounts) -> tuple[GuaranteeLine, ...]:
-    """One line per accountant: those that the spec asks for, then those whose number is printed."""
+def guarantees(
+    runs: Sequence[RunRecord], context: Context, accounted: Accounts, checked: Checked | None = None
+) -> tuple[GuaranteeLine, ...]:
+    """One line per accountant: those that the spec asks for, then those whose number is printed.
+
+    No number of a ledger stands where a check refuted that the mechanism does what it tells; where none looked, the
+    line says so.
+    """
     ledgers = {json.dumps(run.ledger, sort_keys=True): run.ledger for run in runs if run.ledger is not None}
     if not ledgers:
         return ()
@@ -78,21 +85,27 @@ def guarantees(runs: Sequence[RunRecord], context: Context, accounted: Accounts)
     printed = list(published.epsilon) if published else []
     if published and published.mu:
         printed.append(MU_ACCOUNTANT)
+    withheld = checked is not None and checked.verdict == "refuted"
+    unchecked = checked is not None and checked.verdict == "unchecked"
     lines = []
     for name in dict.fromkeys([*requested, *(name for name in printed if name in catalog("accountants"))]):
         if context.delta is None:
             lines.append(refused(name, None, "the spec gives no delta"))
             continue
+        if withheld and checked is not None:
+            lines.append(refused(name, context.delta, f"withheld, the mechanism is refuted: {checked.reason}"))
+            continue
         # Seeds of an adaptive mechanism may have spent differently: the row states the most.
         answers = [accounted.line(ledger, context.delta, name, name in requested) for ledger in ledgers.values()]
         refusals = [line for line in answers if line.epsilon is None]
-        lines.append(refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0))
+        line = refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0)
+        lines.append(replace(line, unchecked=unchecked))
     return tuple(lines)
 
 
 def headline(rows: Iterable[Row]) -> str | None:
-    """The accountant for figures: one that answers for all private rows; promises first, then the tightest."""
-    private = [row for row in rows if row.guarantees]
+    """The accountant for figures: one that answers for all rows that state an ε; promises first, then the tightest."""
+    private = [row for row in rows if row.guarantees and not row.withheld]
     candidates = []
     for name in dict.fromkeys(line.accountant for row in private for line in row.guarantees):
         lines = [row.guarantee(name) for row in private]

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpbench.accounting import account, calibrate, steps_from_epochs
 from dpbench.catalog import find
+from dpbench.check_records import SHIPPED, Code, code_of, known, read_checks, shipped
 from dpbench.data import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.events import Composition, to_json
 from dpbench.provenance import code_hash
-from dpbench.records import Store
+from dpbench.records import Checked, Store
 from dpbench.run_key import code_entries, code_modules, full_parameters, numerics, plain, run_key
 from dpbench.spec import Budget, Spec
 from dpbench.trial import try_engine, try_network
@@ -42,7 +43,7 @@ class Run:
     `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `spends` is the
     budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `action` and
     `reason` say what will happen to it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of
-    the code that takes part.
+    the code that takes part; `checked` is what is known of the mechanism's code, None where it is not private.
     """
 
     spec: Spec
@@ -63,6 +64,7 @@ class Run:
     reason: str = ""
     device: str = "cpu"
     estimate: float | None = None
+    checked: Checked | None = SHIPPED
 
     @property
     def epsilon_by(self) -> str | None:
@@ -118,7 +120,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     """
     problems: list[Problem] = []
     runs: list[Run] = []
-    known = store.existing()
+    before = store.existing()
     gpu = _gpu() if choices.device is None else None
     for spec in specs:
         if not chosen_by(spec, choices.only):
@@ -134,7 +136,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     device = choices.device or gpu or "cpu"
     decided = tuple(
-        _decide(run, known.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
+        _decide(run, before.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
         for run in runs
     )
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
@@ -145,8 +147,25 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
             problems.append(_problem(spec, error))
     if problems:
         raise ProblemsError(problems)
-    priced = _priced(decided, known.values(), choices.smoke)
+    priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
     return Plan(priced, _stacks(priced))
+
+
+def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
+    """The runs with what the stored verdicts say of their mechanisms."""
+    stored = read_checks(out)
+    codes: dict[str, Code] = {}
+    found = []
+    for run in runs:
+        mechanism = run.spec.mechanism
+        if shipped(run.resolved["mechanism"]):
+            checked = SHIPPED
+        else:
+            key = json.dumps(plain(run.resolved["mechanism"]), sort_keys=True)
+            codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)
+            checked = known(stored, codes[key], run.steps)
+        found.append(replace(run, checked=checked if build_mechanism(run.spec).private else None))
+    return tuple(found)
 
 
 def _problem(spec: Spec, error: Exception) -> Problem:

@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_text
+from dpbench.check_records import SHIPPED, code_of, described, read_checks
 from dpbench.errors import DpbenchError, StoreError
-from dpbench.plan import Choices, Plan, Run, Stack, build_mechanism, context, dataset_source, make_plan, model_builder
+from dpbench.plan import (
+    Choices,
+    Plan,
+    Run,
+    Stack,
+    build_mechanism,
+    context,
+    dataset_source,
+    make_plan,
+    model_builder,
+    with_checks,
+)
 from dpbench.provenance import environment
-from dpbench.records import Store
+from dpbench.records import Checked, Store
 from dpbench.spec import Spec, load_specs
 
 if TYPE_CHECKING:
@@ -25,6 +37,12 @@ class Watcher:
 
     def planned(self, plan: Plan) -> None:
         """The plan is made; nothing has run yet."""
+
+    def checking(self, name: str) -> None:
+        """A mechanism that is not shipped is checked, which takes some seconds."""
+
+    def checked(self, name: str, found: Checked) -> None:
+        """What its checks say."""
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         """Stack `number` of `of` starts."""
@@ -60,14 +78,16 @@ class Summary:
     seconds: float = 0.0
     report: tuple[Path, ...] = ()
     report_error: str | None = None
+    checks: tuple[tuple[str, Checked], ...] = ()
 
     def count(self, action: str) -> int:
         return sum(run.action == action for run in self.plan.runs)
 
     @property
     def exit_status(self) -> int:
-        """0: all that was due finished; 1: something failed; 130: interrupted."""
-        return 130 if self.interrupted else 1 if self.failures or self.report_error else 0
+        """0: all that was due finished; 1: something failed, or a mechanism was refuted; 130: interrupted."""
+        refuted = any(found.verdict == "refuted" for _, found in self.checks)
+        return 130 if self.interrupted else 1 if self.failures or self.report_error or refuted else 0
 
 
 def run(
@@ -99,6 +119,7 @@ def run(
         _prepare(store, plan, afresh=choices.force)
     watcher.planned(plan)
     try:
+        plan, checks = _checked(plan, store, choices, watcher)
         finished, failures, interrupted = _work(plan, store, choices, fail_fast, places_per_call, watcher, stop)
     finally:
         watcher.close()
@@ -119,6 +140,7 @@ def run(
         seconds=time.monotonic() - begin,
         report=report,
         report_error=report_error,
+        checks=checks,
     )
 
 
@@ -133,7 +155,9 @@ def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
     for one in plan.runs if plan is not None else ():
         overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
-    assessment = assess(contents.runs, contents.failures, overlay, damaged=contents.damaged)
+    assessment = assess(
+        contents.runs, contents.failures, overlay, damaged=contents.damaged, checks=read_checks(store.out)
+    )
     assessment = replace(assessment, claims=claims_report(store.out), conformance=read_conformance(store.out))
     return tuple(write_report(assessment, store.out))
 
@@ -157,6 +181,39 @@ def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
     for one in plan.runs:
         if one.action == "exists" or (afresh and one.action == "train"):
             store.checkpoint_path(one.key).unlink(missing_ok=True)
+
+
+def _checked(
+    plan: Plan, store: Store, choices: Choices, watcher: Watcher
+) -> tuple[Plan, tuple[tuple[str, Checked], ...]]:
+    """Check, once for each code, the mechanisms that are due, not shipped and of which nothing is known."""
+    if choices.smoke:
+        return plan, ()
+    due: dict[str, Run] = {}
+    for one in (one for stack in plan.stacks for one in stack.runs):
+        if one.checked is not None and one.checked != SHIPPED:
+            code = code_of(one.spec.mechanism.name, one.spec.mechanism.parameters).hash
+            if code not in due or due[code].steps < one.steps:
+                due[code] = one
+    found = []
+    for one in due.values():
+        checked, mechanism = one.checked, one.spec.mechanism
+        title = described(mechanism.name, mechanism.parameters)
+        if checked is not None and checked.verdict == "unchecked" and checked.planned is None:
+            from dpbench.checking import check_mechanism
+
+            watcher.checking(title)
+            _, record = check_mechanism(mechanism.name, mechanism.parameters, one.steps, out=store.out)
+            checked = record.checked
+            watcher.checked(title, checked)
+        if checked is not None:
+            found.append((title, checked))
+    if not due:
+        return plan, ()
+    runs = with_checks(plan.runs, store.out)
+    known = {one.key: one.checked for one in runs}
+    stacks = (tuple(replace(one, checked=known[one.key]) for one in stack.runs) for stack in plan.stacks)
+    return Plan(runs, tuple(map(Stack, stacks))), tuple(found)
 
 
 def _work(
@@ -241,6 +298,8 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
         "sources": dict(run_.sources),
         "environment": facts,
     }
+    if run_.checked is not None and run_.checked != SHIPPED:
+        common["checked"] = vars(run_.checked)
     try:
         if outcome.result is not None:
             path = store.write_run({"type": "run", **common, **outcome.result})

@@ -21,6 +21,7 @@ from dpbench.runner import Watcher
 
 if TYPE_CHECKING:
     from dpbench.differences import Differences
+    from dpbench.records import Checked
     from dpbench.runner import Summary
     from dpbench.train import Outcome, Progress
 
@@ -33,6 +34,12 @@ def outcome_line(outcome: Outcome) -> str:
     assert outcome.result is not None
     accuracy = outcome.result["result"]["test_accuracy"]
     return f"finished  {outcome.run.title}: test accuracy {100 * accuracy:.2f} %"
+
+
+def checked_line(name: str, found: Checked) -> str:
+    """What the checks say of a mechanism, and what that means for its ε."""
+    means = {"refuted": "its ε is withheld", "unchecked": "its ε is marked as unchecked"}.get(found.verdict)
+    return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
 
 
 class LineWatcher(Watcher):
@@ -62,6 +69,9 @@ class LineWatcher(Watcher):
         print(f"  {share}, {rate:,.0f} steps/s, {left} left", file=sys.stderr, flush=True)
         self._last = now
 
+    def checked(self, name: str, found: Checked) -> None:
+        print(checked_line(name, found), file=sys.stderr, flush=True)
+
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         del path
         print(outcome_line(outcome), file=sys.stderr, flush=True)
@@ -76,6 +86,9 @@ class JsonWatcher(Watcher):
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         emit("stack", number=number, of=of, runs=[run.key for run in stack.runs])
+
+    def checked(self, name: str, found: Checked) -> None:
+        emit("checked", mechanism=name, **vars(found))
 
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         result = None if outcome.result is None else outcome.result["result"]
@@ -113,6 +126,12 @@ class BarWatcher(Watcher):
             self._bars.start()
         self._bars.update(self._bars.task_ids[0], completed=progress.done)
 
+    def checking(self, name: str) -> None:
+        self._console.print(f"checking {name}", markup=False, highlight=False)
+
+    def checked(self, name: str, found: Checked) -> None:
+        self._console.print(checked_line(name, found), markup=False, highlight=False)
+
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         del path
         self._console.print(outcome_line(outcome), markup=False, highlight=False)
@@ -131,6 +150,10 @@ def emit(event: str, **facts: Any) -> None:
 def run_facts(run: Run) -> dict[str, Any]:
     """A planned run as plain data."""
     budget = run.spec.budget
+    withheld = run.checked is not None and run.checked.verdict == "refuted"
+    reason = None if run.epsilon is None or math.isfinite(run.epsilon) else "infinite"
+    if withheld and run.checked is not None:
+        reason = f"withheld, the mechanism is refuted: {run.checked.reason}"
     return {
         "run_key": run.key,
         "spec": run.spec.name,
@@ -139,9 +162,10 @@ def run_facts(run: Run) -> dict[str, Any]:
         "sampling_rate": run.sampling_rate,
         "steps": run.steps,
         "noise_multiplier": run.noise_multiplier,
-        "epsilon": run.epsilon if run.epsilon is None or math.isfinite(run.epsilon) else None,
+        "epsilon": None if withheld or run.epsilon is None or not math.isfinite(run.epsilon) else run.epsilon,
         "epsilon_kind": run.epsilon_kind,
-        "epsilon_reason": None if run.epsilon is None or math.isfinite(run.epsilon) else "infinite",
+        "epsilon_reason": reason,
+        "checked": None if run.checked is None else run.checked.verdict,
         "delta": None if budget is None else budget.delta,
         "epsilon_by": run.epsilon_by,
         "action": run.action,
@@ -188,6 +212,10 @@ def plan_table(plan: Plan) -> Table:
             value = bound(first.epsilon, first.epsilon_kind) if first.epsilon_kind else "refused"
             epsilon = f"{_SIGNS.get(first.epsilon_kind or '', '')} {value} {first.epsilon_by}".strip()
             delta = f"{budget.delta:g}"
+            if first.checked is not None and first.epsilon_kind:
+                epsilon = {"refuted": "withheld", "unchecked": f"{epsilon}, unchecked"}.get(
+                    first.checked.verdict, epsilon
+                )
         table.add_row(
             f"{name} [{label}]" if label else name,
             _ranges([run.seed for run in runs]),
@@ -270,6 +298,9 @@ def summary_text(summary: Summary, command: str) -> str:
     for action in ("stale", "skip"):
         for reason, count in _reasons(summary.plan, action).items():
             lines.append(f"{count} runs {'stale' if action == 'stale' else 'skipped'}: {reason}.")
+    for name, found in summary.checks:
+        if found.verdict != "holds":
+            lines.append(checked_line(name, found))
     for failure in summary.failures:
         log = f"; log: {failure.log}" if failure.log else ""
         lines.append(f"FAILED {failure.run.title}: {failure.error}{log}")

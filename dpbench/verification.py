@@ -25,10 +25,11 @@ from dpbench.assessment import (
     Settings,
 )
 from dpbench.catalog import catalog
+from dpbench.check_records import CheckRecord, of_record, worst
 from dpbench.differences import Difference, Differences, diff, flatten
 from dpbench.guarantees import MU_ACCOUNTANT, Accounts, guarantees, headline
 from dpbench.provenance import changed_sources, environment
-from dpbench.records import Context, Damaged, FailureRecord, RunRecord, failure_record, run_context, run_record
+from dpbench.records import Checked, Context, Damaged, FailureRecord, RunRecord, failure_record, run_context, run_record
 from dpbench.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.verdicts import Verdict
 
@@ -50,12 +51,14 @@ def assess(
     contexts: Mapping[str, AnyContext | Sequence[AnyContext]] | None = None,
     *,
     damaged: Iterable[Damaged] = (),
+    checks: Mapping[str, CheckRecord] | None = None,
     stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
 ) -> Assessment:
     """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
 
     `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
     carry, because a spec may have changed its label or its printed numbers since; its order is the report's order.
+    `checks` are the stored verdicts on mechanisms, by the hash of their code.
     `stale` maps recorded source hashes to the modules that changed. Records and failures may be plain mappings; raises
     DpbenchError when one does not have a record's shape.
 
@@ -76,13 +79,14 @@ def assess(
     ]
     stale_modules = _stale_modules(runs.values(), stale)
     accounted = Accounts()
+    checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
 
     sections = []
     names = dict.fromkeys([context.name for _, context in places] + [context.name for _, context in failed_places])
     for number, name in enumerate(names, 1):
         here = [place for place in places if place[1].name == name]
         misses = [(failure, context) for failure, context in failed_places if context.name == name]
-        sections.append(_section(f"spec-{number}", name, here, misses, overlay, stale_modules, accounted))
+        sections.append(_section(f"spec-{number}", name, here, misses, overlay, stale_modules, accounted, checked))
     linked = _with_baselines(sections)
     return Assessment(
         sections=linked,
@@ -133,6 +137,7 @@ def _section(
     overlay: Mapping[str, Sequence[Context]],
     stale_modules: Mapping[str, tuple[str, ...]],
     accounted: Accounts,
+    checked: Mapping[str, Checked | None],
 ) -> Section:
     groups: dict[tuple[str, str], list[Place]] = {}
     for run, context in places:
@@ -147,7 +152,7 @@ def _section(
         )
         failed_seeds = tuple(sorted(failure.seed for failure, context in misses if context.label == label))
         row_id = f"{section_id}-row-{number}"
-        rows.append(_row(row_id, members, variant, superseded, failed_seeds, stale_modules, accounted))
+        rows.append(_row(row_id, members, variant, superseded, failed_seeds, stale_modules, accounted, checked))
     contexts = [context for _, context in places] + [context for _, context in misses]
     return Section(
         id=section_id,
@@ -170,6 +175,7 @@ def _row(
     failed_seeds: tuple[int, ...],
     stale_modules: Mapping[str, tuple[str, ...]],
     accounted: Accounts,
+    checked: Mapping[str, Checked | None],
 ) -> Row:
     runs = sorted((run for run, _ in members), key=lambda run: run.seed)
     first, context = members[0]
@@ -180,7 +186,8 @@ def _row(
         barred = "the data are synthetic"
     if barred is None and superseded:
         barred = "the spec has changed since these runs"
-    lines = guarantees(runs, context, accounted)
+    known = worst(checked.get(run.run_key) for run in runs)
+    lines = guarantees(runs, context, accounted, known)
     names = [line.accountant for line in lines if line.refused is None and line.requested]
     return Row(
         id=row_id,
@@ -200,6 +207,7 @@ def _row(
         curve=_curve(runs, context, names, accounted),
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
+        checked=known,
     )
 
 
@@ -419,6 +427,10 @@ def _notices(
         found[MOST_NOTICES:] = [
             Notice("problem", f"{rest} more printed numbers are refuted; see the tables.", "results")
         ]
+    for row in (row for section in sections for row in section.rows):
+        if row.withheld and row.checked is not None:
+            text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."
+            found.append(Notice("problem", text, row.id))
     if failed:
         failures = f"{len(failed)} runs failed" if len(failed) > 1 else "1 run failed"
         found.append(Notice("problem", f"{failures}; means are over the seeds that finished.", "failures"))
@@ -434,6 +446,11 @@ def _notices(
         if count:
             found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
     for section in sections:
+        unchecked = [row for row in section.rows if row.unchecked and row.checked]
+        if unchecked:
+            which = ", ".join(row.title for row in unchecked)
+            reason = unchecked[0].checked.reason if unchecked[0].checked else ""
+            found.append(Notice("caution", f"{section.name}: {which}: ε is unchecked: {reason}.", section.id))
         barred = [row for row in section.rows if row.barred and row.context.published]
         if barred:
             which = ", ".join(row.title for row in barred)

@@ -87,7 +87,7 @@ class World:
     def course(
         self, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment] | None = None
     ) -> Iterator[Moment]:
-        """The start, then the steps of these numbers. `told`: what is handed out in the place of what this run releases.
+        """The start, then the steps of these numbers. `told`: what is handed out in place of what this run releases.
 
         Raises Elsewhere where the releases are not those of `told`, Stopped where a run has to stop.
         """

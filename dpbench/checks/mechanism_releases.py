@@ -135,13 +135,15 @@ def _compare(found: _Found, moment: Moment, other: Moment, grown: Sequence[Seque
 
 
 def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str) -> None:
-    known = isinstance(event, Gaussian | SampledGaussian | RandomSensitivityGaussian)
-    sampler = getattr(event, "sampler", "poisson")
-    if not known or event.adjacency != "add_or_remove" or sampler != "poisson":  # type: ignore[union-attr]
+    if (
+        not isinstance(event, Gaussian | SampledGaussian | RandomSensitivityGaussian)
+        or event.adjacency != "add_or_remove"
+        or getattr(event, "sampler", "poisson") != "poisson"
+    ):
         found.unseen = f"{what}: only Gaussian releases, Poisson samples and add_or_remove are looked at"
         return
     found.releases += 1
-    stated = one.deviation / event.noise_multiplier  # type: ignore[union-attr]
+    stated = one.deviation / event.noise_multiplier
     move = float((one.exact - less.exact).norm())
     if not (torch.isfinite(one.exact).all() and torch.isfinite(one.noisy).all()):
         found.wrong = found.wrong or f"{what} is not finite"

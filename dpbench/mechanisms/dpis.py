@@ -406,8 +406,8 @@ class Dpis:
         """K or K* of one run with its noise, σ_K times `unit`; as it is in a run without noise."""
         deviation = self.sum_noise * unit if run.noisy else 0.0
         noise = deviation * float(normal_RE[place, element]) if run.noisy else 0.0
-        triple = torch.tensor([[exact], [exact + noise], [deviation]], dtype=torch.float64)
-        return float(let_out(*triple, runs=[place]))
+        exact_1, noisy_1, deviation_1 = torch.tensor([[exact], [exact + noise], [deviation]], dtype=torch.float64)
+        return float(let_out(exact_1, noisy_1, deviation_1, [place]))
 
     def _outer_sum(self, memory: Mapping[str, Tensor], place: int) -> float:
         """The sum of the norms as last seen, clipped at C*; without its noise."""

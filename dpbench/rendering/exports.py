@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dpbench.assessment import Assessment, Row, Section
+from dpbench.assessment import Assessment, GuaranteeLine, Row, Section
 from dpbench.grammar.keys import Printed
 from dpbench.rendering.formatting import bound, number, plus_minus, words
 
@@ -106,6 +106,8 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         "failed_seeds": " ".join(map(str, row.failed_seeds)),
         "stale_seeds": " ".join(map(str, row.stale_seeds)),
         "reduced": context.reduced,
+        "checked": row.checked.verdict if row.checked else None,
+        "checked_reason": row.checked.reason if row.checked else None,
         "accuracy_percent_mean_measured": row.accuracy.mean,
         "accuracy_percent_deviation": row.accuracy.deviation,
         "accuracy_percent_low_95": row.accuracy.low,
@@ -129,7 +131,9 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         verdict = row.verdict("printed_epsilon", name)
         cells |= {
             f"epsilon_{name}": line.epsilon if line else None,
-            f"epsilon_{name}_kind": line.kind if line else None,
+            f"epsilon_{name}_kind": line.kind and (f"{line.kind} (unchecked)" if line.unchecked else line.kind)
+            if line
+            else None,
             f"epsilon_{name}_lower": line.lower if line else None,
             f"epsilon_{name}_upper": line.upper if line else None,
             f"epsilon_{name}_refused": line.refused if line else None,
@@ -139,6 +143,13 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         }
     shown = ("private", "privacy_unit", "adjacency", "sampler", "normalisation", "generator", "dataset_real")
     return cells | {name: getattr(facts, name) for name in shown} | {"tuned": context.tuned}
+
+
+def _kind(line: GuaranteeLine | None) -> str | None:
+    """The kind of a number as it stands beside it."""
+    if line is None or line.kind is None:
+        return None
+    return f"{line.kind} (unchecked)" if line.unchecked else line.kind
 
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -163,8 +174,10 @@ def _table(section: Section) -> str:
     head = [("Configuration", ""), ("Seeds", ""), ("Accuracy (%)", "measured")]
     head += [("Verdict", "")] if has_printed else []
     for name in names:
-        kinds = dict.fromkeys(line.kind for row in section.rows if (line := row.guarantee(name)) and line.kind)
-        head.append((f"ε {name}", ", ".join(map(words, kinds)) or "claimed"))
+        kinds = dict.fromkeys(line.said for row in section.rows if (line := row.guarantee(name)) and line.said)
+        head.append(
+            (f"ε {name}", ", ".join(kinds) or ("withheld" if any(row.withheld for row in section.rows) else "claimed"))
+        )
     head += [("μ", "")] if has_mu else []
     lines = [" & ".join(latex(title) for title, _ in head) + r" \\"]
     lines.append(" & ".join(rf"\scriptsize {latex(note)}" if note else "" for _, note in head) + r" \\")
@@ -178,6 +191,7 @@ def _table(section: Section) -> str:
         for name in names:
             line = row.guarantee(name)
             ours = bound(line.epsilon, line.kind) if line and line.epsilon is not None else ""
+            ours = "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
             cells.append(_beside(ours, published.epsilon.get(name) if published else None))
         if has_mu:
             ours = next((bound(line.mu) for line in row.guarantees if line.mu is not None), "")

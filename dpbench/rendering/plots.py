@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dpbench.assessment import Assessment, Comparison, CurveLine, Row, Section
 from dpbench.claims.record import VerdictRecord
 from dpbench.rendering.figures import Figure, Point, Series
-from dpbench.rendering.formatting import bound, number, percent, plus_minus, words
+from dpbench.rendering.formatting import bound, number, percent, plus_minus
 
 ACCURACY = "Test accuracy, %"
 MANY_ROWS = 8  # above this, bands would hide each other
@@ -167,13 +167,15 @@ def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
 def _epsilon_label(rows: Sequence[Row], accountant: str) -> str:
     deltas = dict.fromkeys(line.delta for row in rows if (line := row.guarantee(accountant)))
     at = f" at δ = {number(next(iter(deltas)))}" if len(deltas) == 1 and None not in deltas else ""
-    kinds = dict.fromkeys(words(line.kind) for row in rows if (line := row.guarantee(accountant)))
+    kinds = dict.fromkeys(line.said or "" for row in rows if (line := row.guarantee(accountant)))
     return f"ε{at} by {accountant} ({', '.join(kinds)})"
 
 
 def _epsilon_sentence(rows: Sequence[Row], accountant: str, levels: Sequence[Level]) -> str:
+    flags = [" (unchecked)" if row.unchecked else "" for row in rows]
     parts = [
-        f"{row.full_title}: {plus_minus(row.accuracy)} % at ε = {bound(row.epsilon(accountant))}" for row in rows
+        f"{row.full_title}: {plus_minus(row.accuracy)} % at ε = {bound(row.epsilon(accountant))}{flag}"
+        for row, flag in zip(rows, flags, strict=True)
     ] + [text for *_, text in levels]
     return f"Test accuracy against ε by {accountant}. " + "; ".join(parts) + "."
 

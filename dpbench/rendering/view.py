@@ -18,8 +18,8 @@ def distinct(rows: Iterable[Row], path: str) -> list[Any]:
 def kinds(section: Section, accountant: str) -> str:
     """The kinds of an accountant's answers in one section, as words."""
     lines = [row.guarantee(accountant) for row in section.rows]
-    found = dict.fromkeys(formatting.words(line.kind) for line in lines if line is not None and line.kind)
-    return ", ".join(found) or "refuses"
+    found = dict.fromkeys(line.said for line in lines if line is not None and line.said)
+    return ", ".join(found) or ("withheld" if any(row.withheld for row in section.rows) else "refuses")
 
 
 def printed_only(section: Section) -> list[str]:

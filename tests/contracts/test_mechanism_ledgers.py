@@ -16,6 +16,8 @@ from dpbench.catalog import catalog
 from dpbench.checks import (
     gradient_unbiased,
     mechanism_inclusion,
+    mechanism_releases,
+    mechanism_replay,
     mechanism_sensitivity,
     noise_scale,
     preparation_release,
@@ -42,6 +44,8 @@ CHECKS: dict[str, Any] = {
     "gradient_unbiased": gradient_unbiased.check,
     "mechanism_inclusion": mechanism_inclusion.check,
     "preparation_release": preparation_release.check,
+    "mechanism_releases": mechanism_releases.check,
+    "mechanism_replay": mechanism_replay.check,
 }
 # What a mechanism prints against its own proof, and the check that shows it: (variant, parameters, check).
 PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
@@ -66,7 +70,7 @@ def due(check: str, mechanism: Any) -> bool:
         return bool(mechanism.private) and preparation(mechanism) is not None
     if check == "mechanism_sensitivity":  # with steps of its own, `mechanism_inclusion` measures the reach
         return bool(mechanism.private) and not isinstance(mechanism, OwnSteps)
-    return bool(mechanism.private) or check != "noise_scale"
+    return bool(mechanism.private) or check not in ("noise_scale", "mechanism_releases", "mechanism_replay")
 
 
 @every_mechanism

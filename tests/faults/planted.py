@@ -24,6 +24,7 @@ from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
 from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
 from tests.faults.planted_kinds import DECAYING, DEPENDENT, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
+from tests.faults.planted_releases import LATE, LEAKING, RELEASED
 
 # Generators
 
@@ -412,7 +413,9 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "sampler_inclusion": _subjects("samplers", {name: FaultySampler(draw) for name, draw in SAMPLERS.items()}),
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
-    "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING}),
+    "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE}),
+    "mechanism_releases": _subjects("mechanisms", RELEASED),
+    "mechanism_replay": _subjects("mechanisms", LEAKING),
     "mechanism_sensitivity": _subjects("mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **DEPENDENT}),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "preparation_release": _subjects("mechanisms", PREPARED),

@@ -14,6 +14,8 @@ from dpbench.catalog import catalog, find
 from dpbench.checks._subject import Subject
 from tests.faults.planted import PLANTED, faulty
 from tests.faults.planted_kinds import SOUND
+from tests.faults.planted_releases import SOUND as SOUND_RELEASES
+from tests.faults.planted_releases import SOUND_IMPORTANCE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,11 +33,19 @@ def test_fault_is_found(check: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize("check", sorted(catalog("checks")))
-@pytest.mark.parametrize("name", ["the frame of the faults", *SOUND])
+@pytest.mark.parametrize("name", ["the frame of the faults", *SOUND, *SOUND_RELEASES])
 def test_workshop_without_a_fault_passes(check: str, name: str) -> None:
     """The faulty mechanisms differ from a good one in their fault alone: the frames that hold them are sound."""
     found: Any = find("checks", check).load()
-    subject = Subject("mechanisms", name, SOUND.get(name) or faulty())
+    subject = Subject("mechanisms", name, (SOUND | SOUND_RELEASES).get(name) or faulty())
     if found.applies(subject):
         verdict = found(subject, seed=0)
         assert verdict.verdict == "holds", verdict
+
+
+@pytest.mark.parametrize("check", ["mechanism_releases", "mechanism_replay"])
+def test_importance_with_private_bounds_passes(check: str) -> None:
+    """N, every K and every K* beside the gradients: the frame of the faults in DPIS's own releases."""
+    found: Any = find("checks", check).load()
+    verdict = found(Subject("mechanisms", "the frame", SOUND_IMPORTANCE), seed=0)
+    assert verdict.verdict == "holds", verdict
