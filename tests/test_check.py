@@ -1,0 +1,306 @@
+"""`dpbench check`, and what a stored verdict does to an ε: everywhere it is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpbench.check_records import code_of, read_checks
+from dpbench.checking import Target, check_mechanism, check_up
+from dpbench.errors import DpbenchError
+from dpbench.records import Checked, RunRecord, run_record
+from dpbench.rendering.exports import rows_csv, tables_latex
+from dpbench.report import render
+from dpbench.verification import assess
+from tests.record_samples import run_json
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MECHANISM = """\
+from {helper} import Part
+from dpbench.clipping import vmap
+from dpbench.pipeline import Pipeline
+from dpbench.stages import Sgd
+
+
+def made(*, times: float = 1.0) -> Pipeline:
+    return Pipeline(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, noise=Part(times))
+"""
+HELPER = """\
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Part:
+    times: float
+
+    def factor(self, step_R, rate_R):
+        return torch.full_like(rate_R, self.times)
+
+    def stretches(self, rate, steps):
+        yield 1.0, steps
+"""
+OWN_NOISE = """\
+from dataclasses import dataclass
+
+import torch
+
+from dpbench.clipping import vmap
+from dpbench.clipping._base import Examples
+from dpbench.pipeline import Observed, Pipeline, State
+from dpbench.stages import Sgd
+
+
+@dataclass(frozen=True)
+class Own(Pipeline):
+    def step(self, net, state, knobs, inputs, targets, chunk):
+        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
+        found = self.clipped_sum(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
+        rows = []
+        for seed, step in zip(knobs.seed_R.tolist(), state.step_R.tolist(), strict=True):
+            mine = torch.Generator().manual_seed(seed * 100003 + step)
+            rows.append(torch.randn(net.size, generator=mine, dtype=found.sum_RP.dtype))
+        scale = (knobs.noise_multiplier_R * knobs.clip_norm_R)[:, None].to(found.sum_RP.dtype)
+        noisy = found.sum_RP + torch.where(scale > 0, scale * torch.stack(rows), 0.0)
+        gradient = noisy / (knobs.sampling_rate_R * len(targets))[:, None].to(noisy.dtype)
+        theta, memory = self.update(state.theta_RP, dict(state.memory), gradient, knobs.learning_rate_R, state.step_R)
+        drawn = batch.mask_RB.sum(1)
+        seen = Observed(drawn, found.loss_RB.sum(1), 0 * drawn, found.sum_RP.isfinite().all(1))
+        return State(theta, memory, state.step_R + 1), seen
+
+
+def own() -> Own:
+    return Own(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True)
+"""
+SPEC = """\
+kind: run
+name: {name}
+dataset: digits
+model: mlp
+mechanism: {{name: "{module}:made", parameters: {{times: {times}}}}}
+accountants: [exact, rdp, gdp_clt]
+budget: {{noise_multiplier: 1.37, delta: 1e-4}}
+training: {{batch_size: 256, steps: 6, learning_rate: 0.5, clip_norm: 1.0}}
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with somebody's mechanism, its helper module, and one that draws its own noise."""
+    name = f"theirs_{tmp_path.name}".replace("-", "_")
+    helper = f"{name}_helper"
+    (tmp_path / f"{name}.py").write_text(MECHANISM.format(helper=helper))
+    (tmp_path / f"{helper}.py").write_text(HELPER)
+    (tmp_path / f"{name}_own.py").write_text(OWN_NOISE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / f"{name}.py"
+
+
+def dpbench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    here = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cwd), str(here)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "dpbench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
+
+
+# The verb
+
+
+def test_every_line_says_what_was_looked_at_and_found(tmp_path: Path) -> None:
+    done = dpbench("check", "noisy_sgd", "--json", "--steps", "30", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *lines, whole = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"noise_scale", "mechanism_replay", "mechanism_releases"} <= {line["check"] for line in lines}
+    for line in lines:
+        assert line["verdict"] == "holds"
+        assert line["looked_at"]
+        assert line["reason"]
+        assert (line["false_alarm"] > 0) == ("p" in line["evidence"])
+    assert whole["verdict"] == "holds"
+    assert 0 < whole["false_alarm"] <= 1e-6
+    assert not (tmp_path / "reports").exists(), "what is shipped needs no stored verdict"
+
+
+def test_half_the_noise_is_refuted_and_the_verdict_kept(package: Path) -> None:
+    name = f"{package.stem}:made"
+    done = dpbench("check", name, "--set", "times=0.5", "--steps", "20", "--out", "out", cwd=package.parent)
+    assert done.returncode == 1, done.stderr
+    assert "refuted" in done.stdout
+    assert "one record moves it by 2 times" in " ".join(done.stdout.split())
+    (kept,) = read_checks(package.parent / "out").values()
+    assert (kept.verdict, kept.planned, dict(kept.parameters)) == ("refuted", 20, {"times": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a spec"),
+        (["noisy_sdg"], "did you mean 'noisy_sgd'"),
+        (["absent.yaml"], "no such file"),
+        (["no_such_module:made"], "cannot load"),
+        (["noisy_sgd", "--set", "clipping"], "expected NAME=VALUE"),
+        (["noisy_sgd", "--set", "wrong=1"], "cannot be built"),
+        (["math:floor", "--set", "x=1"], "math:floor"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = dpbench("check", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
+    """Noise that does not pass the door: neither refuted nor held, so its ε stays unchecked."""
+    found = check_up(Target("mechanisms", f"{package.stem}_own:own", planned=10))
+    by_name = {line.verdict.check: line.verdict for line in found.lines}
+    assert by_name["mechanism_replay"].verdict == by_name["mechanism_releases"].verdict == "undecided"
+    assert "let_out" in by_name["mechanism_replay"].reason
+    assert found.verdict == "unchecked", found.reason
+
+
+def test_a_check_that_raises_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpbench.checks.mechanism_replay import MechanismReplay
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a mechanism of somebody else")
+
+    monkeypatch.setattr(MechanismReplay, "__call__", broken)
+    found = check_up(Target("mechanisms", "noisy_sgd", planned=10))
+    assert found.verdict == "unchecked"
+    assert "could not be looked at: RuntimeError: a mechanism of somebody else" in found.reason
+
+
+# The hash of the code
+
+
+def test_the_hash_covers_helper_modules_and_parameters_and_no_comment(package: Path) -> None:
+    name, helper = f"{package.stem}:made", package.parent / f"{package.stem}_helper.py"
+    first = code_of(name, {"times": 0.5})
+    assert not first.shipped
+    assert {package.stem, helper.stem, "dpbench.pipeline"} <= set(first.modules)
+    assert first.hash != code_of(name, {"times": 1.0}).hash
+    assert code_of(name, {}).hash == code_of(name, {"times": 1.0}).hash, "a default is a parameter"
+    helper.write_text("# a comment\n" + HELPER)
+    assert code_of(name, {"times": 0.5}).hash == first.hash
+    helper.write_text(HELPER.replace("self.times", "self.times * 1.0001"))
+    assert code_of(name, {"times": 0.5}).hash != first.hash
+
+
+def test_a_shipped_mechanism_with_somebody_s_engine_is_not_shipped(package: Path) -> None:
+    assert code_of("noisy_sgd", {"clipping": "ghost"}).shipped
+    with pytest.raises(DpbenchError):
+        code_of("noisy_sgd", {"clipping": "no such engine"})
+    assert not code_of("noisy_sgd", {"clipping": f"{package.stem}:made"}).shipped
+
+
+# What run does, and every place that shows an ε
+
+
+def test_run_checks_once_and_every_place_goes_by_the_verdict(package: Path) -> None:
+    folder = package.parent
+    for name, times in (("short", 0.5), ("whole", 1.0)):
+        (folder / f"{name}.yaml").write_text(SPEC.format(name=name, module=package.stem, times=times))
+    before = dpbench("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
+    planned = [json.loads(line) for line in before.stdout.splitlines()]
+    assert [one["checked"] for one in planned] == ["unchecked", "unchecked"]
+    epsilon = planned[0]["epsilon"]
+    assert epsilon
+
+    ran = dpbench("run", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
+    assert ran.returncode == 1, ran.stderr + ran.stdout
+    events = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [one["verdict"] for one in events if one["event"] == "checked"] == ["refuted", "holds"]
+    kept = {json.loads(path.read_text())["verdict"] for path in (folder / "out" / "checks").glob("*.json")}
+    assert kept == {"refuted", "holds"}
+    again = dpbench("run", "short.yaml", "--json", "--force", "--device", "cpu", "--out", "out", cwd=folder)
+    assert "checked" not in [json.loads(line)["event"] for line in again.stdout.splitlines()], "the verdict was kept"
+
+    after = dpbench("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
+    refuted, holds = [json.loads(line) for line in after.stdout.splitlines()]
+    assert refuted["epsilon"] is None
+    assert "withheld" in refuted["epsilon_reason"]
+    assert (holds["epsilon"], holds["checked"]) == (epsilon, "holds")
+    table = dpbench("plan", "short.yaml", "--device", "cpu", "--out", "out", cwd=folder).stdout
+    assert "withheld" in table
+    assert f"{epsilon:.3f}"[:4] not in table
+
+    rows = {
+        row["context"]["name"]: row
+        for section in json.loads((folder / "out" / "report.json").read_text())["sections"]
+        for row in section["rows"]
+    }
+    assert all(line["epsilon"] is None and "withheld" in line["refused"] for line in rows["short"]["guarantees"])
+    assert not any(point["epsilon"] for point in rows["short"]["curve"])
+    assert any(line["epsilon"] for line in rows["whole"]["guarantees"])
+    csv = (folder / "out" / "report.csv").read_text().splitlines()
+    exact = csv[0].split(",").index("epsilon_exact")
+    assert [line.split(",")[exact] == "" for line in csv[1:] if line.startswith(("short", "whole"))] != [True, True]
+
+
+def rows(checked: Checked | None, **changes: Any) -> Any:
+    """An assessment of one run of somebody's mechanism."""
+    data = run_json(**changes)
+    mechanism = {"name": "theirs:made", "parameters": {}}
+    run = run_record({**data, "resolved": {**data["resolved"], "mechanism": mechanism}})
+    return assess([replace(run, checked=checked)])
+
+
+def shown(assessment: Any) -> dict[str, str]:
+    return {"html": render(assessment), "csv": rows_csv(assessment), "latex": tables_latex(assessment)}
+
+
+def test_an_old_record_of_somebody_s_mechanism_is_unchecked() -> None:
+    assessment = rows(None)
+    (row,) = assessment.rows()
+    assert row.unchecked
+    assert all(line.unchecked for line in row.guarantees if line.epsilon is not None)
+    for name, text in shown(assessment).items():
+        assert "unchecked" in text, name
+
+
+def test_a_refuted_mechanism_shows_no_epsilon_anywhere() -> None:
+    holds = rows(Checked("holds", "fine", "a" * 64, 10**6))
+    (good,) = holds.rows()
+    numbers = {f"{line.epsilon:.4g}" for line in good.guarantees if line.epsilon is not None}
+    assert numbers
+    assert all("unchecked" not in re.sub(r"<dt>unchecked.*?</dd>", "", text) for text in shown(holds).values())
+    assessment = rows(Checked("refuted", "half the noise", "a" * 64, 10))
+    for name, text in shown(assessment).items():
+        for number in numbers:
+            assert number not in text, (name, number)
+        assert "withheld" in text, name
+    assert "half the noise" in render(assessment)
+
+
+def test_a_shipped_mechanism_needs_no_verdict() -> None:
+    run: RunRecord = run_record(run_json())
+    assessment = assess([run])
+    (row,) = assessment.rows()
+    assert row.checked is not None
+    assert row.checked.verdict == "holds"
+    assert "contract tests" in row.checked.reason
+
+
+def test_a_verdict_holds_for_no_longer_run_than_was_looked_at(package: Path) -> None:
+    from dpbench.check_records import known
+
+    name = f"{package.stem}:made"
+    _, kept = check_mechanism(name, {}, 8)
+    code = code_of(name, {})
+    assert kept.verdict == "holds"
+    assert known({kept.code: kept}, code, 8).verdict == "holds"
+    longer = known({kept.code: kept}, code, 9)
+    assert longer.verdict == "unchecked"
+    assert "up to 8 steps" in longer.reason
