@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpbench import randomness
 from dpbench.catalog import catalog, find
 from dpbench.clipping._base import ClippedSum, Draw, Examples
 from dpbench.clipping._measure import cost
@@ -160,8 +161,9 @@ def _engine(name: str, work: Work) -> ClippedSum:
         made = find("mechanisms", "dp_sgd_jl").load()(projections=int(name.removeprefix(f"{JL} ")))
         device = work.theta_RP.device
         zero = torch.zeros(1, dtype=torch.int64, device=device)
+        keys_1S = randomness.table([0]).to(device)
         index_RB = torch.arange(work.examples.mask_RB.shape[1], device=device)[None]
-        at: ClippedSum = made.clipped_sum.at(Draw(zero, zero, index_RB))
+        at: ClippedSum = made.clipped_sum.at(Draw(keys_1S, zero, index_RB))
         return at
     entry = find("clipping", name)
     refuse = getattr(importlib.import_module(entry.module), "refuse", None)

@@ -25,8 +25,9 @@ NUMERICS = 1
 
 @dataclass(frozen=True)
 class Knobs:
-    """What may differ between the runs of one stack, each of shape (R,); seeds and steps int64, the rest float64.
+    """What may differ between the runs of one stack, each of shape (R,); steps int64, the rest float64.
 
+    `seed_R` is the table of keys of `randomness.keys`, int64 (R, S), or (R, 0) where the runs keep none.
     `clip_norm_R` is inf and `noise_multiplier_R` 0 where a mechanism has none. `noise_multiplier_R` is relative to
     the clip norm. `steps_R` is the planned length. `epsilon_R` and `delta_R` are the budget of a mechanism that
     chooses its noise while it runs; NaN for the others.
@@ -204,6 +205,11 @@ class Pipeline:
     @property
     def private(self) -> bool:
         return self.gaussian
+
+    @property
+    def secure(self) -> bool:
+        """Whether all its noise is `gaussian_noise`, which is what `randomness: secure` needs."""
+        return self.preparation is None or bool(getattr(self.preparation, "secure", False))
 
     @property
     def spends_budget(self) -> bool:

@@ -19,9 +19,9 @@ from dpbench.check_records import SHIPPED, Code, code_of, known, read_checks, sh
 from dpbench.data import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.events import Composition, to_json
-from dpbench.provenance import code_hash
+from dpbench.provenance import changed_sources, code_hash
 from dpbench.records import Checked, Store
-from dpbench.run_key import code_entries, code_modules, full_parameters, numerics, plain, run_key
+from dpbench.run_key import FORMAT, chosen, code_entries, code_modules, engine, key_format, plain, run_key, versions
 from dpbench.spec import Budget, Spec
 from dpbench.trial import try_engine, try_network
 
@@ -41,9 +41,10 @@ class Run:
 
     `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
     `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `spends` is the
-    budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `action` and
-    `reason` say what will happen to it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of
-    the code that takes part; `checked` is what is known of the mechanism's code, None where it is not private.
+    budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the
+    parameters that choose how it computes, which are no part of the key; `action` and `reason` say what will happen to
+    it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of the code that takes part;
+    `checked` is what is known of the mechanism's code, None where it is not private.
     """
 
     spec: Spec
@@ -60,6 +61,7 @@ class Run:
     epsilon_kind: str | None = None
     spends: tuple[float, float] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
     action: Action = "train"
     reason: str = ""
     device: str = "cpu"
@@ -139,6 +141,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         _decide(run, before.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
         for run in runs
     )
+    decided = _explained(decided, known.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         try:
             source = dataset_source(spec)
@@ -236,16 +239,24 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
             delta=None if budget is None else budget.delta,
         )
     )
+    if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
+        raise DpbenchError(
+            f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
+            " stages.gaussian_noise; expected own or common, or another mechanism"
+        )
     entries = code_entries(spec)
     build = model_builder(spec, source)
     try_network(entries, build, tuple(source.input_shape), source.classes)
     resolved: dict[str, Any] = {
-        "dataset": {"name": spec.dataset.name, "parameters": dict(spec.dataset.parameters), "sha256": source.sha256},
-        "model": {"name": spec.model.name, "parameters": full_parameters(entries[0], spec.model.parameters, skip=2)},
-        "mechanism": {
-            "name": spec.mechanism.name,
-            "parameters": full_parameters(entries[1], spec.mechanism.parameters),
+        "format": FORMAT,
+        "dataset": {
+            "name": spec.dataset.name.rpartition(":")[2],  # what tells data apart is their hash
+            "parameters": dict(spec.dataset.parameters),
+            "sha256": source.sha256,
         },
+        "model": chosen("models", spec.model, skip=2),
+        "mechanism": chosen("mechanisms", spec.mechanism),
+        "randomness": spec.randomness,
         "sampling_rate": rate,
         "steps": steps,
         "learning_rate": float(training.learning_rate),
@@ -255,7 +266,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     if spends is not None:
         resolved |= {"epsilon": spends[0], "delta": spends[1]}
     modules = code_modules(entries)
-    resolved["numerics"] = {name: numerics(name) for name in modules}
+    resolved["numerics"] = versions(entries)
     sources = {name: code_hash(name) for name in modules}
     runs = []
     for seed in seeds:
@@ -276,6 +287,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                 epsilon_kind=kind,
                 spends=spends,
                 sources=sources,
+                engine=engine(entries[1], spec.mechanism.parameters),
             )
         )
     return runs
@@ -368,7 +380,7 @@ def _decide(
         return Run(**{**vars(run), "action": action, "reason": reason, "device": device})
 
     if record is not None and not unfinished and not choices.force and not choices.smoke:
-        changed = [name for name, value in run.sources.items() if record.get("sources", {}).get(name) != value]
+        changed = changed_sources(record.get("sources", {}))  # of the code that made it, whichever engine that had
         if not changed:
             return decided("exists", "has a record")
         if not choices.stale:
@@ -392,6 +404,32 @@ def _decide(
     return decided("train", "smoke test" if choices.smoke else "no record yet")
 
 
+def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tuple[Run, ...]:
+    """Which of the runs to be trained is the same run as an earlier one, or has a record of another key format."""
+    apart = {
+        (one["context"]["name"], one["context"].get("label", ""), one["seed"])
+        for one in records
+        if key_format(one["resolved"]) != FORMAT
+    }
+    first: dict[str, Run] = {}
+    explained = []
+    for run in runs:
+        same = first.setdefault(run.key, run)
+        reason = run.reason
+        if run.action == "train" and same is not run:
+            reason = f"the same run as {same.title}, trained once"
+            if run.engine != same.engine:
+                reason += f" with {_words(same.engine)}; how it computes ({_words(run.engine)}) is no part of a run"
+        elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:
+            reason += f" of key format {FORMAT}; one of an older format stands apart"
+        explained.append(Run(**{**vars(run), "reason": reason}))
+    return tuple(explained)
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
 @cache
 def _gpu() -> str | None:
     import torch
@@ -402,9 +440,10 @@ def _gpu() -> str | None:
 def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
     """Runs of the same dataset, model and mechanism, at most MOST_PER_STACK together, alike rates and lengths first."""
     groups: dict[str, dict[str, Run]] = {}
+    first: dict[str, Run] = {}
     for run in runs:
-        if run.action == "train":
-            groups.setdefault(_like(run.resolved), {}).setdefault(run.key, run)
+        if run.action == "train" and first.setdefault(run.key, run) is run:
+            groups.setdefault(_like(run.resolved, run.engine), {})[run.key] = run
     stacks = []
     for group in groups.values():
         ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
@@ -419,14 +458,16 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
         seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
         expected = record["facts"].get("expected_batch_size")
         if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
-            kind = str(record.get("environment", {}).get("device", "")).split(":")[0]
-            measured.setdefault((_like(record["resolved"]), kind), []).append((expected, seconds / steps))
+            made = record.get("environment", {})
+            kind = str(made.get("device", "")).split(":")[0]
+            like = _like(record["resolved"], made.get("engine", {}))
+            measured.setdefault((like, kind), []).append((expected, seconds / steps))
     priced = []
     for run in runs:
         estimate: float | None = None
         if run.action == "train":
             expected = run.sampling_rate * run.examples
-            near = measured.get((_like(run.resolved), run.device.split(":")[0]), [])
+            near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
             near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
             if near:
                 per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
@@ -437,9 +478,10 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
     return tuple(priced)
 
 
-def _like(resolved: Mapping[str, Any]) -> str:
+def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     """What runs of one stack have in common."""
-    return json.dumps([plain(resolved[part]) for part in ("dataset", "model", "mechanism")], sort_keys=True)
+    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness")]
+    return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
 def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:

@@ -1,31 +1,101 @@
-"""Counter-based randomness: every draw is a function of (seed, stream, step, element) and of nothing else.
+"""Counter-based randomness: every draw is a function of (key, step, element) and of nothing else.
 
-Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011) with key (seed, stream) and
-counter (block, step). The same bits come on every device, alone, stacked, split into pieces or after a resume.
-Benchmark grade: it is not a cryptographic generator, so a model trained with it is not a private release.
+Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011) with the counter (block, step) and
+a key of 64 bits: SHA-256 of the seed, of what the numbers are for (the stream) and of the resolved run. The same bits
+come on every device, alone, stacked, split into pieces or after a resume, and two runs that differ in anything share
+none. Benchmark grade: it is not a cryptographic generator, so a model trained with it is not a private release.
 
-Shapes: R runs, N elements. Integers travel in int64 tensors, because torch has no full set of unsigned operators;
-a product of two 32-bit words wraps modulo 2^64 and keeps the right bits.
+A table without columns holds no keys: its draws come from the operating system's generator and never come again. Its
+normals are sums of four, scaled (Holohan and Braghin, Secure Random Sampling in Differential Privacy, ESORICS 2021);
+what that gives and what it does not is in docs/randomness.md.
+
+Shapes: R runs, S streams, N elements. Integers travel in int64 tensors, because torch has no full set of unsigned
+operators; a product of two 32-bit words wraps modulo 2^64 and keeps the right bits.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-NUMERICS = 1
-GRADE = "Philox 4x32-10, benchmark grade: not cryptographic; a release needs a secure generator"
+if TYPE_CHECKING:
+    from dpbench.grammar.keys import Randomness
 
-# Streams: what the numbers are for. Two streams never share a number.
+NUMERICS = 2
+
+GRADES: Mapping[str, str] = {
+    "own": "Philox 4x32-10, benchmark grade: not cryptographic; a release needs randomness: secure",
+    "common": (
+        "Philox 4x32-10, benchmark grade, common: runs of one seed share batches and noise, so they may not be released"
+        " together; a release needs randomness: secure"
+    ),
+    "secure": (
+        "the operating system's generator; noise is the sum of four normals, rounded to a grid; no seed of batches or"
+        " noise is kept"
+    ),
+}
+
+# Streams: what the numbers are for, a column of the table each. Two streams never share a number.
 INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
 PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), into microbatches, noise on statistics of the inputs
 ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
+STREAMS = (
+    "initial parameters",
+    "batches",
+    "noise",
+    "projections",
+    "groups",
+    "statistics",
+    "estimates",
+    "rejection",
+)
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+_SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
+
+
+def keys(seed: int, run: str = "", kind: Randomness = "own") -> Tensor:
+    """The Philox keys of one run: int64 (S,), 64 bits each in two's complement; (0,) for `secure`.
+
+    `run` is the run's key, which is the SHA-256 of the resolved run. The initial parameters' key, and every key of
+    `common`, is set by seed and stream alone.
+
+    >>> a, b = keys(7, "one run"), keys(7, "another")
+    >>> bool(a[INIT] == b[INIT]), bool((a[1:] == b[1:]).any())
+    (True, False)
+    """
+    if kind == "secure":
+        return torch.empty(0, dtype=torch.int64)
+    alone = kind == "common"
+    return torch.tensor([_key(seed, name, "" if alone or at == INIT else run) for at, name in enumerate(STREAMS)])
+
+
+def table(seeds: Iterable[int]) -> Tensor:
+    """The keys of runs that are nothing but their seeds: int64 (R, S). For checks and simulations.
+
+    >>> table(range(3)).shape
+    torch.Size([3, 8])
+    """
+    return torch.stack([keys(seed, kind="common") for seed in seeds])
+
+
+def _key(seed: int, stream: str, run: str) -> int:
+    text = json.dumps([seed, stream, run], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def from_system(seed_R: Tensor) -> bool:
+    """Whether the draws of this table (R, S) come from the operating system's generator: it holds no keys."""
+    return seed_R.shape[1] == 0
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -41,21 +111,25 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def words(seed_R: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
-    """Four words of 32 random bits for each block: int64 tensors of shape (R, blocks)."""
+    """Four words of 32 random bits for each block: int64 tensors of shape (R, blocks). `seed_R` is the table (R, S)."""
+    if from_system(seed_R):
+        count = 4 * len(seed_R) * blocks
+        drawn = torch.frombuffer(bytearray(os.urandom(4 * max(1, count))), dtype=torch.int32)[:count]
+        return tuple((drawn.long() & _WORD).reshape(4, len(seed_R), blocks).to(seed_R.device))
     block = torch.arange(first_block, first_block + blocks, device=seed_R.device)[None, :]
-    step = step_R[:, None]
-    key = (seed_R[:, None] & _WORD, torch.full_like(step, stream & _WORD))
-    return philox((block & _WORD, block >> 32, step & _WORD, (step >> 32) & _WORD), key)
+    key, step = seed_R[:, stream, None], step_R[:, None]
+    counter = (block & _WORD, block >> 32, step & _WORD, (step >> 32) & _WORD)
+    return philox(counter, (key & _WORD, (key >> 32) & _WORD))
 
 
 def uniform_bits(seed_R: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
     """Whole numbers, uniform on [0, 2^53): int64 of shape (R, count), elements `first` to `first + count`.
 
-    Element i uses half i mod 2 of block i // 2.
+    Element i uses half i mod 2 of block i // 2. `seed_R` is the table of keys (R, S).
     """
     start = first // 2
     w = words(seed_R, stream, step_R, start, -(-(first + count) // 2) - start)
-    pairs = torch.stack(((w[0] << 21) | (w[1] >> 11), (w[2] << 21) | (w[3] >> 11)), dim=-1)
+    pairs = torch.stack((_bits(w[0], w[1]), _bits(w[2], w[3])), dim=-1)
     return pairs.flatten(1)[:, first - 2 * start : first - 2 * start + count]
 
 
@@ -64,25 +138,47 @@ def normal(
 ) -> Tensor:
     """Standard normals of shape (R, count), elements `first` to `first + count`; computed in float64, then rounded.
 
-    Element i uses quarter i mod 4 of block i // 4. Box and Muller's transform of 32-bit uniforms, so no draw is
-    beyond 6.77 in size; devices agree to a few units in the last place of float64.
+    `seed_R` is the table of keys (R, S). Element i is the cosine or the sine (half i mod 2) of block i // 2: Box and
+    Muller's transform of a radius of 64 bits and an angle of 53. No draw is beyond 9.50 in size; of the normal law
+    2.3e-21 lies beyond. But for rounding, no probability of an interval differs from the normal's by more than 2^-51.
+    Devices agree to a few units in the last place of float64.
 
-    >>> seed, step = torch.tensor([7]), torch.tensor([0])
+    >>> seed, step = table([7]), torch.tensor([0])
     >>> torch.equal(normal(seed, NOISE, step, 10)[:, 3:], normal(seed, NOISE, step, 7, first=3))
     True
     """
-    start = first // 4
-    w = words(seed_R, stream, step_R, start, -(-(first + count) // 4) - start)
-    lanes = []
-    for radius_word, angle_word in ((w[0], w[1]), (w[2], w[3])):
-        radius = torch.sqrt(-2.0 * torch.log((radius_word.double() + 0.5) * 2.0**-32))
-        angle = angle_word.double() * (2.0 * math.pi * 2.0**-32)
-        lanes += [radius * torch.cos(angle), radius * torch.sin(angle)]
-    flat = torch.stack(lanes, dim=-1).flatten(1)
-    return flat[:, first - 4 * start : first - 4 * start + count].to(dtype)
+    start = first // 2
+    flat = _gauss(seed_R, stream, step_R, start, -(-(first + count) // 2) - start)
+    return flat[:, first - 2 * start : first - 2 * start + count].to(dtype)
+
+
+def _gauss(seed_R: Tensor, stream: int, step_R: Tensor, start: int, blocks: int) -> Tensor:
+    """The two normals of each block, float64 (R, 2·blocks); of the operating system's, sums of four over 2."""
+    if from_system(seed_R):
+        drawn = _box_muller(words(seed_R, stream, step_R, start, _SUMMED * blocks))
+        return drawn.reshape(len(seed_R), _SUMMED, 2 * blocks).sum(1) / math.sqrt(_SUMMED)
+    return _box_muller(words(seed_R, stream, step_R, start, blocks))
+
+
+def _box_muller(w: tuple[Tensor, ...]) -> Tensor:
+    """Four words of each block (R, N) to two normals (R, 2N).
+
+    With k the 64 bits of the radius, u = (k + 1/2)/2^64. An upper half is mirrored, so that the distance to the nearer
+    end, which is what the logarithm's digits hang on, is never rounded away: u itself would round to 1.
+    """
+    upper = w[0] >> 31
+    mirror = -upper & _WORD
+    near = (w[0] ^ mirror).double() * 2.0**-32 + ((w[1] ^ mirror).double() + 0.5) * 2.0**-64  # in (0, 1/2]
+    radius = torch.where(upper.bool(), torch.log1p(-near), torch.log(near)).mul(-2.0).sqrt()
+    angle = _bits(w[2], w[3]).double() * (2.0 * math.pi * 2.0**-53)
+    return torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1).flatten(1)
+
+
+def _bits(high: Tensor, low: Tensor) -> Tensor:
+    """53 bits of two words."""
+    return (high << 21) | (low >> 11)
 
 
 def derived_seed(seed: int, stream: int) -> int:
     """A 53-bit seed for a generator that is not ours (torch's, for initial weights), set by (seed, stream)."""
-    zero = torch.zeros(1, dtype=torch.int64)
-    return int(uniform_bits(torch.tensor([seed]), stream, zero, 1).item())
+    return _key(seed, STREAMS[stream], "") & ((1 << 53) - 1)

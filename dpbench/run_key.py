@@ -1,4 +1,8 @@
-"""The key of a run: a hash of all that may change trained numbers, with the versions of the code that takes part."""
+"""The key of a run: a hash of all that may change trained numbers, with the versions of the code that takes part.
+
+Format 2. The resolved run holds numbers and roles, never a module's or a file's name, so that moving code changes no
+key; and never how the work is done (engine, chunk, device), which may change no number.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import Entry, find
+from dpbench.catalog import Entry, catalog, find
 from dpbench.provenance import code_hash
-from dpbench.spec import Spec
+from dpbench.spec import Choice, Spec
 
-# The files that take part in every run; a run adds those of its mechanism, model and clipping engine.
-CORE = (
-    "dpbench.randomness",
-    "dpbench.stages",
-    "dpbench.functional",
-    "dpbench.pipeline",
-    "dpbench.clipping._base",
-)
+FORMAT = 2
+# What takes part in every run, by its role; a run adds the roles of its model and its mechanism.
+CORE: Mapping[str, str] = {
+    "randomness": "dpbench.randomness",
+    "stages": "dpbench.stages",
+    "network": "dpbench.functional",
+    "step": "dpbench.pipeline",
+    "clipping": "dpbench.clipping._base",
+}
+_ROLES = {"models": "model", "mechanisms": "mechanism"}
 
 
 def run_key(resolved: Mapping[str, Any]) -> str:
@@ -35,6 +41,48 @@ def run_key(resolved: Mapping[str, Any]) -> str:
     True
     """
     return hashlib.sha256(json.dumps(plain(resolved), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def key_format(resolved: Mapping[str, Any]) -> int:
+    """The format of the key of a resolved run; runs of another format are other runs, whatever else is equal.
+
+    >>> key_format({"seed": 0})
+    1
+    """
+    return int(resolved.get("format", 1))
+
+
+def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
+    """A model or mechanism in the resolved run: its role's name and its parameters, without those of `engine`.
+
+    What stands in the spec as `package.module:factory` is named by its code's hash and its factory; defaults of the
+    signature are written out, so that a changed default changes the key.
+    """
+    entry = find(kind, choice.name)
+    parameters = full_parameters(entry, choice.parameters, skip)
+    for name in _engine_names(entry):
+        if name in engine(entry, choice.parameters):
+            del parameters[name]
+        else:
+            parameters[name] = _identity(find("clipping", parameters[name]))
+    return {"name": _identity(entry), "parameters": parameters}
+
+
+def engine(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that choose how a mechanism computes and not what: those that its file lists as `ENGINE`.
+
+    A clipping engine counts only if it stands in the catalog, whose contract holds all of them to the loop.
+
+    >>> engine(find("mechanisms", "noisy_sgd"), {})
+    {'clipping': 'vmap'}
+    """
+    values = full_parameters(entry, parameters)
+    names = _engine_names(entry)
+    return {name: values[name] for name in names if name != "clipping" or values[name] in catalog("clipping")}
+
+
+def _engine_names(entry: Entry) -> tuple[str, ...]:
+    return tuple(getattr(importlib.import_module(entry.module), "ENGINE", ()))
 
 
 def code_entries(spec: Spec) -> list[Entry]:
@@ -63,14 +111,38 @@ def code_modules(entries: Iterable[Entry]) -> list[str]:
 
     Accountants, too, where a mechanism asks one while it runs.
     """
+    return sorted({*CORE.values(), *_with_helpers(entry.module for entry in entries)})
+
+
+def versions(entries: Iterable[Entry]) -> dict[str, int | str]:
+    """What the code of each role computes: 1 and one more for every raise of `NUMERICS` in the role's files.
+
+    A sum over the files, so that code moved into a new file (whose `NUMERICS` starts at 1) changes nothing. Engines
+    have no version. Somebody else's file that declares none is known by its code's hash.
+    """
+    found: dict[str, int | str] = {role: _version([module]) for role, module in CORE.items()}
+    for entry in entries:
+        if entry.kind in _ROLES:
+            found[_ROLES[entry.kind]] = _version(_with_helpers([entry.module]) - set(CORE.values()))
+    return found
+
+
+def _identity(entry: Entry) -> str:
+    """The name in the catalog; of what a spec names by its module, the hash of its code and the factory."""
+    if entry.origin != "spec":
+        return entry.name
+    return f"{code_hash(entry.module)}:{entry.target.partition(':')[2]}"
+
+
+def _with_helpers(modules: Iterable[str]) -> set[str]:
     found: set[str] = set()
-    following = [entry.module for entry in entries]
+    following = list(modules)
     while following:
         module = following.pop()
         if module not in found:
             found.add(module)
             following += _helpers(module)
-    return sorted({*CORE, *found})
+    return found
 
 
 @cache
@@ -87,12 +159,15 @@ def _helpers(module: str) -> tuple[str, ...]:
     return tuple(name for name in names if name.startswith("dpbench."))
 
 
-def numerics(module: str) -> int | str:
-    """The version that the file declares; somebody else's file without one is keyed by its code."""
-    declared = getattr(importlib.import_module(module), "NUMERICS", None)
-    if declared is not None:
-        return int(declared)
-    return 1 if module.startswith("dpbench.") else code_hash(module)
+def _version(modules: Iterable[str]) -> int | str:
+    total = 1
+    for module in modules:
+        declared = getattr(importlib.import_module(module), "NUMERICS", None)
+        if declared is not None:
+            total += int(declared) - 1
+        elif not module.startswith("dpbench."):
+            return code_hash(module)
+    return total
 
 
 def plain(value: Any) -> Any:

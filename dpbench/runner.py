@@ -289,6 +289,7 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
     facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
+    facts["engine"] = dict(run_.engine)
     common: dict[str, Any] = {
         "schema_version": 1,
         "run_key": run_.key,

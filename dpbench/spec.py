@@ -108,6 +108,7 @@ def to_mapping(spec: Spec) -> dict[str, Any]:
     document["training"] = _given(spec.training)
     counted = spec.seeds == tuple(range(len(spec.seeds)))
     document["seeds"] = len(spec.seeds) if counted else list(spec.seeds)
+    document |= {"randomness": spec.randomness} if spec.randomness != "own" else {}
     for key in ("accountants", "needs"):
         document |= {key: list(getattr(spec, key))} if getattr(spec, key) else {}
     if spec.published is not None:

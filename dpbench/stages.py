@@ -19,6 +19,7 @@ from dpbench.events import Sampler
 from dpbench.letting_out import let_out
 
 NUMERICS = 1
+GRID_BITS = -20  # the grid of what is released under `secure`, relative to the noise
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,30 @@ def filled(chosen_RN: Tensor) -> Batch:
     return Batch(torch.where(mask_RB, index_RB, index_RB[:, :1]), mask_RB)
 
 
-def gaussian_noise(sum_RP: Tensor, deviation_R: Tensor, seed_R: Tensor, step_R: Tensor) -> Tensor:
+def gaussian_noise(
+    sum_RP: Tensor,
+    deviation_R: Tensor,
+    seed_R: Tensor,
+    step_R: Tensor,
+    stream: int = randomness.NOISE,
+    first: int = 0,
+) -> Tensor:
     """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry.
 
-    A release: it passes `let_out`.
+    A release: it passes `let_out`. The noise is the elements of `stream` from `first` on. From the operating system's
+    generator it is added in float64 and the result rounded to a multiple of 2^GRID_BITS·deviation (rounded down to a
+    power of two) before anything else sees it: every result lies on one grid, whatever was summed, so its last digits
+    tell nothing of the sum's.
     """
-    noise_RP = randomness.normal(seed_R, randomness.NOISE, step_R, sum_RP.shape[1], dtype=sum_RP.dtype)
-    return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R)
+    if not randomness.from_system(seed_R):
+        noise_RP = randomness.normal(seed_R, stream, step_R, sum_RP.shape[1], first, sum_RP.dtype)
+        return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R)
+    noise_RP = randomness.normal(seed_R, stream, step_R, sum_RP.shape[1], first, torch.float64)
+    deviation_R1 = deviation_R.double()[:, None]
+    noisy_RP = sum_RP.double() + deviation_R1 * noise_RP
+    grid_R1 = torch.ldexp(torch.ones_like(deviation_R1), torch.frexp(deviation_R1).exponent - 1 + GRID_BITS)
+    rounded_RP = torch.where(deviation_R1 > 0, torch.round(noisy_RP / grid_R1) * grid_R1, noisy_RP)
+    return let_out(sum_RP, rounded_RP.to(sum_RP.dtype), deviation_R)
 
 
 class NoiseSchedule(Protocol):

@@ -305,7 +305,9 @@ def summary_text(summary: Summary, command: str) -> str:
         log = f"; log: {failure.log}" if failure.log else ""
         lines.append(f"FAILED {failure.run.title}: {failure.error}{log}")
     if summary.interrupted:
-        kept = f"{len(summary.unfinished)} unfinished runs keep their place"
+        fresh = sum(run.spec.randomness == "secure" for run in summary.unfinished)
+        kept = f"{len(summary.unfinished) - fresh} unfinished runs keep their place"
+        kept += f"; {fresh} start again, since draws of randomness secure never come again" if fresh else ""
         lines.append(f"Interrupted; {kept}. Go on with: {command}")
     elif summary.unfinished:
         lines.append(f"{len(summary.unfinished)} runs were not reached. Go on with: {command}")

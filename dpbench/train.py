@@ -198,7 +198,7 @@ def train(
             _save(courses, state, checkpoints)
             saved = time.monotonic()
         if stopping:
-            raise Interrupted("interrupted; the place of every unfinished run is kept")
+            raise Interrupted("interrupted; the place of every unfinished run is kept, but of those that are secure")
 
 
 def _evaluated(
@@ -272,7 +272,7 @@ def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
         return torch.tensor(values, dtype=torch.float64, device=device)
 
     return Knobs(
-        seed_R=torch.tensor([run.seed for run in runs], dtype=torch.int64, device=device),
+        seed_R=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
         sampling_rate_R=column([run.sampling_rate for run in runs]),
         learning_rate_R=column([run.learning_rate for run in runs]),
         clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),
@@ -341,7 +341,7 @@ def _result(
         "examples": len(data.train_targets),
         "test_examples": len(data.test_targets),
         "parameters": net.size,
-        "generator": randomness.GRADE,
+        "generator": randomness.GRADES[run.spec.randomness],
         "dtype": "float32",
         "dataset_real": data.real,
         **mechanism.facts(),
@@ -361,6 +361,11 @@ def _result(
 # Checkpoints: one file per run, so that any later stack can take it up.
 
 
+def _keeps_its_place(run: Run) -> bool:
+    """A run whose draws never come again starts anew after an interruption: no half of it has another half's noise."""
+    return run.spec.randomness != "secure"
+
+
 def _start(
     course: _Course,
     mechanism: Mechanism,
@@ -371,7 +376,7 @@ def _start(
     targets: Tensor,
 ) -> State:
     """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
-    path = None if folder is None else folder / f"{course.run.key}.pt"
+    path = None if folder is None or not _keeps_its_place(course.run) else folder / f"{course.run.key}.pt"
     if path is not None and path.exists():
         kept = _load(path, course.run, size)
         if kept is not None:
@@ -397,6 +402,8 @@ def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
 
 def _save(courses: list[_Course], state: State, folder: Path) -> None:
     for at, course in enumerate(courses):
+        if not _keeps_its_place(course.run):
+            continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         content = {
             "theta_RP": one.theta_RP.cpu(),

@@ -31,6 +31,7 @@ from dpbench.guarantees import MU_ACCOUNTANT, Accounts, guarantees, headline
 from dpbench.provenance import changed_sources, environment
 from dpbench.records import Checked, Context, Damaged, FailureRecord, RunRecord, failure_record, run_context, run_record
 from dpbench.reproduction import accuracy_verdict, number_verdict, spread
+from dpbench.run_key import FORMAT, key_format
 from dpbench.verdicts import Verdict
 
 __all__ = ["Assessment", "Difference", "Differences", "assess", "diff"]
@@ -247,8 +248,11 @@ def _settings(run: RunRecord) -> Settings:
 
 
 def _described(choice: Mapping[str, Any]) -> str:
+    """A choice for people; a code's hash, which names what came from outside, is cut."""
+    code, _, name = str(choice["name"]).rpartition(":")
+    name = f"{name} (code {code[:8]})" if len(code) == 64 else str(choice["name"])
     parameters = ", ".join(f"{name} = {value}" for name, value in (choice.get("parameters") or {}).items())
-    return f"{choice['name']} ({parameters})" if parameters else str(choice["name"])
+    return f"{name} ({parameters})" if parameters else name
 
 
 def _verdicts(
@@ -440,6 +444,15 @@ def _notices(
     cautions = [
         (stale, "made by code that has changed since (stale); run again with --stale"),
         (dirty, "made with uncommitted changes (dirty): the commit alone does not give the code"),
+        (
+            sum(key_format(run.resolved) != FORMAT for run in runs),
+            f"their keys have an older format than {FORMAT}; they stand apart and count for no run of today's specs."
+            " Runs of one seed among them share batches and noise, so they may not be released together",
+        ),
+        (
+            sum(run.resolved.get("randomness") == "common" for run in runs),
+            "randomness common: runs of one seed share batches and noise, so they may not be released together",
+        ),
         (sum(not run.facts.dataset_real for run in runs), "trained on synthetic data and not compared with any paper"),
     ]
     for count, text in cautions:

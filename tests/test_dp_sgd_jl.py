@@ -38,7 +38,7 @@ from dpbench.mechanisms._jl import FixedBatches
 from dpbench.models import imdb_lstm, mlp
 from dpbench.pipeline import Knobs, Pipeline, Setting, State, plain_sum
 from dpbench.plan import Choices, Plan, make_plan
-from dpbench.randomness import NOISE, PROJECTION, SAMPLE
+from dpbench.randomness import NOISE, PROJECTION, SAMPLE, table
 from dpbench.records import Store
 from dpbench.spec import load_specs
 
@@ -56,7 +56,7 @@ def problem(runs: int, places: int, seed: int = 1) -> tuple[Network, Tensor, Exa
     theta_RP = 0.5 * torch.randn(runs, net.size, generator=generator, dtype=torch.float64)
     drawn = batch(generator, runs, places)
     examples = Examples(drawn.inputs.clamp(-20, 20), drawn.targets, drawn.mask_RB)
-    draw = Draw(torch.arange(runs) + 5, torch.arange(runs) * 3, torch.zeros(runs, places, dtype=torch.int64))
+    draw = Draw(table(range(5, 5 + runs)), torch.arange(runs) * 3, torch.zeros(runs, places, dtype=torch.int64))
     return net, theta_RP, examples, draw
 
 
@@ -77,7 +77,7 @@ def brute_force(
     gradient_RBP = gradients(net, theta_RP, examples)
     sum_RP, norm_RB = torch.zeros_like(theta_RP), torch.zeros(examples.mask_RB.shape, dtype=torch.float64)
     for run in range(len(theta_RP)):
-        seed, step, size = int(draw.seed_R[run]), int(draw.step_R[run]), net.size
+        seed, step, size = draw.seed_R[run].tolist(), int(draw.step_R[run]), net.size
         vectors = [
             torch.tensor([gauss(seed, PROJECTION, step, j * size + p) for p in range(size)], dtype=torch.float64)
             for j in range(projections)
@@ -131,10 +131,11 @@ def test_step_is_the_algorithm(name: str) -> None:
     for step in (0, 7):
         shown_RP = gradient(mechanism, net, theta_RP, MIXED, inputs, targets, step)
         for run in range(3):
-            seed, rate, clip = int(MIXED.seed_R[run]), float(MIXED.sampling_rate_R[run]), MIXED.clip_norm_R[run, None]
+            keys, rate, clip = MIXED.seed_R[run], float(MIXED.sampling_rate_R[run]), MIXED.clip_norm_R[run, None]
+            seed = keys.tolist()
             chosen = [i for i in range(N) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
             examples = Examples(inputs[chosen][None], targets[chosen][None], torch.ones(1, len(chosen)) > 0)
-            draw = Draw(torch.tensor([seed]), torch.tensor([step]), torch.tensor([chosen], dtype=torch.int64))
+            draw = Draw(keys[None], torch.tensor([step]), torch.tensor([chosen], dtype=torch.int64))
             one = slice(run, run + 1)
             total_P = brute_force(2, net, theta_RP[one], examples, draw, clip).sum_RP[0]
             deviation = float(MIXED.noise_multiplier_R[run] * clip)
@@ -154,7 +155,7 @@ def test_estimates_have_their_law(projections: int) -> None:
     runs = seeds * steps
     one = Examples(examples.inputs.expand(runs, -1, -1), examples.targets.expand(runs, -1), torch.ones(runs, 1) > 0)
     theta_RP = theta_RP.expand(runs, -1).contiguous()
-    draw = Draw(torch.arange(seeds).repeat_interleave(steps), torch.arange(steps).repeat(seeds), one.targets)
+    draw = Draw(table(range(seeds)).repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds), one.targets)
     found = ProjectedSum(projections).at(draw)(net, theta_RP, one, torch.ones(runs), 1)
     norm = float(gradients(net, theta_RP[:1], Examples(one.inputs[:1], one.targets[:1], one.mask_RB[:1])).norm())
     drawn = (projections * (found.norm_RB / norm) ** 2).reshape(seeds, steps).numpy()
@@ -248,7 +249,7 @@ def test_chunks_change_nothing(way: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_normals_are_the_same_in_pieces() -> None:
-    draw = Draw(torch.tensor([3, 4]), torch.tensor([0, 9]), torch.zeros(2, 1, dtype=torch.int64))
+    draw = Draw(table([3, 4]), torch.tensor([0, 9]), torch.zeros(2, 1, dtype=torch.int64))
     whole = normals(draw, 0, 5, 7, torch.float64)
     assert torch.equal(whole[:, 2:4], normals(draw, 2, 2, 7, torch.float64))
     assert torch.equal(whole.float(), normals(draw, 0, 5, 7, torch.float32))
@@ -314,7 +315,7 @@ def test_large_gradients_of_float32_do_not_overflow() -> None:
     net = network(nn.Linear(4, 2, bias=False))
     inputs = torch.full((1, 1, 4), 1e30)
     examples = Examples(inputs, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
-    draw = Draw(torch.tensor([1]), torch.tensor([0]), torch.zeros(1, 1, dtype=torch.int64))
+    draw = Draw(table([1]), torch.tensor([0]), torch.zeros(1, 1, dtype=torch.int64))
     found = ProjectedSum(30).at(draw)(net, torch.zeros(1, 8), examples, torch.ones(1, dtype=torch.float64), 1)
     assert 1e29 < float(found.norm_RB) < 1e31
     assert 0.5 < float(found.sum_RP.norm()) < 2
@@ -354,7 +355,7 @@ def test_a_recurrent_network_takes_no_copies_of_its_weights(way: Any) -> None:
     inputs = (50 * torch.rand(1, 32, 10, generator=torch.Generator().manual_seed(0))).floor()
     examples = Examples(inputs, torch.zeros(1, 32, dtype=torch.int64), torch.ones(1, 32) > 0)
     theta_RP = torch.full((1, net.size), 0.01)
-    draw = Draw(torch.tensor([1]), torch.tensor([0]), examples.targets)
+    draw = Draw(table([1]), torch.tensor([0]), examples.targets)
     free_R = torch.full((1,), math.inf, dtype=torch.float64)
     engines = (plain_sum, ProjectedSum(1, way).at(draw))
     plain, projected = (cost(engine, net, theta_RP, examples, free_R, 32, calls=1).peak_bytes for engine in engines)
@@ -394,7 +395,7 @@ def test_printed_batches_are_not_the_ones_of_the_proof() -> None:
 
 def test_printed_batches_have_one_size_and_every_example_alike() -> None:
     """2000 batches of 3 of 12: each count is Binomial(2000, 1/4), false alarm 1e-9; alone and in a stack the same."""
-    seed_R, step_R = torch.arange(40).repeat_interleave(50), torch.arange(50).repeat(40)
+    seed_R, step_R = table(range(40)).repeat_interleave(50, 0), torch.arange(50).repeat(40)
     drawn = FixedBatches()(seed_R, step_R, torch.full((2000,), 0.25, dtype=torch.float64), N)
     assert drawn.mask_RB.sum(1).tolist() == [3] * 2000
     assert sampler_inclusion.malformed(drawn, N) is None

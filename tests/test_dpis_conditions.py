@@ -22,7 +22,7 @@ from dpbench.mechanisms._dpis_budget import MOST_EPOCHS
 from dpbench.mechanisms.dpis import Dpis, mechanism
 from dpbench.pipeline import Knobs, Setting, State
 from dpbench.plan import Choices, build_mechanism, dataset_source, make_plan, model_builder
-from dpbench.randomness import ESTIMATE
+from dpbench.randomness import ESTIMATE, table
 from dpbench.records import Store
 from dpbench.spec import load_specs
 from dpbench.train import Execution, Interrupted, Outcome, train
@@ -66,7 +66,7 @@ def test_a_clipping_bound_at_or_below_the_floor_stops_the_run() -> None:
     state = replace(state, memory={**state.memory, "next_R": state.step_R.clone()})
     outer_RN = torch.stack([torch.zeros(N), torch.full((N,), 4.0)]).double()
     for wanted in range(200):
-        seeds = replace(stack, seed_R=torch.tensor([wanted, 2]))
+        seeds = replace(stack, seed_R=table([wanted, 2]))
         if gauss(wanted, ESTIMATE, 1, 2) < -1:
             break
     low = replace(state, memory={**state.memory, "outer_RN": outer_RN})

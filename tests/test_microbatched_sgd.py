@@ -36,7 +36,7 @@ from dpbench.errors import DpbenchError
 from dpbench.functional import Network
 from dpbench.mechanisms.microbatched_sgd import MicrobatchedSgd, mechanism
 from dpbench.pipeline import Setting
-from dpbench.randomness import GROUP, SAMPLE
+from dpbench.randomness import GROUP, SAMPLE, table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,11 +71,11 @@ def released_sum(subject: MicrobatchedSgd, *args: Any, **more: Any) -> Tensor:
 def test_group_is_that_of_plain_python_and_of_the_example_alone() -> None:
     """⌊um⌋ by Philox on whole numbers; the same whichever other examples are drawn, wherever the example stands."""
     count_R = torch.tensor([7, 3])
-    seed_R, step_R = torch.tensor([4, 9]), torch.tensor([0, 5])
+    seed_R, step_R = table([4, 9]), torch.tensor([0, 5])
     index_RB = torch.tensor([[0, 3, 8, 11], [2, 3, 4, 5]])
     group_RB = group_of(Draw(seed_R, step_R, index_RB), count_R)
     for run, place in itertools.product(range(2), range(4)):
-        seed, step, m = int(seed_R[run]), int(step_R[run]), int(count_R[run])
+        seed, step, m = seed_R[run].tolist(), int(step_R[run]), int(count_R[run])
         assert int(group_RB[run, place]) == (uniform(seed, GROUP, step, int(index_RB[run, place])) >> 21) * m >> 32
     some = group_of(Draw(seed_R, step_R, index_RB[:, [2]]), count_R)
     assert torch.equal(some, group_RB[:, [2]])
@@ -86,7 +86,7 @@ def test_groups_are_uniform_and_independent() -> None:
     runs, examples, m = 40, 500, 5
     groups = []
     for step in range(4):
-        draw = Draw(torch.arange(runs), torch.full((runs,), step), torch.arange(examples).repeat(runs, 1))
+        draw = Draw(table(range(runs)), torch.full((runs,), step), torch.arange(examples).repeat(runs, 1))
         groups.append(group_of(draw, torch.full((runs,), m)))
     g = torch.stack(groups)
     pairs = [g[:, :, 1:] * m + g[:, :, :-1], g[1:] * m + g[:-1], g[:, 1:] * m + g[:, :-1]]
@@ -119,12 +119,13 @@ def plain_sum_of_means(
     subject: MicrobatchedSgd, stack: Any, run: int, step: int, gradient_NP: Tensor
 ) -> tuple[Tensor, int, int]:
     """The sum of clipped means by its definition; how many examples were drawn, and how many were in clipped ones."""
-    seed, rate, clip = (float(x[run]) for x in (stack.seed_R, stack.sampling_rate_R, stack.clip_norm_R))
+    rate, clip = (float(x[run]) for x in (stack.sampling_rate_R, stack.clip_norm_R))
+    seed = stack.seed_R[run].tolist()
     m = max(1, math.ceil(rate * len(gradient_NP) / subject.microbatch_size - 1e-9))
-    drawn = [i for i in range(len(gradient_NP)) if uniform(int(seed), SAMPLE, step, i) < math.floor(rate * 2**53)]
+    drawn = [i for i in range(len(gradient_NP)) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
     total, clipped = torch.zeros(gradient_NP.shape[1], dtype=torch.float64), 0
     for group in range(m):
-        members = [i for i in drawn if (uniform(int(seed), GROUP, step, i) >> 21) * m >> 32 == group]
+        members = [i for i in drawn if (uniform(seed, GROUP, step, i) >> 21) * m >> 32 == group]
         if members:
             mean_P = gradient_NP[members].mean(0)
             total += mean_P / max(1.0, float(mean_P.norm()) / clip)
@@ -306,7 +307,7 @@ def test_a_microbatch_without_members_does_not_look_at_anybody() -> None:
     index = torch.tensor([[1, 4, 7, 1]])
     mask = torch.tensor([[True, True, True, False]])
     examples = Examples(inputs[index], targets[index], mask)
-    draw = Draw(torch.tensor([3]), torch.tensor([0]), index)
+    draw = Draw(table([3]), torch.tensor([0]), index)
     found = engine.at(draw)(net, theta_P[None], examples, torch.tensor([1.0]).double(), 2)
     assert bool(found.sum_RP.isfinite().all())
     assert float(found.norm_RB[0, 3]) == float(found.loss_RB[0, 3]) == 0.0

@@ -25,7 +25,7 @@ from dpbench.mechanisms._channel_statistics import OFFSET, ChannelStatistics
 from dpbench.mechanisms.normalised_sgd import mechanism
 from dpbench.models import scattering_cnn, scattering_linear
 from dpbench.plan import Choices, make_plan
-from dpbench.randomness import PREPARATION
+from dpbench.randomness import PREPARATION, table
 from dpbench.records import Store
 from dpbench.spec import load_specs
 
@@ -91,10 +91,10 @@ def test_noise_is_that_of_plain_python() -> None:
     The variance is what the scale keeps; where the noise makes it negative the scale is 0.
     """
     preparation, inputs = ChannelStatistics(0.5, mean_bound=2.0, square_bound=300.0), pictures()
-    sums, seed_R = preparation.sums(inputs), torch.tensor([3, 8, 11])
-    memory = preparation.start(seed_R, inputs)
+    sums = preparation.sums(inputs)
+    memory = preparation.start(table([3, 8, 11]), inputs)
     off = 0
-    for run, seed in enumerate(seed_R.tolist()):
+    for run, seed in enumerate((3, 8, 11)):
         for k in range(5):
             mean = (float(sums[0, k]) + 0.5 * 2.0 * gauss(seed, PREPARATION, 0, k)) / len(inputs)
             square = (float(sums[1, k]) + 0.5 * 300.0 * gauss(seed, PREPARATION, 0, 5 + k)) / len(inputs)
@@ -112,8 +112,7 @@ def test_noise_of_each_statistic_has_its_scale_and_is_independent() -> None:
     wide = ChannelStatistics(0.3, mean_bound=1.0, square_bound=400.0)
     # Little noise for squares of this size, so that no channel's variance falls below 0.
     inputs = torch.cat([inputs, -inputs])
-    seed_R = torch.arange(400)
-    memory = wide.start(seed_R, inputs)
+    memory = wide.start(table(range(400)), inputs)
     mean_RK = memory["channel_mean_RK"]
     unit_RK = (mean_RK - wide.sums(inputs)[0] / len(inputs)) / (0.3 * 1.0 / len(inputs))
     kept = memory["channel_scale_RK"] > 0
@@ -198,9 +197,9 @@ def test_released_begins_with_the_statistics() -> None:
 
 def test_statistics_are_the_same_alone_and_in_a_stack() -> None:
     preparation, inputs = ChannelStatistics(1.0, 1.0, 1.0), pictures(dtype=torch.float32)
-    whole = preparation.start(torch.tensor([5, 6, 7]), inputs)
+    whole = preparation.start(table([5, 6, 7]), inputs)
     for run, seed in enumerate((5, 6, 7)):
-        alone = preparation.start(torch.tensor([seed]), inputs)
+        alone = preparation.start(table([seed]), inputs)
         assert all(torch.equal(alone[name][0], whole[name][run]) for name in whole)
         assert {value.dtype for value in alone.values()} == {torch.float32}
 

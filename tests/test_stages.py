@@ -57,7 +57,7 @@ def test_size_of_a_paper_batch() -> None:
     The sum of all sizes is binomial with 60·60,000 trials; each size is binomial with 60,000.
     """
     steps = torch.arange(60)
-    batch = PoissonSampler()(torch.full_like(steps, 4), steps, column(256 / 60000).expand(60), 60_000)
+    batch = PoissonSampler()(randomness.table([4]).expand(60, -1), steps, column(256 / 60000).expand(60), 60_000)
     assert sampler_inclusion.malformed(batch, 60_000) is None
     sizes = batch.mask_RB.sum(1).numpy()
     found = [statistics.binomial_p(sizes, 60_000, 256 / 60000)]
@@ -77,7 +77,7 @@ def test_threshold_is_the_floor(rate: float) -> None:
     bits = [b for b in (0, threshold - 1, threshold, threshold + 1, 2**53 - 1) if 0 <= b < 2**53]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(randomness, "uniform_bits", lambda *_: torch.tensor([bits]))
-        batch = PoissonSampler()(torch.tensor([0]), torch.tensor([0]), column(rate), len(bits))
+        batch = PoissonSampler()(randomness.table([0]), torch.tensor([0]), column(rate), len(bits))
     assert batch.index_RB[batch.mask_RB].tolist() == [i for i, b in enumerate(bits) if b < threshold]
 
 
@@ -88,7 +88,7 @@ def test_threshold_is_the_floor(rate: float) -> None:
 )
 def test_batches_are_the_definition(runs: list[tuple[int, int, float]], examples: int) -> None:
     """Stacks with different q: exactly the examples whose bits, by plain whole numbers, are below the threshold."""
-    seed_R, step_R = (torch.tensor([run[k] for run in runs]) for k in (0, 1))
+    seed_R, step_R = randomness.table(run[0] for run in runs), torch.tensor([run[1] for run in runs])
     batch = PoissonSampler()(seed_R, step_R, column(*[rate for _, _, rate in runs]), examples)
     expected = [
         [i for i in range(examples) if uniform(seed, randomness.SAMPLE, step, i) < math.floor(Fraction(q) * 2**53)]
@@ -105,7 +105,7 @@ def test_batches_are_the_definition(runs: list[tuple[int, int, float]], examples
 def test_no_buffer_cuts_an_unlikely_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """q = 1e-6 and yet every example drawn: all 5,000 are there."""
     monkeypatch.setattr(randomness, "uniform_bits", lambda seed, _, __, n: torch.zeros(len(seed), n, dtype=torch.int64))
-    batch = PoissonSampler()(torch.arange(2), torch.arange(2), column(1e-6, 0.0), 5000)
+    batch = PoissonSampler()(randomness.table([0, 1]), torch.arange(2), column(1e-6, 0.0), 5000)
     assert batch.index_RB[0].tolist() == list(range(5000))
     assert batch.mask_RB[0].all()
     assert not batch.mask_RB[1].any(), "0 is not below a threshold of 0"
@@ -113,7 +113,7 @@ def test_no_buffer_cuts_an_unlikely_batch(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_example_more_leaves_the_others_draws_alone() -> None:
     """Neighbouring data: with the same q, the batch of N + 1 examples is that of N, and perhaps the new one."""
-    seed_R, step_R, rate_R = torch.arange(50), torch.arange(50), column(0.3).expand(50)
+    seed_R, step_R, rate_R = randomness.table(range(50)), torch.arange(50), column(0.3).expand(50)
     fewer, more = (PoissonSampler()(seed_R, step_R, rate_R, n) for n in (40, 41))
     for run in range(50):
         left, right = (b.index_RB[run][b.mask_RB[run]].tolist() for b in (fewer, more))
@@ -138,7 +138,7 @@ def test_filled_keeps_every_example(rows: list[list[bool]]) -> None:
 )
 def test_noise_is_added_once_with_its_deviation(seed: int, step: int, deviation: float, dtype: torch.dtype) -> None:
     given_RP = torch.linspace(-3, 3, 14).reshape(2, 7).to(dtype)
-    seed_R, step_R = torch.tensor([seed, seed]), torch.tensor([step, step])
+    seed_R, step_R = randomness.table([seed, seed]), torch.tensor([step, step])
     found = gaussian_noise(given_RP, column(0.0, deviation), seed_R, step_R)
     z = randomness.normal(seed_R, randomness.NOISE, step_R, 7, dtype=dtype)
     assert found.dtype == dtype

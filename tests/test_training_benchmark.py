@@ -74,7 +74,9 @@ def test_training_step(benchmark: Any, runs: int) -> None:
 @pytest.mark.parametrize("runs", [1, 16])
 def test_poisson_sampling(benchmark: Any, runs: int) -> None:
     rate_R = torch.full((runs,), BATCH / 60_000, dtype=torch.float64)
-    batch = timed(benchmark, PoissonSampler(), torch.arange(runs), torch.zeros(runs, dtype=torch.int64), rate_R, 60_000)
+    batch = timed(
+        benchmark, PoissonSampler(), randomness.table(range(runs)), torch.zeros(runs, dtype=torch.int64), rate_R, 60_000
+    )
     # deviation of Binomial(60000, 256/60000): 16; eight of them either way
     assert ((batch.mask_RB.sum(1) - BATCH).abs() < 8 * 16).all()
     first = batch.index_RB[0][batch.mask_RB[0]]
@@ -87,7 +89,7 @@ def test_poisson_sampling(benchmark: Any, runs: int) -> None:
 def test_normals(benchmark: Any, runs: int) -> None:
     count = 160_000 // runs
     zero_R = torch.zeros(runs, dtype=torch.int64)
-    drawn = timed(benchmark, randomness.normal, torch.arange(runs), randomness.NOISE, zero_R, count).double()
+    drawn = timed(benchmark, randomness.normal, randomness.table(range(runs)), randomness.NOISE, zero_R, count).double()
     assert drawn.shape == (runs, count)
     # of 160,000 normals the mean deviates by 1/400 and the variance by √2/400: six of each either way
     assert abs(drawn.mean().item()) < 6 / 400

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network, network
 from dpbench.pipeline import Knobs, State
+from dpbench.randomness import table
 
 
 class Reveal:
@@ -74,7 +75,7 @@ def knobs(
         return torch.tensor(values, dtype=torch.float64)
 
     return Knobs(
-        torch.tensor(list(seeds), dtype=torch.int64),
+        table(seeds),
         column(sampling_rate),
         column(learning_rate),
         column(clip_norm),

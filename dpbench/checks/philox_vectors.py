@@ -6,14 +6,18 @@ The yardstick is a plain implementation on Python's whole numbers, written from 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 
 from dpbench.checks._subject import Subject, certain
+from dpbench.randomness import STREAMS
 from dpbench.verdicts import Verdict
 
 Four = tuple[int, int, int, int]
@@ -34,7 +38,7 @@ VECTORS: tuple[tuple[Four, tuple[int, int], Four], ...] = (
 )
 SOURCE = "Salmon, Moraes, Dror, Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011; Random123's kat_vectors"
 
-# Normals are at most 6.77 in size. The angle carries a relative rounding error of 2^-52, at most 2π·2^-52 = 1.4e-15;
+# Normals are at most 9.50 in size. The angle carries a relative rounding error of 2^-52, at most 2π·2^-52 = 1.4e-15;
 # the logarithm, the root, the cosine and the product add a few units in the last place: below 1e-13 in all.
 NORMAL_TOLERANCE = 1e-13
 
@@ -54,23 +58,35 @@ def philox(counter: Four, key: tuple[int, int], rounds: int = 10) -> Four:
     return x[0], x[1], x[2], x[3]
 
 
-def block(seed: int, stream: int, step: int, number: int) -> Four:
-    """The four words of one block: key (seed, stream), counter (block, step), low words first."""
-    low = (1 << 32) - 1
-    return philox((number & low, number >> 32, step & low, step >> 32), (seed & low, stream & low))
+Keys = int | Sequence[int]  # a seed, which stands for the keys that it sets alone; or the keys, one for each stream
 
 
-def uniform(seed: int, stream: int, step: int, element: int) -> int:
+def key(keys: Keys, stream: int) -> int:
+    """The 64-bit key of a stream, without a sign: the first 8 bytes of SHA-256 of the seed and the stream's name."""
+    if isinstance(keys, int):
+        return int(hashlib.sha256(f'[{keys},"{STREAMS[stream]}",""]'.encode()).hexdigest()[:16], 16)
+    return keys[stream] % (1 << 64)
+
+
+def block(keys: Keys, stream: int, step: int, number: int) -> Four:
+    """The four words of one block: key, counter (block, step), low words first."""
+    low, of_stream = (1 << 32) - 1, key(keys, stream)
+    return philox((number & low, number >> 32, step & low, step >> 32), (of_stream & low, of_stream >> 32))
+
+
+def uniform(keys: Keys, stream: int, step: int, element: int) -> int:
     """Element of the uniform bits: 32 bits of one word, then the upper 21 of the next."""
-    words = block(seed, stream, step, element // 2)[2 * (element % 2) :]
+    words = block(keys, stream, step, element // 2)[2 * (element % 2) :]
     return (words[0] << 21) + (words[1] >> 11)
 
 
-def gauss(seed: int, stream: int, step: int, element: int) -> float:
-    """Element of the normals: Box and Muller's cosine, then their sine, of a pair of words."""
-    words = block(seed, stream, step, element // 4)[2 * (element % 4 // 2) :]
-    radius, angle = math.sqrt(-2 * math.log((words[0] + 0.5) / 2**32)), 2 * math.pi * (words[1] / 2**32)
-    return radius * (math.sin(angle) if element % 2 else math.cos(angle))
+def gauss(keys: Keys, stream: int, step: int, element: int) -> float:
+    """Element of the normals: Box and Muller's cosine or sine; radius of two words, angle of 53 bits of two."""
+    high, low, *rest = block(keys, stream, step, element // 2)
+    share = Fraction(2 * ((high << 32) + low) + 1, 1 << 65)
+    log = math.log1p(-float(1 - share)) if 2 * share > 1 else math.log(float(share))
+    angle = 2 * math.pi * (((rest[0] << 21) + (rest[1] >> 11)) / 2**53)
+    return math.sqrt(-2 * log) * (math.sin(angle) if element % 2 else math.cos(angle))
 
 
 @dataclass(frozen=True)
@@ -113,14 +129,15 @@ def _elements(generator: Any, seed: int, samples: int) -> str | None:
     for _ in range(samples):
         # Sizes of every order, so that both words of the block and of the step are in use.
         first, step = draw.getrandbits(draw.randint(1, 60)), draw.getrandbits(draw.randint(1, 62))
-        key, stream, count = draw.getrandbits(32), draw.randint(0, 7), draw.randint(1, 9)
-        seed_R, step_R = torch.tensor([key]), torch.tensor([step])
-        place = f"seed {key}, stream {stream}, step {step}, elements {first} to {first + count}"
+        keys = [draw.getrandbits(64) - (1 << 63) for _ in STREAMS]
+        stream, count = draw.randrange(len(STREAMS)), draw.randint(1, 9)
+        seed_R, step_R = torch.tensor([keys]), torch.tensor([step])
+        place = f"key {key(keys, stream):016x}, stream {stream}, step {step}, elements {first} to {first + count}"
         bits = generator.uniform_bits(seed_R, stream, step_R, count, first)[0].tolist()
-        if bits != [uniform(key, stream, step, first + i) for i in range(count)]:
+        if bits != [uniform(keys, stream, step, first + i) for i in range(count)]:
             return f"uniform bits at {place}: {bits} are not Philox's"
         normals = generator.normal(seed_R, stream, step_R, count, first, dtype=torch.float64)[0].tolist()
-        errors = [abs(x - gauss(key, stream, step, first + i)) for i, x in enumerate(normals)]
+        errors = [abs(x - gauss(keys, stream, step, first + i)) for i, x in enumerate(normals)]
         if len(normals) != count or not max(errors) <= NORMAL_TOLERANCE:
             return f"normals at {place}: off by up to {max(errors, default=math.inf):.3g}"
     return None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.randomness import table
 from dpbench.stages import Batch
 from dpbench.verdicts import Verdict
 
@@ -54,8 +55,8 @@ def chosen(batch: Batch, examples: int) -> NDArray[np.bool_]:
 
 def p_values(sampler: Sampler, seed: int, rate: float, *, examples: int, seeds: int, steps: int) -> Iterator[Any]:
     """The p-values of all counts at one sampling rate; S seeds, T steps, N examples."""
-    seed_S = torch.arange(seeds) + seed * 1009
-    seed_R, step_R = seed_S.repeat_interleave(steps), torch.arange(steps).repeat(seeds)
+    keys_SK = table(seed * 1009 + number for number in range(seeds))
+    seed_R, step_R = keys_SK.repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds)
     batch = sampler(seed_R, step_R, torch.full((seeds * steps,), rate, dtype=torch.float64), examples)
     found = chosen(batch, examples).reshape(seeds, steps, examples)
     flat, draws = found.reshape(-1, examples), seeds * steps
@@ -120,7 +121,7 @@ class SamplerInclusion:
 def _certain_faults(sampler: Sampler, seed: int) -> str | None:
     """Faults that no chance excuses."""
     rates = [0.0, 1.0, 0.5, 1e-3, 1.0, 0.0]
-    seed_R, step_R = torch.arange(len(rates)) + seed, torch.full((len(rates),), seed)
+    seed_R, step_R = table(range(seed, seed + len(rates))), torch.full((len(rates),), seed)
     for examples in (1, 2, 5, LARGE):
         batch = sampler(seed_R, step_R, torch.tensor(rates, dtype=torch.float64), examples)
         if len(batch.mask_RB) != len(rates):

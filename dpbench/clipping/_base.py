@@ -41,9 +41,9 @@ ClippedSum = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
 
 @dataclass(frozen=True)
 class Draw:
-    """Where the runs stand in their own randomness: seed and step (R,), and which examples fill the places (R, B).
+    """Where the runs stand in their own randomness: keys (R, S), step (R,), and which examples fill the places (R, B).
 
-    `index_RB` are positions in the training set, int64.
+    `seed_R` is the table of `randomness.keys`. `index_RB` are positions in the training set, int64.
     """
 
     seed_R: Tensor

@@ -1,7 +1,7 @@
 """Microbatches: the drawn examples fall into m groups, and the mean gradient of every group is clipped to norm C.
 
 Not an engine of the catalog: it computes another function than the others, and one example moves its sum by up to 2C;
-the proof is in `mechanisms/microbatched_sgd.py`. The group of example i at step t is a function of (seed, t, i) and of
+the proof is in `mechanisms/microbatched_sgd.py`. The group of example i at step t is a function of (key, t, i) and of
 m alone, so it does not depend on which other examples are drawn. Within its group every example is a batch of one
 under vmap: a model that mixes the examples of a batch would see the places that are filled up, and how many they are
 depends on the largest of all groups.
@@ -42,9 +42,10 @@ class Microbatches:
 def group_of(draw: Draw, count_R: Tensor) -> Tensor:
     """The group of each drawn example, 0 to m − 1: ⌊um⌋ with u of 32 bits, so each has probability 1/m up to 2^-32.
 
-    >>> draw = Draw(torch.tensor([1]), torch.tensor([0]), torch.tensor([[5, 2]]))
+    >>> seed_R, step_R = randomness.table([1]), torch.tensor([0])
+    >>> draw = Draw(seed_R, step_R, torch.tensor([[5, 2]]))
     >>> torch.equal(group_of(draw, torch.tensor([9]))[:, 1:], group_of(
-    ...     Draw(torch.tensor([1]), torch.tensor([0]), torch.tensor([[2]])), torch.tensor([9])))
+    ...     Draw(seed_R, step_R, torch.tensor([[2]])), torch.tensor([9])))
     True
     """
     elements = int(draw.index_RB.max()) + 1

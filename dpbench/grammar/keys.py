@@ -19,6 +19,7 @@ from dpbench.grammar.points import CHOICES
 KINDS = ("run", "claims", "events")
 LARGEST_SEED = 2**32 - 1
 MOST_SEEDS = 10_000
+Randomness = Literal["own", "common", "secure"]
 
 
 def _about(description: str, *examples: Any, **limits: Any) -> Any:
@@ -127,6 +128,7 @@ class Spec:
     budget: Budget | None
     training: Training
     seeds: tuple[int, ...] = (0,)
+    randomness: Randomness = "own"
     accountants: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     published: Published | None = None
@@ -200,6 +202,13 @@ RUN: Mapping[str, Slot] = {
         "number of runs n (seeds 0 to n-1), or the list of seeds",
         (5, [0, 1, 2]),
     ),
+    "randomness": Slot(
+        "randomness",
+        Randomness,
+        "own",
+        "whose batches and noise a run has: its own, those common to its seed, or fresh from the operating system",
+        ("own", "secure"),
+    ),
     "accountants": Slot(
         "accountants",
         tuple[str, ...],
@@ -218,7 +227,7 @@ RUN: Mapping[str, Slot] = {
 }
 SETTABLE = (
     *CHOICES,
-    *("budget", "training"),
+    *("budget", "training", "randomness"),
     *(f"budget.{name}" for name in BUDGET),
     *(f"training.{name}" for name in TRAINING),
 )

@@ -34,7 +34,7 @@ class SpecReader:
     def spec(self, tree: Table, point: Point | None) -> Spec | None:
         """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
         values: dict[str, Any] = {}
-        for key in ("name", "source", "seeds", "accountants", "needs", "reduced", "tuned"):
+        for key in ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned"):
             values |= self._value(tree, key, RUN[key], point)
         for key in ("dataset", "model", "mechanism", "budget", "training"):
             if key not in tree.entries and point is not None:

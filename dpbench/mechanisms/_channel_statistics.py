@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from dpbench import randomness
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Gaussian
-from dpbench.letting_out import let_out
+from dpbench.stages import gaussian_noise
 
 NUMERICS = 1
 
@@ -33,6 +34,7 @@ class ChannelStatistics:
     noise_multiplier: float
     mean_bound: float
     square_bound: float
+    secure: ClassVar[bool] = True  # its noise is `gaussian_noise`
 
     def __post_init__(self) -> None:
         numbers = {
@@ -66,19 +68,20 @@ class ChannelStatistics:
                 " first axis is the channels; use noisy_sgd for others"
             )
         channels = inputs.shape[1]
-        noise_R2K = randomness.normal(
-            seed_R, randomness.PREPARATION, torch.zeros_like(seed_R), 2 * channels, dtype=torch.float64
-        ).reshape(-1, 2, channels)
-        bound_21 = torch.tensor([[self.mean_bound], [self.square_bound]], dtype=torch.float64, device=inputs.device)
-        exact_2K, deviation_21 = self.sums(inputs), self.noise_multiplier * bound_21
+        zero_R = torch.zeros(len(seed_R), dtype=torch.int64, device=seed_R.device)
         mean_RK, square_RK = (
-            let_out(
-                exact_2K[which].expand(len(seed_R), -1),
-                exact_2K[which] + deviation_21[which] * noise_R2K[:, which],
-                deviation_21[which].expand(len(seed_R)),
+            gaussian_noise(
+                sum_K.expand(len(seed_R), -1),
+                torch.full_like(zero_R, self.noise_multiplier * bound, dtype=torch.float64),
+                seed_R,
+                zero_R,
+                randomness.PREPARATION,
+                first,
             )
             / len(inputs)
-            for which in (0, 1)
+            for sum_K, bound, first in zip(
+                self.sums(inputs), (self.mean_bound, self.square_bound), (0, channels), strict=True
+            )
         )
         variance_RK = square_RK - mean_RK.square()
         scale_RK = torch.where(variance_RK > 0, (variance_RK.clamp_min(0) + OFFSET).rsqrt(), 0.0)

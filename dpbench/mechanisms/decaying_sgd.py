@@ -29,6 +29,7 @@ from dpbench.pipeline import Pipeline
 from dpbench.stages import DecayingNoise
 
 NUMERICS = 1
+ENGINE = ("clipping",)
 
 LEAST_NOISE = 1e-3  # below it no accountant has an answer that means anything: one step alone has ε of about 10^6
 

@@ -31,6 +31,7 @@ from dpbench.mechanisms._jl import ProjectedPipeline, Variant, projected
 from dpbench.stages import Adam
 
 NUMERICS = 1
+ENGINE = ("way",)
 
 
 @dataclass(frozen=True)

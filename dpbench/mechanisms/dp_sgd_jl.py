@@ -39,6 +39,7 @@ from dpbench.mechanisms._jl import ProjectedPipeline, Variant, projected
 from dpbench.stages import Sgd
 
 NUMERICS = 1
+ENGINE = ("way",)
 
 
 def mechanism(

@@ -99,6 +99,7 @@ from dpbench.pipeline import Knobs, Observed, Setting, State
 from dpbench.stages import Update, filled, gaussian_noise
 
 NUMERICS = 1
+ENGINE = ("clipping",)
 
 RELEASED = "released number of examples; N is public in this record"  # which prints `examples`, q and T
 _OF_SIZE, _OF_SUM, _OF_OUTER, _FIRST_COIN = 0, 1, 2, 16  # elements of the stream ESTIMATE

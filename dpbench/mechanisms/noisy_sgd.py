@@ -19,6 +19,7 @@ from dpbench.pipeline import Pipeline
 from dpbench.stages import Sgd
 
 NUMERICS = 1
+ENGINE = ("clipping",)
 
 
 def mechanism(*, clipping: str = "vmap") -> Pipeline:

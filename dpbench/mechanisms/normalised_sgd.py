@@ -33,6 +33,7 @@ from dpbench.mechanisms._updates import named_update
 from dpbench.pipeline import Pipeline
 
 NUMERICS = 1
+ENGINE = ("clipping",)
 
 
 def mechanism(

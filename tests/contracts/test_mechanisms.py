@@ -210,7 +210,7 @@ def plain_gradients(mechanism: Any, step: Step, stack: Knobs) -> Tensor:
     seen_RN = views(mechanism, step.before, inputs)
     rows = []
     for run in range(len(stack.seed_R)):
-        seed, at, rate = int(stack.seed_R[run]), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
+        seed, at, rate = stack.seed_R[run].tolist(), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
         drawn = [i for i in range(N) if uniform(seed, SAMPLE, at, i) < math.floor(rate * 2**53)]
         theta_1P = step.before.theta_RP[run : run + 1]
         places = Examples(seen_RN[run, drawn][None], targets[drawn][None], torch.ones(1, len(drawn), dtype=torch.bool))
@@ -340,7 +340,7 @@ def test_observed_counts_and_losses(name: str) -> None:
         seen_RN = views(mechanism, before, inputs)
         state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
         for run in range(3):
-            seed, rate = int(stack.seed_R[run]), float(stack.sampling_rate_R[run])
+            seed, rate = stack.seed_R[run].tolist(), float(stack.sampling_rate_R[run])
             drawn = [i for i in range(N) if uniform(seed, SAMPLE, int(before.step_R[run]), i) < int(rate * 2**53)]
             assert int(seen.drawn_R[run]) == len(drawn)
             whole = torch.ones(1, len(drawn), dtype=torch.bool)

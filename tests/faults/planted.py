@@ -82,8 +82,9 @@ _OUTPUT: Mapping[str, SimpleNamespace] = {
     "normals with mean 0.01": _normals(lambda z: z + 0.01),
     "each normal twice": _normals(_same_lanes),
     "step taken modulo 2^32": _places(lambda seed, stream, step: (seed, stream, step & 0xFFFFFFFF)),
-    "stream forgotten": _places(lambda seed, stream, step: (seed, 0 * stream, step)),
-    "seed added to step": _places(lambda seed, stream, step: (seed * 0, stream, step + seed)),
+    "stream forgotten": _places(lambda keys, stream, step: (keys, 0 * stream, step)),
+    "key added to step": _places(lambda keys, stream, step: (keys * 0, stream, step + (keys[:, stream] & 0xFFFFFFFF))),
+    "only the low word of the key": _places(lambda keys, stream, step: (keys & 0xFFFFFFFF, stream, step)),
 }
 GENERATORS: Mapping[str, SimpleNamespace] = {
     "nine rounds": _generator(philox=partial(_rounds, rounds=9)),
@@ -183,7 +184,7 @@ SAMPLERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, int], Batch]] = {
     "the same batch for every seed": lambda seed, step, rate, n: PoissonSampler()(seed * 0, step, rate, n),
     "the first run's rate for all": lambda seed, step, rate, n: PoissonSampler()(seed, step, rate[:1] + 0 * rate, n),
     "a place in the stack as seed": lambda seed, step, rate, n: PoissonSampler()(
-        torch.arange(len(seed)), step, rate, n
+        randomness.table(range(len(seed))), step, rate, n
     ),
 }
 

@@ -194,7 +194,8 @@ Noising = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def _noised(sum_RK: Tensor, seed_R: Tensor, deviation: float) -> Tensor:
-    normal_RK = randomness.normal(seed_R, randomness.PREPARATION, 0 * seed_R, sum_RK.shape[1], dtype=torch.float64)
+    zero_R = torch.zeros(len(seed_R), dtype=torch.int64)
+    normal_RK = randomness.normal(seed_R, randomness.PREPARATION, zero_R, sum_RK.shape[1], dtype=torch.float64)
     return sum_RK + deviation * normal_RK
 
 

@@ -26,3 +26,9 @@ def imported(name: str) -> Any:
 def names(folder: str) -> list[str]:
     """The catalog's names of one kind, as the working tree has them."""
     return sorted(path.stem for path in (PACKAGE / folder).glob("[!_]*.py"))
+
+
+def seeds(runs: int) -> Any:
+    """What a stack of runs with the seeds 0, 1, ... hands to the generator: int64; (R,) in earlier commits."""
+    made = getattr(imported("randomness"), "table", None)
+    return importlib.import_module("torch").arange(runs) if made is None else made(range(runs))

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from . import imported
+from . import imported, seeds
 
 timer = time.process_time  # on one thread: what else the machine does counts less
 repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds after which to stop
@@ -21,7 +21,7 @@ class Normals:
     def setup(self, runs: int) -> None:
         torch.set_num_threads(1)
         self.randomness = imported("randomness")
-        self.seed_R, self.step_R = torch.arange(runs), torch.zeros(runs, dtype=torch.int64)
+        self.seed_R, self.step_R = seeds(runs), torch.zeros(runs, dtype=torch.int64)
 
     def time_a_million_normals(self, runs: int) -> None:
         self.randomness.normal(self.seed_R, self.randomness.NOISE, self.step_R, 1_000_000 // runs)
@@ -36,7 +36,7 @@ class Poisson:
     def setup(self, runs: int) -> None:
         torch.set_num_threads(1)
         self.sample = imported("stages").PoissonSampler()
-        self.seed_R, self.step_R = torch.arange(runs), torch.zeros(runs, dtype=torch.int64)
+        self.seed_R, self.step_R = seeds(runs), torch.zeros(runs, dtype=torch.int64)
         self.rate_R = torch.full((runs,), 256 / 60000, dtype=torch.float64)
 
     def time_sample(self, runs: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import imported, names
+from . import imported, names, seeds
 
 timer = time.process_time  # on one thread: what else the machine does counts less
 repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds after which to stop
@@ -73,8 +73,9 @@ class Projections:
     def setup(self, projections: int, way: str, model: str) -> None:
         base = imported("clipping._base")
         zero = torch.zeros(1, dtype=torch.int64)
+        keys = seeds(1)
         index_RB = torch.arange(problem(model)[-1])[None]
-        self.engine = imported("clipping._jl").ProjectedSum(projections, way).at(base.Draw(zero, zero, index_RB))
+        self.engine = imported("clipping._jl").ProjectedSum(projections, way).at(base.Draw(keys, zero, index_RB))
 
     def time_sum(self, projections: int, way: str, model: str) -> None:
         del projections, way

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import imported, names
+from . import imported, names, seeds
 
 timer = time.process_time  # on one thread: what else the machine does counts less
 repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds after which to stop
@@ -53,7 +53,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
 
     made = imported("pipeline").Knobs
     values = {
-        "seed_R": torch.arange(runs),
+        "seed_R": seeds(runs),
         "sampling_rate_R": column(batch / len(targets)),
         "learning_rate_R": column(0.25),
         "clip_norm_R": column(1.0),
