@@ -141,7 +141,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         _decide(run, before.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
         for run in runs
     )
-    decided = _explained(decided, known.values())
+    decided = _explained(decided, before.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         try:
             source = dataset_source(spec)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dpbench.clipping._base import Clipped, ClippedSum, Examples
 from dpbench.functional import Network
@@ -23,8 +24,10 @@ NUMERICS = 1
 class _Weighted(Network):
     """The same network; a target comes with its weight, (2,), both in the type of the parameters."""
 
-    def example_loss(self, named: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-        return target[1] * super().example_loss(named, example, target[0].long())
+    def example_loss(
+        self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
+    ) -> Tensor:
+        return target[1] * super().example_loss(named, example, target[0].long(), operators)
 
 
 def norms(engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> Clipped:
