@@ -172,14 +172,6 @@ def _delta(found: Design, steps: int, epsilon: float, grid: float) -> float:
     return lost - _ROUNDING - (1 + math.exp(epsilon)) * found.failure(steps)
 
 
-def delta_lower(setting: Row, move: float, epsilon: float, near: float) -> float:
-    """A lower bound on δ at ε of the last iterate; failures take at most a thousandth of `near`."""
-    wrong = 1e-3 * near / setting.whole_steps / (1 + math.exp(epsilon))
-    found = design(setting.rate, setting.records, setting.sigma, move, wrong)
-    # rounding takes a tenth of ε at most
-    return _delta(found, setting.whole_steps, epsilon, 0.1 * epsilon / setting.whole_steps)
-
-
 # ---- the promise of row 1, for the algorithm as printed ----
 
 _MOST = 8.0  # where ε is searched
@@ -251,11 +243,17 @@ def _attained(linear: bool) -> Shown:
     """Whether the last iterate has at least the δ that all iterates have, at the ε that they have and further out."""
     found: list[dict[str, Any]] = []
     for setting, tail in zip(SETTINGS, _TAILS, strict=True):
-        all_iterates = true_curve(setting.rate, setting.sigma, setting.whole_steps)
-        for epsilon in (all_iterates.epsilon(setting.delta).value, tail):
-            wanted = all_iterates.delta(epsilon).value
-            last = linear_delta(setting, epsilon) if linear else delta_lower(setting, _NEAR, epsilon, wanted)
-            found.append({"setting": setting.name, "epsilon": epsilon, "all": wanted, "last": last})
+        steps, all_iterates = setting.whole_steps, true_curve(setting.rate, setting.sigma, setting.whole_steps)
+        places = (all_iterates.epsilon(setting.delta).value, tail)
+        wanted = [all_iterates.delta(epsilon).value for epsilon in places]
+        if linear:
+            last = [linear_delta(setting, epsilon) for epsilon in places]
+        else:
+            wrong = 1e-3 * wanted[1] / steps / (1 + math.exp(tail))
+            used = design(setting.rate, setting.records, setting.sigma, _NEAR, wrong)
+            last = [_delta(used, steps, epsilon, 0.1 * places[0] / steps) for epsilon in places]
+        for epsilon, of_all, of_last in zip(places, wanted, last, strict=True):
+            found.append({"setting": setting.name, "epsilon": epsilon, "all": of_all, "last": of_last})
     least = min(found, key=lambda one: one["last"] / one["all"])
     shown = f"{least['setting']}, ε = {least['epsilon']:.4g}"
     reason = f"the last iterate has at least {least['last'] / least['all']:.4g} times the δ of all, least at {shown}"
