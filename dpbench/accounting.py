@@ -363,8 +363,7 @@ def steps_from_epochs(epochs: float, examples: int, batch_size: int) -> int:
     for name, value in (("examples", examples), ("batch_size", batch_size)):
         if not is_whole(value, 1):
             raise DpbenchError(f"{name} = {value!r}: expected a whole number, 1 or more")
-    written = Fraction(int(epochs)) if is_whole(epochs, 0) else Fraction(repr(float(epochs)))
-    return math.ceil(written * int(examples) / int(batch_size))
+    return math.ceil(Fraction(str(epochs)) * int(examples) / int(batch_size))  # NumPy's float32 prints 0.1 as well
 
 
 def check_delta(delta: float) -> float:

@@ -50,6 +50,7 @@ CLOSE = 0.01  # of ε: less than that above the truth is called sound
 # how far answers of one curve may disagree: ends are stated, but roots are sought, and bounds chosen among a grid's
 ALLOWED = {"exact": 1e-6, "certified": 1e-6, "upper_bound": 1e-3, "approximation": CLOSE}
 SMALLEST = 1e-200  # of δ at which ε is asked
+NARROW = 1 + 1e-6  # so near are the ends of δ that one ε will do for both, where 1 % is the measure
 FINDINGS = ("sound", "loose", "unsound", "non_monotone", "inconsistent", "refuses", "crashes")
 BROKEN = ("unsound", "non_monotone", "inconsistent", "crashes")  # what no promise may be
 MOST_NAMED = 5  # points that a line names
@@ -163,7 +164,10 @@ class _Asked:
         if self.curve is None:
             self.curve = self.accountant.curve(self.composition)
         delta = self._delta(point.epsilon)
-        below, above = (self._epsilon(at) for at in _asked_back(point))
+        lower, upper = point.lower * (1 - RELATIVE), point.upper * (1 + RELATIVE)
+        below = self._epsilon(lower)
+        one = below is not None and upper < lower * NARROW and self.curve.kind not in ("exact", "certified")
+        above = below if one else self._epsilon(upper)
         return Answers(delta, below, above, self._back(below or above))
 
     def _delta(self, epsilon: float) -> Estimate:
@@ -194,11 +198,6 @@ class _Asked:
                     said = [f"{one.value:.9g} at {asked} {where:.9g}" for where, one in ((at, before), (beyond, after))]
                     return f"{name} rises: {', '.join(said)}"
         return ""
-
-
-def _asked_back(point: Point) -> tuple[float, float]:
-    """A δ below that of the point and one above it, each further by the error that is allowed in δ."""
-    return point.lower * (1 - RELATIVE), point.upper * (1 + RELATIVE)
 
 
 def _epsilon_slack(value: float) -> float:
