@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from dpbench.accounting import Estimate, PrivacyCurve, as_real, check_delta, check_epsilon
+from dpbench.accounting import Estimate, PrivacyCurve, as_real, check_delta
 from dpbench.errors import DpbenchError
 from dpbench.supporting_lines import SupportingLines, at_no_error, deltas
 
@@ -127,7 +127,7 @@ def tangent_mu(curve: PrivacyCurve, *, epsilon: float | None = None, delta: floa
     """
     if (epsilon is None) == (delta is None):
         raise DpbenchError("give either epsilon or delta, where the Gaussian has to touch")
-    epsilon = None if epsilon is None else check_epsilon(epsilon)
+    epsilon = None if epsilon is None else as_real(epsilon)
     delta = None if delta is None else check_delta(delta)
     touching = Estimate(epsilon, epsilon, epsilon) if epsilon is not None else curve.epsilon(delta or math.nan)
     if touching.value == math.inf:
