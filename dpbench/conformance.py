@@ -50,7 +50,6 @@ CLOSE = 0.01  # of ε: less than that above the truth is called sound
 # how far answers of one curve may disagree: ends are stated, but roots are sought, and bounds chosen among a grid's
 ALLOWED = {"exact": 1e-6, "certified": 1e-6, "upper_bound": 1e-3, "approximation": CLOSE}
 SMALLEST = 1e-200  # of δ at which ε is asked
-NARROW = 1 + 1e-6  # so near are the ends of δ that one ε will do for both, where 1 % is the measure
 FINDINGS = ("sound", "loose", "unsound", "non_monotone", "inconsistent", "refuses", "crashes")
 BROKEN = ("unsound", "non_monotone", "inconsistent", "crashes")  # what no promise may be
 MOST_NAMED = 5  # points that a line names
@@ -164,10 +163,7 @@ class _Asked:
         if self.curve is None:
             self.curve = self.accountant.curve(self.composition)
         delta = self._delta(point.epsilon)
-        lower, upper = point.lower * (1 - RELATIVE), point.upper * (1 + RELATIVE)
-        below = self._epsilon(lower)
-        one = below is not None and upper < lower * NARROW and self.curve.kind not in ("exact", "certified")
-        above = below if one else self._epsilon(upper)
+        below, above = self._epsilon(point.lower * (1 - RELATIVE)), self._epsilon(point.upper * (1 + RELATIVE))
         return Answers(delta, below, above, self._back(below or above))
 
     def _delta(self, epsilon: float) -> Estimate:

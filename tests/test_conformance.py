@@ -132,7 +132,7 @@ class TestPlanted:
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_the_truth_is_sound(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert _findings(_Planted(kind), monkeypatch, 0.0, 0.01, 0.5, 1.0, 4.0, 20.0, 38.0) == ["sound"] * 7
+        assert _findings(_Planted(kind), monkeypatch, 0.0, 1e-9, 1e-3, 0.5, 1.0, 4.0, 20.0, 38.0) == ["sound"] * 8
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     @pytest.mark.parametrize("factor", [0.5, 0.98])
