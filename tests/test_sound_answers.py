@@ -190,11 +190,11 @@ def asked_at_random(seed: int, rounds: int, accountants: tuple[str, ...]) -> int
 
 
 def test_every_answer_is_a_number_between_its_ends_or_a_sentence() -> None:
-    assert asked_at_random(13, 30, QUICK) > 75
+    assert asked_at_random(13, 12, QUICK) > 30
 
 
 def test_of_the_lattice_too() -> None:
-    assert asked_at_random(14, 6, ("lattice",)) > 3
+    assert asked_at_random(14, 3, ("lattice",)) > 1
 
 
 @pytest.mark.long
@@ -203,15 +203,13 @@ def test_many_more(seed: int) -> None:
     assert asked_at_random(100 + seed, 100, (*QUICK, "lattice")) > 250
 
 
+REVEALS, SOMETIMES = DiscretePair((1.0, 0.0), (0.0, 1.0)), DiscretePair((1e-4, 0.2, 0.7999), (0.0, 0.8, 0.2))
 NAMED = [
     (((SampledGaussian(1e-6, 0.15), 1000),), 1e-5),  # was 0.000987 in [0, inf], for 23.09
     (((SampledGaussian(1e-6, 0.01), 1000),), 1e-10),  # ValueError
-    (((SampledGaussian(0.0005, 1.28), 1), (DiscretePair((1.0, 0.0), (0.0, 1.0)), 1)), 1e-5),  # IndexError
-    (
-        ((DiscretePair((1.0, 0.0), (0.0, 1.0)), 1), (DiscretePair((1e-4, 0.2, 0.7999), (0.0, 0.8, 0.2)), 1)),
-        0.3,
-    ),
-    (((DiscretePair((1e-4, 0.2, 0.7999), (0.0, 0.8, 0.2)), 1), (SampledGaussian(0.0005, 1.28), 1)), 0.3),
+    (((SampledGaussian(0.0005, 1.28), 1), (REVEALS, 1), (SOMETIMES, 1)), 0.3),  # IndexError
+    (((REVEALS, 1), (SOMETIMES, 1)), 0.3),
+    (((SampledGaussian(0.0005, 1.28), 1), (SOMETIMES, 1)), 0.3),
 ]
 
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from dpbench.accountants._complex import joined, turn
 from dpbench.accountants._loss_leaf import Complex, Floats
+from dpbench.accountants._work import spend
 
 _LONG = 24  # nodes of a line from which on the product of two matrices is cheaper
+_PRODUCTS = 64  # as many complex products of a matrix take as long as an exponential
 _CELLS = 1 << 16  # of one evaluated block: it stays in the cache
 _FRESH = 1 << 13  # of a part of one release: beyond, arrays are memory that the system gives anew, which takes longer
 
@@ -57,6 +59,7 @@ def _product(ratio: Floats, tilted: Floats, start: Floats, within: Floats) -> tu
     angle = ratio[:, None, :] * start[:, None]
     coarse, turned = turn(angle), _length(angle) @ tilted[:, :, None]
     rows = coarse @ tilted[:, :, None]
+    spend(coarse.size * fine.shape[-1] // _PRODUCTS)
     coarse += 1
     coarse *= weights
     return coarse @ fine + rows, size + turned
