@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dpbench.certified._certificate import Certificate
+from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 
 __all__ = ["Certificate", "certify", "certify_many"]
@@ -69,5 +70,11 @@ def certify_many(
     """
     from dpbench.certified._answer import Question  # loads python-flint
 
-    question = Question(releases, digits, progress)
-    return question.answer(epsilons, deltas, single)
+    try:
+        return Question(releases, digits, progress).answer(epsilons, deltas, single)
+    except (ArithmeticError, AssertionError, IndexError, ValueError) as error:
+        # doubles that plan overflow or vanish at such numbers, or a condition of the proof could not be shown
+        raise DpbenchError(
+            "cannot certify: the releases have parameters so large or so small that no proof was found; ask"
+            " `dpbench account`"
+        ) from error

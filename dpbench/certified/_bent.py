@@ -25,7 +25,7 @@ from dpbench.certified._contour import Ball, Exponents
 from dpbench.certified._exact_sums import normal_cdf
 from dpbench.certified._factors import Factor
 from dpbench.certified._mixture import Mixture, positive
-from dpbench.certified._numbers import ball_of, log_fraction, working_bits
+from dpbench.certified._numbers import ball_of, integral, log_fraction, spend, working_bits
 from dpbench.errors import DpbenchError
 
 MOST_BENT = 1500  # nodes in w; each costs some hundredths of a second
@@ -79,6 +79,7 @@ class Bend:
 
     def samples(self, digits: float, c: float, count: int = 160) -> list[tuple[float, float, float]]:
         """log |p R dv|, log|R| − e and arg R at places along the contour: what bounds are planned with."""
+        spend(6 * count)
         low, run = self.ends(digits, c)
         shift = 0.5 / self.noise**2
         constant = math.log(self.noise / math.sqrt(2 * math.pi))
@@ -146,7 +147,9 @@ class Bend:
 
         total = acb(0)
         for begin, end, beyond in self.pieces(low, run):
-            found = acb.integral(far if beyond else near, begin, end, abs_tol=tolerance, rel_tol=0, eval_limit=100_000)
+            found = integral(
+                far if beyond else near, begin, end, 20.0, abs_tol=tolerance, rel_tol=0, eval_limit=100_000
+            )
             total += found
         total *= noise / (2 * arb.pi()).sqrt()
         outside = self.outside(low, run, least, first)
@@ -204,7 +207,7 @@ class Bend:
                 weight += u * (kappa * (size - level) - argument)
                 return sum(((weight + c * (size - level)).exp() for c in cs), acb(0))
 
-            inside = acb.integral(modulus, acb(0), acb(1), rel_tol=arb(2) ** -20, eval_limit=100_000)
+            inside = integral(modulus, 0, 1, 40.0, rel_tol=arb(2) ** -20, eval_limit=100_000)
             total += abs(turn) * positive(inside)
         total *= noise / (2 * arb.pi()).sqrt()
         return positive(total + self.outside(low, run, exponents[0], exponents[-1]))
@@ -366,6 +369,7 @@ def _try(
 
     def log_bound(cs: Sequence[float], kappa: float, u: float) -> float:
         found = 0.0
+        spend(200 * len(samples))
         for places, count in samples:
             terms = [
                 weight + c * size + u * (kappa * size - argument)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from flint import acb, arb
 
+from dpbench.certified._numbers import integral, spend
+
 if TYPE_CHECKING:
     from dpbench.certified._mixture import Mixture
 
@@ -33,6 +35,7 @@ class LiftedLine:
     def estimate(self, release: Mixture, c: float, u: float, low: float, high: float, top: float) -> float:
         """log of the bound in doubles."""
         count = 96
+        spend(3 * count)
         step = (high - low) / count
         total = 0.0
         for j in range(count + 1):
@@ -48,6 +51,8 @@ class LiftedLine:
         precision = release.precision()
         plus, minus = release.exponents(c)
         y_top, middle = arb(self.top), arb(self.middle)
+        if not release.largest * y_top < arb.pi():
+            raise AssertionError("the contour must stay below π/g")
         mean = -1 / (2 * precision)
         imaginary = acb(0, 1)
 
@@ -67,7 +72,7 @@ class LiftedLine:
                 turn -= (mirror_above - mirror_below) / (2 * imaginary)
             return (1 + slope * slope).sqrt(analytic=analytic) * (exponent - u * turn).exp()
 
-        inside = acb.integral(modulus, acb(low), acb(high), rel_tol=arb(-digits).exp(), eval_limit=200_000)
+        inside = integral(modulus, low, high, 40.0, rel_tol=arb(-digits).exp(), eval_limit=200_000)
         total = (precision / (2 * arb.pi())).sqrt() * inside.real
         stretch = (1 + (y_top / 4) ** 2).sqrt()
         for edge, side in ((arb(low), -1), (arb(high), 1)):

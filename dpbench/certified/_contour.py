@@ -15,6 +15,7 @@ from flint import acb, arb, ctx
 
 from dpbench.certified._factors import Factor
 from dpbench.certified._mixture import positive
+from dpbench.certified._numbers import spend
 from dpbench.errors import DpbenchError
 
 Parts = Sequence[tuple[Factor, int]]
@@ -238,6 +239,7 @@ class Transform:
     def delta(self, epsilon: Any) -> Ball:
         """δ(ε) for a ball ε (any real number), with every error enclosed."""
         plan = self.plan
+        spend(4 * len(self.nodes))
         saved = ctx.prec
         ctx.prec = self.bits
         try:
@@ -266,6 +268,7 @@ class Transform:
     def slope(self, epsilon: float) -> float:
         """dδ/dε in doubles, for Newton's steps only."""
         total = 0.0
+        spend(4 * len(self.nodes))
         for k, (z, value) in enumerate(zip(self.nodes, self.values, strict=True)):
             term = float((value * z * (-z * arb(epsilon)).exp()).real.mid())
             total -= term if k else term / 2
@@ -306,6 +309,7 @@ def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], Non
     saved = ctx.prec
     ctx.prec = bits
     try:
+        spend(10 * plan.count * len(parts))
         c, step = arb(plan.c), arb(plan.step)
         nodes = [acb(c, k * step) for k in range(plan.count)]
         values = [1 / (z * (z + 1)) for z in nodes]

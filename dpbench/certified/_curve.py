@@ -22,7 +22,14 @@ from dpbench.certified._contour import (
     plan_strip,
     transform,
 )
-from dpbench.certified._exact_sums import atoms_and_laplace_delta, atoms_delta, gaussian_delta, single_delta
+from dpbench.certified._exact_sums import (
+    Pairs,
+    atoms_and_laplace_delta,
+    atoms_delta,
+    atoms_epsilon,
+    gaussian_delta,
+    single_delta,
+)
 from dpbench.certified._factors import AtomsFactor, GaussianFactor, LaplaceFactor
 from dpbench.certified._jl import JlFactor
 from dpbench.certified._mixture import Mixture, positive
@@ -32,6 +39,7 @@ from dpbench.errors import DpbenchError
 
 ROUNDS = 7
 FEW = 4  # sampled releases for which a bent contour is tried first
+ATOM_DIGITS = 12.0  # that ε of finite pairs alone has at least: fewer cost as much
 MANY_NODES = 5000  # of a straight line; beyond, a bent one is tried
 
 
@@ -44,6 +52,7 @@ class Curve:
     transforms: list[Transform | BentTransform] = field(default_factory=list)
     exponents: Exponents = field(init=False)
     found: dict[Fraction, tuple[Fraction, Fraction]] = field(default_factory=dict)
+    exact: dict[Fraction, tuple[Fraction, Fraction, Ball]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.exponents = Exponents(self.side.parts)
@@ -198,6 +207,13 @@ class Curve:
     def epsilon(self, delta: Fraction, digits: float) -> tuple[Fraction, Fraction, Ball]:
         """Proven ends of the smallest ε >= 0 with δ(ε) <= `delta`; and the ball of δ at the upper end."""
         log_delta = log_fraction(delta)
+        atoms = _atoms(self.side)
+        if atoms:
+            if delta not in self.exact or digits > ATOM_DIGITS:
+                lower, upper, value, bits = atoms_epsilon(atoms, delta, max(digits, ATOM_DIGITS))
+                rounding = float(arb(value.rad()).upper())
+                self.exact[delta] = lower, upper, Ball(value, 0.0, 0.0, 0.0, rounding, 0, bits)
+            return self.exact[delta]
         if self.closed is None and not self.strip and self.exponents.saddle(0.0, log_delta - 1)[1] <= log_delta:
             ball = self._chernoff(Fraction(0), log_delta - 1)
             if _surely_at_most(ball, delta):
@@ -297,6 +313,12 @@ class Curve:
         return min(float(_mid(right) - _mid(left)) / span, 0.0)
 
 
+def _atoms(side: Side) -> list[tuple[Pairs, int]]:
+    """The finite pairs with their counts where there is nothing else; otherwise empty."""
+    found: list[tuple[Pairs, int]] = [(f.pairs, times) for f, times in side.parts if isinstance(f, AtomsFactor)]
+    return found if len(found) == len(side.parts) else []
+
+
 def _closed(side: Side) -> tuple[Callable[[Any], Any] | None, str]:
     """A closed form or an exact sum where the parts allow one, and the method's name."""
     parts = side.parts
@@ -307,8 +329,8 @@ def _closed(side: Side) -> tuple[Callable[[Any], Any] | None, str]:
     if isinstance(first, GaussianFactor):
         gaussian = first
         return (lambda epsilon: gaussian_delta(gaussian.squared_mu, epsilon)), "closed form of the Gaussian"
-    if kinds == {AtomsFactor}:
-        factors = [(factor.pairs, times) for factor, times in parts if isinstance(factor, AtomsFactor)]
+    factors = _atoms(side)
+    if factors:
         return (lambda epsilon: atoms_delta(factors, epsilon)), "exact sum over the atoms"
     if kinds <= {AtomsFactor, LaplaceFactor}:
         scales = [(factor.scale, times) for factor, times in parts if isinstance(factor, LaplaceFactor)]

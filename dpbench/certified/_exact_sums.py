@@ -13,13 +13,14 @@ from typing import Any
 
 from flint import arb, fmpq, fmpq_poly
 
-from dpbench.certified._numbers import ball_of
+from dpbench.certified._numbers import ball_of, ends, spend, working_bits
 from dpbench.errors import DpbenchError
 
 MOST_TERMS = 400_000
 MOST_LAPLACE = 600
 
 Pairs = Sequence[tuple[Fraction, Fraction]]
+EXACT_COUNT = 200  # releases up to which binomial coefficients are whole numbers; beyond, they are balls
 
 
 def normal_cdf(x: Any) -> Any:
@@ -56,23 +57,82 @@ def single_delta(weights: Sequence[Any], noise: Any, direction: str, epsilon: An
 
 def count_terms(factors: Sequence[tuple[Pairs, int]]) -> int:
     """How many terms `atoms_delta` has: one per way to distribute the counts over the ratios."""
-    return math.prod(math.comb(count + len(pairs) - 1, len(pairs) - 1) for pairs, count in factors)
+    return math.prod(math.comb(count + len(pairs) - 1, len(pairs) - 1) if pairs else 0 for pairs, count in factors)
 
 
 def atoms_delta(factors: Sequence[tuple[Pairs, int]], epsilon: Any) -> Any:
     """Σ (P − e^ε Q)₊ over all outcomes of independent finite pairs, each with its count."""
+    return _hinges(_outcomes(factors), epsilon.exp())
+
+
+def atoms_epsilon(
+    factors: Sequence[tuple[Pairs, int]], delta: Fraction, digits: float
+) -> tuple[Fraction, Fraction, Any, int]:
+    """Proven ends of the smallest ε >= 0 with δ(ε) <= `delta`, 10^−digits apart, relative, or a thousandth of that.
+
+    And δ at the upper end as a ball, with the bits that it took.
+
+    δ = Σ (P − xQ)₊ is convex and piecewise linear in x = e^ε. The sum over the outcomes that are positive at one x
+    is a line below it, and where that line meets `delta` is below the solution, and the next x: Newton's steps rise
+    to the solution, and reach it as soon as the outcomes are the same. Section 10 of docs/certified.md.
+    """
+    wanted = Fraction(10) ** -math.ceil(digits)
+    bits = int(digits * 3.33) + 80
+    for _ in range(5):
+        with working_bits(bits):
+            outcomes, limit = _outcomes(factors), ball_of(delta)
+            found = _hinges(outcomes, arb(1))
+            if found <= limit:
+                return Fraction(0), Fraction(0), found, bits
+            x, root, left = arb(1), None, outcomes
+            while True:
+                left = [(p, q) for p, q in left if (p - x * q).mid() > 0]
+                p, q = sum((p for p, _ in left), arb(0)), sum((q for _, q in left), arb(0))
+                if not q > 0:  # infinite losses only
+                    break
+                root = (p - limit) / q
+                if not root.mid() > x:
+                    break
+                x = root.mid()
+            if not q > 0 and p > limit:
+                raise DpbenchError(
+                    f"delta = {float(delta)!r}: no finite epsilon was found; the probability of an infinite loss is"
+                    f" larger, {float(p.mid())!r}"
+                )
+            if root is not None and root > 0:
+                lower, above = ends(root.log())
+                lower = max(lower, Fraction(0))
+                upper = above + max(above * wanted, wanted / 1000) / 4
+                found = _hinges(outcomes, ball_of(upper).exp())
+                if upper - lower <= max(upper * wanted, wanted / 1000) and found <= limit:
+                    return lower, upper, found, bits
+        bits *= 2
+    raise DpbenchError(
+        f"delta = {float(delta)!r}: no enclosure of epsilon was reached, it is too close to the probability of an"
+        " infinite loss; give epsilon"
+    )
+
+
+def _outcomes(factors: Sequence[tuple[Pairs, int]]) -> list[tuple[Any, Any]]:
+    """P and Q of all outcomes of independent finite pairs as balls, those of the same counts together."""
     terms = count_terms(factors)
     if terms > MOST_TERMS:
         raise DpbenchError(
             f"DiscretePair: expected at most {MOST_TERMS} distinct sums of the loss, not {terms}; certify fewer"
             " releases or outcomes, or compose with a Gaussian release"
         )
-    growth = epsilon.exp()
+    spend(6.0 * terms)
+    found = [(arb(1), arb(1))]
+    for pairs, count in factors:
+        more = list(_multinomial(pairs, count))
+        found = [(p * first, q * second) for p, q in found for first, second in more]
+    return found
+
+
+def _hinges(outcomes: Sequence[tuple[Any, Any]], growth: Any) -> Any:
+    """Σ (P − growth · Q)₊; a term whose sign is not sure contributes [0, its upper end]."""
     total = arb(0)
-    for combination in itertools.product(*(list(_multinomial(pairs, count)) for pairs, count in factors)):
-        p, q = arb(1), arb(1)
-        for first, second in combination:
-            p, q = p * first, q * second
+    for p, q in outcomes:
         gain = p - growth * q
         if gain > 0:
             total += gain
@@ -85,17 +145,20 @@ def _multinomial(pairs: Pairs, count: int) -> Iterator[tuple[Any, Any]]:
     """P and Q of every composition of `count` into len(pairs) parts, as balls."""
     logs = [[ball_of(value) for value in pair] for pair in pairs]
 
-    def walk(index: int, left: int, ways: int, p: Any, q: Any) -> Iterator[tuple[Any, Any]]:
+    def walk(index: int, left: int, ways: Any, p: Any, q: Any) -> Iterator[tuple[Any, Any]]:
         if index == len(pairs) - 1:
             yield ways * p * logs[index][0] ** left, ways * q * logs[index][1] ** left
             return
         first, second = arb(1), arb(1)
-        choose = 1
+        choose: Any = 1 if count <= EXACT_COUNT else arb(1)
         for taken in range(left + 1):
             yield from walk(index + 1, left - taken, ways * choose, p * first, q * second)
             first, second = first * logs[index][0], second * logs[index][1]
-            choose = choose * (left - taken) // (taken + 1)
+            choose *= left - taken
+            choose = choose // (taken + 1) if count <= EXACT_COUNT else choose / (taken + 1)
 
+    if not pairs:
+        return iter(())
     return walk(0, count, 1, arb(1), arb(1))
 
 
@@ -114,6 +177,7 @@ def atoms_and_laplace_delta(
             f"Laplace: expected at most {MOST_LAPLACE} releases and {MOST_TERMS} distinct sums of the loss's atoms, not"
             f" {laplace} and {terms}; certify fewer, or compose with a Gaussian release"
         )
+    spend(1.0 * laplace * (terms + laplace))
     series = [_residue_series(laplace, k) for k in range(laplace + 1)]
     moves = list(_laplace_moves(scales))
     total = arb(0)

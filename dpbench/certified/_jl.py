@@ -25,7 +25,7 @@ from flint import acb, acb_mat, arb, ctx
 
 from dpbench.certified._bound import LiftedLine
 from dpbench.certified._mixture import MOST_NODES, Direction, positive, powers
-from dpbench.certified._numbers import ball_of, working_bits
+from dpbench.certified._numbers import ball_of, integral, spend, working_bits
 from dpbench.errors import DpbenchError
 
 GROWTH = 1.25  # of the pieces on which the tails in s are bounded
@@ -48,6 +48,11 @@ class JlFactor:
     noise_multiplier: float
     projections: int
     direction: Direction
+
+    @property
+    def cost(self) -> float:
+        """What one value of the density takes, of the work that `spend` counts."""
+        return 60.0 + self.projections / 5
 
     def kappa(self, c: Any) -> Any:
         """The exponent of R on the line Re z = c."""
@@ -112,12 +117,14 @@ class JlFactor:
 
         Of h Σ over nodes `step` apart as well as of the integral, for all heights up to `height`. `most` bounds |w|.
         """
+        spend(2000)
         edges, length = [0.0], max(0.25 / self.noise_multiplier, 1e-3)
         last = 20 + 2 * math.log(max(most, 2.0)) - math.log(float(self.rate)) + 4 * height
         if self.rate != 1:
             last -= math.log(float(1 - self.rate))
         decay = self._last_rate(side, c)
         while abs(edges[-1]) < last or abs(edges[-1]) * decay < 400:
+            spend(self.cost)
             edges.append(edges[-1] + side * length)
             length *= GROWTH
         total = self._last_piece(edges[-1], side, arb(c), arb(height), arb(most), arb(step))
@@ -206,6 +213,7 @@ class JlFactor:
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
                 f" {MOST_NODES} nodes, not {nodes}; certify another release"
             )
+        spend(nodes * (self.cost + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
         height, h = arb(y), arb(step_s)
         if not (2 * height < arb.pi() and 4 * height**2 * arb(self.noise_multiplier) ** 2 < self.projections):
             raise AssertionError("the lifted strip must stay below π and √r/σ")
@@ -290,6 +298,7 @@ class JlFactor:
         r, precision = self.projections, self.noise_multiplier**2
         step, places = self._grid
         total = inside = 0.0
+        spend(1000)
         for s, density in places:
             y, slope = line.height(s)
             inside += density * step
@@ -403,7 +412,7 @@ class JlFactor:
         small = arb(-reach).exp()
         below = 1 - self._integral(density, -reach, reach, tolerance) - small / 2 + arb(0, small / 2)
         middle = float(cross.mid())
-        near = acb.integral(gain, acb(middle), acb(cross), rel_tol=tolerance, abs_tol=tolerance).real
+        near = integral(gain, middle, cross, self.cost, rel_tol=tolerance, abs_tol=tolerance).real
         if self.direction == "remove":
             # beyond S: e^s p(s) = p(−s), so that the mixture has (1−q) P(s > S) + q P(s < −S)
             inside = self._integral(gain, middle, reach, tolerance) - near
@@ -416,7 +425,7 @@ class JlFactor:
         cuts = sorted({low, high, *(cut for cut in (-10.0, -2.0, 0.0, 2.0, 10.0) if low < cut < high)})
         return sum(
             (
-                acb.integral(integrand, acb(a), acb(b), abs_tol=tolerance, rel_tol=tolerance, eval_limit=100_000).real
+                integral(integrand, a, b, self.cost, abs_tol=tolerance, rel_tol=tolerance, eval_limit=100_000).real
                 for a, b in itertools.pairwise(cuts)
             ),
             arb(0),

@@ -21,10 +21,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
-from flint import acb, acb_mat, arb
+from flint import acb, acb_mat, arb, ctx
 
 from dpbench.certified._bound import LiftedLine, best_lift
-from dpbench.certified._numbers import ball_of
+from dpbench.certified._numbers import ball_of, spend
 from dpbench.errors import DpbenchError
 
 Direction = Literal["remove", "add", "replace"]
@@ -143,6 +143,7 @@ class Mixture:
 
     def span(self, c: float, digits: float) -> tuple[float, float, float]:
         """Where the integrand, at height 0, is above e^(−digits) of its largest value; and that value's logarithm."""
+        spend(1000 + 500 * self.largest)
         width = 1 / self.noise_multiplier
         plus, minus = self.exponents(c)
         reach = (abs(plus) * self.largest + abs(minus)) * width * width + 12 * width
@@ -165,13 +166,16 @@ class Mixture:
         def edge(start: float, sign: int) -> float:
             inner, distance = start, width
             while value(start + sign * distance) > top - digits:
+                spend(10)
                 inner, distance = start + sign * distance, distance * 2
             outer = start + sign * distance
             for _ in range(12):
                 half = (inner + outer) / 2
                 inner, outer = (half, outer) if value(half) > top - digits else (inner, half)
+            spend(20)
             extra = width
             while self._log_outside(outer, sign, c) > top - digits + 5:
+                spend(20)
                 outer += sign * extra
                 extra *= 1.5
             return outer
@@ -187,6 +191,7 @@ class Mixture:
         climb = max(plus, 0.0) * self.largest if side > 0 else max(minus, 0.0) * self.largest
         ends, length = [edge], width
         while self._rate(ends[-1], None, side, c) < 1 / width or side * precision * ends[-1] < climb:
+            spend(20 + 5 * self.largest)
             ends.append(ends[-1] + side * length)
             length *= 1.2
         return ends
@@ -228,6 +233,7 @@ class Mixture:
                 f"noise_multiplier = {self.noise_multiplier!r}: expected a loss that {MOST_NODES} nodes resolve, not"
                 f" {count}; there is too little noise to certify, ask `dpbench account`"
             )
+        spend(count * (3.0 + self.largest))
         points = [low + j * step for j in range(count)]
         scale = step * self.noise_multiplier / math.sqrt(2 * math.pi)
         value = top + math.log(
@@ -311,8 +317,9 @@ class Mixture:
         peak = (precision / (2 * arb.pi())).sqrt() * (precision * height**2 / 2).exp()
         value = highest = peak * (-precision * distance**2 / 2).exp()
         if not side * distance >= 0:  # towards the mean the density rises: up to it, or up to an end before it
-            before = rest is not None and side * rest <= 0
-            highest = peak * (-precision * rest**2 / 2).exp() if before else peak
+            highest = peak
+            if rest is not None and side * rest <= 0:
+                highest = peak * (-precision * rest**2 / 2).exp()
         rate = side * precision * distance
         angle = (self.largest * height / 2).cos()
         for kappa, mirror in zip(self.exponents(c), (1, -1), strict=True):
@@ -345,6 +352,7 @@ class Mixture:
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
                 f" {MOST_NODES} nodes, not {nodes}; certify a release with more noise"
             )
+        spend(nodes * (10.0 + 2 * self.largest + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
         height, h = arb(y), arb(step_s)
         if not self.largest * 2 * height < arb.pi():
             raise AssertionError("the lifted strip must stay below π/g")

@@ -4,16 +4,58 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
-from flint import arb, ctx, fmpq
+from flint import acb, arb, ctx, fmpq
 
 from dpbench.errors import DpbenchError
 
+MOST_WORK = 3e7  # of one answer: about microseconds of one core, counted and not timed, so the same everywhere
 LONGEST = 100_000  # binary digits before or behind the point that a fraction may have: e^−ε of a large ε has more
+
+
+_left = [math.inf]  # what is left of the work that was granted
+
+
+@contextmanager
+def granted(work: float = MOST_WORK) -> Iterator[None]:
+    """Within it, `spend` refuses beyond `work`."""
+    saved, _left[0] = _left[0], work
+    try:
+        yield
+    finally:
+        _left[0] = saved
+
+
+def spend(work: float) -> None:
+    """Count work before it is done, in about microseconds. Raises DpbenchError where the answer would take too much.
+
+    >>> with granted(5.0):
+    ...     spend(7.0)
+    Traceback (most recent call last):
+    dpbench.errors.DpbenchError: the proof would take over half a minute; ask `dpbench account`, or for fewer digits
+    """
+    _left[0] -= work
+    if not _left[0] >= 0:
+        raise DpbenchError("the proof would take over half a minute; ask `dpbench account`, or for fewer digits")
+
+
+def integral(function: Callable[[Any, bool], Any], low: Any, high: Any, work: float, **options: Any) -> Any:
+    """acb.integral, every value of `function` counted as `work`."""
+
+    def counted(at: Any, analytic: bool) -> Any:
+        spend(work)
+        return function(at, analytic)
+
+    try:
+        return acb.integral(counted, acb(low), acb(high), **options)
+    except SystemError as error:  # python-flint's wrapping of what a function raises
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 @contextmanager
