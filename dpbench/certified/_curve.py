@@ -33,7 +33,7 @@ from dpbench.certified._exact_sums import (
 from dpbench.certified._factors import AtomsFactor, GaussianFactor, LaplaceFactor
 from dpbench.certified._jl import JlFactor
 from dpbench.certified._mixture import Mixture, positive
-from dpbench.certified._numbers import ball_of, ends, log_fraction, working_bits
+from dpbench.certified._numbers import ball_of, ends, log_fraction, spend, working_bits
 from dpbench.certified._sides import Side
 from dpbench.errors import DpbenchError
 
@@ -194,6 +194,7 @@ class Curve:
         bits = int(digits * 3.33) + 80
         value = arb(0)
         for _ in range(16):
+            spend((bits / 100) ** 2)
             with working_bits(bits):
                 found = self.closed(ball_of(epsilon))
                 if found is not None:

@@ -51,8 +51,9 @@ class JlFactor:
 
     @property
     def cost(self) -> float:
-        """What one value of the density takes, of the work that `spend` counts."""
-        return 60.0 + self.projections / 5
+        """What one value of the density takes in the bits now in force, of the work that `spend` counts."""
+        far = math.sqrt(self.projections) / (2 * self.noise_multiplier)  # the least argument of the Bessel function
+        return (60.0 + self.projections / 5) * (1 + (ctx.prec / 300) ** 2) * (1 + far / 50)
 
     def kappa(self, c: Any) -> Any:
         """The exponent of R on the line Re z = c."""

@@ -33,6 +33,7 @@ from dpbench.events import (
 
 MOST_GROUP = 64
 MOST_PROJECTIONS = 2000
+LEAST_RATE, LEAST_NOISE = 1e-30, 0.01  # with random sensitivity; below, values of the density take too long
 
 
 @dataclass
@@ -97,6 +98,10 @@ def refusal(event: Event) -> str | None:
         )
     if isinstance(event, RandomSensitivityGaussian) and event.projections > MOST_PROJECTIONS:
         return f"projections = {event.projections}: expected at most {MOST_PROJECTIONS}"
+    if isinstance(event, RandomSensitivityGaussian) and 0 < event.sampling_rate < LEAST_RATE:
+        return f"sampling_rate = {event.sampling_rate!r}: expected 0, or at least {LEAST_RATE:g}"
+    if isinstance(event, RandomSensitivityGaussian) and event.noise_multiplier < LEAST_NOISE:
+        return f"noise_multiplier = {event.noise_multiplier!r}: expected at least {LEAST_NOISE:g}"
     if isinstance(event, GroupSampledGaussian) and event.group_size > MOST_GROUP:
         return f"group_size = {event.group_size}: expected at most {MOST_GROUP}"
     return None

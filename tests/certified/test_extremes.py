@@ -128,11 +128,10 @@ def test_extremes_are_answered_or_refused(question: dict[str, float], monkeypatc
         for composition in (Composition(((event, count),)), Composition(((event, count), (Laplace(1.0), 2)))):
             try:
                 found = certify(composition, digits=3, **question)
-            except DpbenchError as error:
-                assert "\n" not in str(error)
+            except DpbenchError:
                 continue
-            assert 0 <= found.lower <= found.upper < math.inf or found.upper == math.inf and found.lower > 1e300
-            assert not math.isnan(found.value)
+            assert 0 <= found.lower <= found.upper < math.inf
+            assert math.isfinite(found.value)
 
 
 def test_work_is_counted() -> None:
