@@ -6,7 +6,7 @@ which tensor it writes into, and whether it draws. So `nn.Dropout(0)` passes and
 
 Outputs are compared in float64 where the model computes in it, and are alike if they differ by at most 1e-9 of the
 largest output: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes
-them. A model that insists on float32 gets 1e-4, room for 10^3 roundings, so what mixes less than that goes unseen.
+them. A model that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ class _Trial:
         self.undecided: dict[str, str] = {}
         self.why = ""
         self.calls, self.largest = 0, 0.0
+        self.tolerance = _TOLERANCE[dtype]
         for name, value in module.named_parameters():
             owner, _, short = name.rpartition(".")
             if _shapeless(value):
@@ -246,8 +247,8 @@ class _Trial:
             together, alone = self.call(x[:3]), self.call(x[:1])
         except _Stopped:
             return False
-        limit = _TOLERANCE[self.dtype]
-        return self.apart(together, trained, trained) <= limit and self.apart(alone, trained[:1], trained) <= limit
+        pairs = ((together, trained), (alone, trained[:1]))
+        return all(self.apart(found, expected, trained) <= self.tolerance for found, expected in pairs)
 
     def answers(self) -> tuple[Probed, ...]:
         """In the order of the properties; the layers that refute one in the order in which they were found."""
@@ -331,7 +332,7 @@ class _Trial:
     def judge(self, what: str, found: Tensor, expected: Tensor, scale: Tensor, where: str) -> bool:
         """Whether two outputs are alike; if not, `what` is refuted without a layer yet."""
         difference = self.apart(found, expected, scale)
-        if difference <= _TOLERANCE[self.dtype]:
+        if difference <= self.tolerance:
             self.largest = max(self.largest, difference)
             return True
         mode = "train" if self.module.training else "eval"
@@ -404,7 +405,7 @@ class _Trial:
     def alike(self, batch: Sequence[Tensor], single: Sequence[Tensor], size: int, place: int) -> bool:
         """Whether the tensors of a batch hold those of one of its records, along whichever axis is longer."""
         return len(batch) == len(single) and all(
-            any(self.apart(row, one, many) <= _TOLERANCE[self.dtype] for row in _rows(many, one, size, place))
+            any(self.apart(row, one, many) <= self.tolerance for row in _rows(many, one, size, place))
             for many, one in zip(batch, single, strict=True)
         )
 
@@ -463,13 +464,19 @@ class _Operators(TorchDispatchMode):
                     what, label = self.own[_storage(value)]
                     self.trial.refute(what, f"writes into its {label} ({func})", layer)
         if not may_draw:
-            return func(*args, **kwargs)
+            return self.noted(func(*args, **kwargs))
         own = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Generator)]
         before = [one.get_state() for one in (torch.default_generator, *own)]
         result = func(*args, **kwargs)
         after = [one.get_state() for one in (torch.default_generator, *own)]
         if not all(map(torch.equal, before, after)):
             self.trial.refute(RANDOM, f"draws random numbers ({func})", layer)
+        return self.noted(result)
+
+    def noted(self, result: Any) -> Any:
+        """A result in float32 sets the tolerance, whatever dtype the model was given."""
+        if any(isinstance(value, Tensor) and value.dtype == torch.float32 for value in tree_leaves(result)):
+            self.trial.tolerance = _TOLERANCE[torch.float32]
         return result
 
 

@@ -331,6 +331,7 @@ GOOD: dict[str, Build] = {
     "inplace behind a layer": lambda: around(nn.ReLU(inplace=True)),
     "buffer that nobody writes": own(lambda module, x: x * module.scale, keeps(scale=torch.arange(6.0))),  # type: ignore[operator]
     "float32 only": own(lambda _, x: x.float()),
+    "a softmax in float32": own(lambda _, x: (30 * x).softmax(-1, dtype=torch.float32).to(x.dtype)),
     "outputs kept to look at": own(lambda module, x: (setattr(module, "seen", x), x)[1]),
 }
 
