@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -216,10 +216,11 @@ class _Trial:
         if not taken:
             return False
         x, trained = taken[-1 if telling else 0]
-        self.batches(x)
-        if not self.same_in_eval(x, trained):
+        if self.same_again(x, trained):
             self.batches(x)
-        self.module.train()
+            if not self.same_in_eval(x, trained):
+                self.batches(x)
+            self.module.train()
         self.values_are_kept()
         if not telling:
             self.undecided[ALONE] = "different records have the same outputs, so a mixture of them would not show"
@@ -239,6 +240,18 @@ class _Trial:
             self.why = self.why or str(stopped)
             return None
         return output if bool(output.isfinite().all()) else None
+
+    def same_again(self, x: Tensor, trained: Tensor) -> bool:
+        """Whether a batch of three has its outputs once more after three other records."""
+        where = "a call after another call"
+        try:
+            self.call(x.flip(0)[:3])
+            if self.judge(AGAIN, self.call(x[:3]), trained, trained, where):
+                return True
+            self.trace_again(x)
+        except _Stopped as stopped:
+            self.refute(AGAIN, f"{where} stops with {stopped}", stopped.layer)
+        return False
 
     def same_in_eval(self, x: Tensor, trained: Tensor) -> bool:
         """Whether a batch of three and its first record have their outputs of train mode in eval mode too."""
@@ -300,6 +313,8 @@ class _Trial:
             self.refute(INPUTS, "writes into its inputs", layer)
         if not isinstance(output, Tensor):
             raise _Stopped(TypeError(f"the output is a {type(output).__name__}, expected one tensor"), None)
+        if output.dim() == 0 or len(output) == 0:
+            raise _Stopped(TypeError(f"the output has shape {tuple(output.shape)}, expected a row per record"), None)
         return output.detach().clone()
 
     def entered(self, *told: Any) -> AbstractContextManager[list[str]]:
@@ -315,7 +330,7 @@ class _Trial:
                 found.append(layer)
 
         _seeded_generators()
-        with torch.no_grad(), self.entered(lambda _: broken(given), left):
+        with torch.no_grad(), self.entered(lambda _: broken(given), left), suppress(Exception):
             self.module(given)
         return found[0] if found else None
 
@@ -341,16 +356,12 @@ class _Trial:
         return False
 
     def batches(self, x: Tensor) -> None:
-        """Records alone, the first of them again and after others, and batches that hold them."""
+        """Records alone, batches that hold them, and the first record again after them."""
         sizes = sorted({min(size, len(x)) for size in _SIZES})
         places = sorted({0, min(1, sizes[-1] - 1), sizes[-1] - 1})
         what, where = ALONE, "a record alone"
         try:
             alone = {place: self.call(x[place : place + 1]) for place in places}
-            what, where = AGAIN, "a call after other calls"
-            if not self.judge(AGAIN, self.call(x[:1]), alone[0], alone[0], where):
-                self.trace_again(x)
-                return
             for size in (size for size in sizes if not self.broken(ALONE)):
                 what, where = ALONE, f"a batch of {size}"
                 together = self.call(x[:size])
@@ -376,15 +387,16 @@ class _Trial:
         with (
             torch.no_grad(),
             self.entered(_leaves, lambda layer, given, gave: seen.append((layer, given, _leaves(gave)))),
+            suppress(Exception),  # a model that keeps something may not take another batch
         ):
             self.module(x.to(self.dtype, copy=True))
         return seen
 
     def trace_again(self, x: Tensor) -> None:
         """The first layer that gives something else for the same inputs."""
-        first = self.recorded(x[:1])
-        self.recorded(x[1:2])
-        self.name(AGAIN, zip(first, self.recorded(x[:1]), strict=False), lambda a, b: self.alike(a, b, 1, 0))
+        first = self.recorded(x[:3])
+        self.recorded(x.flip(0)[:3])
+        self.name(AGAIN, zip(first, self.recorded(x[:3]), strict=False), lambda a, b: self.alike(a, b, 1, 0))
 
     def trace_alone(self, x: Tensor, size: int, place: int) -> None:
         """The first layer whose outputs part where its inputs do not."""

@@ -106,6 +106,20 @@ class Stepwise(nn.Module):
         return scores
 
 
+class Stateful(nn.Module):
+    """Reads on where the last batch ended, as a model of streams does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(6, 6, batch_first=True)
+        self.state: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, self.state = self.cell(x, self.state)
+        result: Tensor = output
+        return result
+
+
 def keeps(**buffers: Tensor) -> Callable[[nn.Module], None]:
     def made(module: nn.Module) -> None:
         for name, value in buffers.items():
@@ -237,6 +251,7 @@ HOSTILE: dict[str, tuple[Build, str, str]] = {
     # state
     "state of the call before": (own(remembering), AGAIN, "'1' (Inner)"),
     "calls counted in an attribute": (own(scaled_by_calls), AGAIN, "'1' (Inner)"),
+    "an LSTM's last state": (lambda: around(Stateful()), AGAIN, "'1' (Stateful)"),
     # batches
     "BatchNorm1d": (lambda: around(nn.BatchNorm1d(8)), ALONE, "'1' (BatchNorm1d)"),
     "BatchNorm without statistics": (
@@ -256,6 +271,11 @@ HOSTILE: dict[str, tuple[Build, str, str]] = {
     "norm over all": (own(lambda _, x: x / x.norm()), ALONE, "'1' (Inner)"),
     "a neighbour's little": (own(lambda _, x: x + 1e-6 * x.roll(1, 0)), ALONE, "'1' (Inner)"),
     "the first record's": (own(lambda _, x: x - x[:1]), ALONE, "'1' (Inner)"),
+    "squeezed": (
+        lambda: nn.Sequential(around(nn.ReLU()), Inner(lambda _, x: x.squeeze(), lambda _: None)),
+        ALONE,
+        "'1' (Inner)",
+    ),
     "the size of the batch": (own(lambda _, x: x / len(x)), ALONE, "'1' (Inner)"),
     "only pairs": (own(lambda _, x: normalised(x) if len(x) == 2 else x), ALONE, "'1' (Inner)"),
     "only large batches": (own(lambda _, x: normalised(x) if len(x) > 8 else x), ALONE, "'1' (Inner)"),
