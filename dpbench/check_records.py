@@ -102,11 +102,11 @@ def described(name: str, parameters: Mapping[str, Any]) -> str:
     return f"{name} ({given})" if given else name
 
 
-def shipped(resolved_mechanism: Mapping[str, Any]) -> bool:
-    """Whether a recorded mechanism, and its clipping engine, is one of dpbench's own."""
+def shipped(mechanism: Mapping[str, Any]) -> bool:
+    """Whether a mechanism by its name and parameters, and its clipping engine, is one of dpbench's own."""
     for kind, name in (
-        ("mechanisms", resolved_mechanism.get("name")),
-        ("clipping", (resolved_mechanism.get("parameters") or {}).get("clipping")),
+        ("mechanisms", mechanism.get("name")),
+        ("clipping", (mechanism.get("parameters") or {}).get("clipping")),
     ):
         if kind == "clipping" and not isinstance(name, str):
             continue
@@ -147,7 +147,7 @@ def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | No
     """What is known of a recorded run; None where it is not private. A later verdict on its code comes first."""
     if not run.facts.private:
         return None
-    if shipped(run.resolved["mechanism"]):
+    if run.checked is None and shipped(run.resolved["mechanism"]):
         return SHIPPED
     if run.checked is None:
         return Checked("unchecked", "its record holds no check of its mechanism")

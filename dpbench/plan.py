@@ -161,10 +161,10 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
     found = []
     for run in runs:
         mechanism = run.spec.mechanism
-        if shipped(run.resolved["mechanism"]):
+        if shipped({"name": mechanism.name, "parameters": mechanism.parameters}):
             checked = SHIPPED
         else:
-            key = json.dumps(plain(run.resolved["mechanism"]), sort_keys=True)
+            key = json.dumps([mechanism.name, plain(dict(mechanism.parameters))], sort_keys=True, default=repr)
             codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)
             checked = known(stored, codes[key], run.steps)
         found.append(replace(run, checked=checked if build_mechanism(run.spec).private else None))

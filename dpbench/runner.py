@@ -299,7 +299,7 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
         "sources": dict(run_.sources),
         "environment": facts,
     }
-    if run_.checked is not None and run_.checked != SHIPPED:
+    if run_.checked is not None:
         common["checked"] = vars(run_.checked)
     try:
         if outcome.result is not None:

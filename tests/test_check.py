@@ -68,8 +68,8 @@ class Own(Pipeline):
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         found = self.clipped_sum(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
         rows = []
-        for seed, step in zip(knobs.seed_R.tolist(), state.step_R.tolist(), strict=True):
-            mine = torch.Generator().manual_seed(seed * 100003 + step)
+        for place, step in enumerate(state.step_R.tolist()):
+            mine = torch.Generator().manual_seed(place * 100003 + step)
             rows.append(torch.randn(net.size, generator=mine, dtype=found.sum_RP.dtype))
         scale = (knobs.noise_multiplier_R * knobs.clip_norm_R)[:, None].to(found.sum_RP.dtype)
         noisy = found.sum_RP + torch.where(scale > 0, scale * torch.stack(rows), 0.0)

@@ -21,6 +21,7 @@ from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples
 from dpbench.clipping._jl import ProjectedSum
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian, Sampler
 from dpbench.functional import Network
+from dpbench.letting_out import let_out
 from dpbench.mechanisms._jl import release as projected_release
 from dpbench.pipeline import Knobs, Observed, Pipeline, Setting, State, clipped_release
 from dpbench.stages import DecayingNoise, Sgd, Update, filled, gaussian_noise
@@ -217,7 +218,12 @@ class Centred:
         rows = inputs.flatten(1).double()
         norm = rows[:, :1].abs() if self.first_only else rows.norm(dim=1, keepdim=True)
         total_K = (rows / (norm / (self.bound * self.clip_times)).clamp_min(1.0)).sum(0)
-        sum_RK = self.noising(total_K.expand(len(seed_R), -1), seed_R, 4.0 * self.bound)
+        exact_RK, deviation = total_K.expand(len(seed_R), -1), 4.0 * self.bound
+        sum_RK = let_out(
+            exact_RK,
+            self.noising(exact_RK, seed_R, deviation),
+            torch.full((len(seed_R),), deviation, dtype=torch.float64),
+        )
         return {"mean_RK": (sum_RK / len(inputs)).to(inputs.dtype)}
 
     def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
