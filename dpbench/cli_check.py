@@ -128,19 +128,18 @@ def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None
 def _of_specs(path: Path, steps: int | None) -> list[Any]:
     """Mechanisms and models of specs; a mechanism with the same parameters once, for its longest run."""
     from dpbench.checking import Target
-    from dpbench.plan import dataset_source, model_builder, resolve
+    from dpbench.plan import dataset_source, model_builder, rate_and_steps
     from dpbench.spec import load_specs
 
     mechanisms: dict[str, Target] = {}
     models: dict[str, _Model] = {}
     for spec in load_specs([path]):
-        (run,) = resolve(spec, spec.seeds[:1])
+        source = dataset_source(spec)
         parameters = dict(spec.mechanism.parameters)
         key = json.dumps([spec.mechanism.name, parameters], sort_keys=True, default=repr)
-        planned = steps or run.steps
+        planned = steps or rate_and_steps(spec, source)[1]
         if key not in mechanisms or mechanisms[key].planned < planned:
             mechanisms[key] = Target("mechanisms", spec.mechanism.name, parameters, planned)
-        source = dataset_source(spec)
         title = f"{spec.model.name} for {spec.dataset.name}"
         key = json.dumps(
             [title, dict(spec.model.parameters), dict(spec.dataset.parameters)], sort_keys=True, default=repr

@@ -184,23 +184,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     from dpbench.pipeline import Setting
 
     training, budget = spec.training, spec.budget
-    if training.batch_size is not None:
-        if training.batch_size > examples:
-            raise DpbenchError(
-                f"batch_size = {training.batch_size}: larger than the {examples} examples of {source.name}"
-            )
-        rate = training.batch_size / examples
-    else:
-        assert training.sampling_rate is not None
-        rate = training.sampling_rate
-    if training.steps is not None:
-        steps = training.steps
-    elif training.batch_size is not None:
-        assert training.epochs is not None
-        steps = steps_from_epochs(training.epochs, examples, training.batch_size)
-    else:
-        assert training.epochs is not None
-        steps = math.ceil(Fraction(repr(training.epochs)) / Fraction(repr(rate)))
+    rate, steps = rate_and_steps(spec, source)
 
     mechanism = build_mechanism(spec)
     sigma: float | None = None
@@ -291,6 +275,29 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
             )
         )
     return runs
+
+
+def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
+    """The sampling rate q and the number of steps T of a spec's runs. Raises DpbenchError for too large a batch."""
+    training, examples = spec.training, source.train_size
+    if training.batch_size is not None:
+        if training.batch_size > examples:
+            raise DpbenchError(
+                f"batch_size = {training.batch_size}: larger than the {examples} examples of {source.name}"
+            )
+        rate = training.batch_size / examples
+    else:
+        assert training.sampling_rate is not None
+        rate = training.sampling_rate
+    if training.steps is not None:
+        steps = training.steps
+    elif training.batch_size is not None:
+        assert training.epochs is not None
+        steps = steps_from_epochs(training.epochs, examples, training.batch_size)
+    else:
+        assert training.epochs is not None
+        steps = math.ceil(Fraction(repr(training.epochs)) / Fraction(repr(rate)))
+    return rate, steps
 
 
 def dataset_source(spec: Spec) -> DatasetSource:

@@ -306,3 +306,25 @@ def test_a_verdict_holds_for_no_longer_run_than_was_looked_at(package: Path) -> 
     longer = known({kept.code: kept}, code, 9)
     assert longer.verdict == "unchecked"
     assert "up to 8 steps" in longer.reason
+
+
+def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path) -> None:
+    """A model that mixes the records of a batch: a line of the table and status 1, before any training."""
+    module = f"{package.stem}_model"
+    (package.parent / f"{module}.py").write_text(
+        "import torch\n\n\nclass Mixed(torch.nn.Module):\n"
+        "    def __init__(self, shape, classes):\n        super().__init__()\n"
+        "        self.last = torch.nn.Linear(shape[0], classes)\n\n"
+        "    def forward(self, inputs):\n        return self.last(inputs - inputs.mean(0))\n\n\n"
+        "def model(input_shape, classes):\n    return Mixed(input_shape, classes)\n"
+    )
+    text = SPEC.format(name="mixed", module=package.stem, times=1.0).replace("model: mlp", f'model: "{module}:model"')
+    (package.parent / "mixed.yaml").write_text(text)
+    done = dpbench("check", "mixed.yaml", "--json", "--out", "out", cwd=package.parent)
+    assert done.returncode == 1, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    wrong = [line for line in lines if line["kind"] == "models" and line["verdict"] == "refuted"]
+    refuted = {line["looked_at"] for line in wrong if "check" in line}
+    assert "a batch is its records one by one" in refuted
+    (mechanism,) = [line for line in lines if line["kind"] == "mechanisms" and "check" not in line]
+    assert (mechanism["verdict"], mechanism["planned"]) == ("holds", 6)
