@@ -76,6 +76,7 @@ class Row:
     `variant` tells rows of one label apart when the spec changed between runs; `barred` says why nothing printed is
     compared with it; `headline` is the accountant that the figures use. Accuracies in percent, seconds per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
+    `engine` is what the runs were computed with.
     """
 
     id: str
@@ -96,6 +97,7 @@ class Row:
     barred: str | None = None
     stale_seeds: tuple[int, ...] = ()
     checked: Checked | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def withheld(self) -> bool:
@@ -113,8 +115,17 @@ class Row:
         return " · ".join(filter(None, [self.label or self.context.name, self.variant]))
 
     @property
-    def seconds_per_epoch(self) -> float:
+    def other_engine(self) -> str | None:
+        """What the runs were computed with, in words, where the spec asks for something else: its time is not known."""
+        if not self.context.engine or not self.engine or self.context.engine == self.engine:
+            return None
+        return ", ".join(f"{name} = {value}" for name, value in self.engine.items())
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
         """Measured training time over the epochs T·q; of this machine, so it judges no printed one."""
+        if self.other_engine:
+            return None
         return self.seconds.mean / (self.settings.sampling_rate * self.settings.steps)
 
     @property

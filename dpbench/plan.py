@@ -339,6 +339,7 @@ def context(run: Run) -> dict[str, Any]:
         "delta": None if budget is None else budget.delta,
         "target_epsilon": None if budget is None else budget.epsilon,
         "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
+        "engine": dict(run.engine),
     }
 
 

@@ -66,6 +66,7 @@ class Context:
     delta: float | None = None
     target_epsilon: float | None = None
     calibrate_with: str | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,10 @@ def diff_table(found: Differences) -> Table:
     table.add_column("what differs", overflow="fold")
     for row in found:
         changes = {**row.configuration, **row.environment}
-        words = [f"{key}: {a} -> {b}" for key, (a, b) in changes.items()]
+        words = [f"{key}: {a} -> {b}" for key, (a, b) in changes.items() if key != "format"]
+        if "format" in row.configuration:
+            one, other = (1 if number is None else number for number in row.configuration["format"])
+            words.insert(0, f"key format {one} -> {other}: records that stand apart, however much is equal")
         words += [f"code of {name}" for name in row.sources]
         only = {"only_a": ["only in A"], "only_b": ["only in B"]}.get(row.matched, [])
         table.add_row(

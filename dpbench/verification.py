@@ -209,6 +209,7 @@ def _row(
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
         checked=known,
+        engine=first.environment.get("engine") or {},
     )
 
 
@@ -228,7 +229,7 @@ def _variant(resolved: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -
     """How this configuration differs from the others of the same label."""
     flat, others = flatten(resolved), [flatten(rival) for rival in rivals]
     keys = [key for key in flat if key != "seed" and any(other.get(key) != flat[key] for other in others)]
-    return ", ".join(f"{key.removeprefix('numerics.dpbench.')} = {flat[key]}" for key in keys[:3])
+    return ", ".join(f"{key.removeprefix('numerics.').removeprefix('dpbench.')} = {flat[key]}" for key in keys[:3])
 
 
 def _settings(run: RunRecord) -> Settings:

@@ -56,6 +56,7 @@ def run_json(
     rate = batch / examples
     private = sigma is not None
     resolved = {
+        "format": 2,
         "dataset": {"name": dataset, "parameters": {}, "sha256": "d" * 64},
         "model": {"name": "tfp_cnn", "parameters": {"activation": "relu"}},
         "mechanism": {"name": "noisy_sgd" if private else "non_private", "parameters": {}},
@@ -65,7 +66,8 @@ def run_json(
         "clip_norm": clip_norm if private else None,
         "noise_multiplier": sigma,
         "seed": seed,
-        "numerics": {"dpbench.pipeline": 1},
+        "randomness": "own",
+        "numerics": {"step": 1},
     }
     ledger = {
         "adaptive": False,

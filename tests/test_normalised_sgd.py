@@ -139,7 +139,7 @@ def test_statistics_tend_to_the_truth_as_the_noise_goes() -> None:
     mean_K, variance_K = true_statistics(inputs)
     for sigma in (1e-3, 1e-5, 1e-7, 1e-12):
         preparation = ChannelStatistics(sigma, mean_bound=1e3, square_bound=1e4)
-        memory = preparation.start(torch.tensor([1]), inputs)
+        memory = preparation.start(table([1]), inputs)
         mean_error = (memory["channel_mean_RK"][0] - mean_K).abs()
         assert float(mean_error.max()) <= 10 * sigma * 1e3 / len(inputs) + 1e-12
         variance = memory["channel_scale_RK"][0] ** -2 - OFFSET
@@ -154,7 +154,7 @@ def test_statistics_tend_to_the_truth_as_the_noise_goes() -> None:
 def test_a_channel_whose_variance_is_lost_in_the_noise_is_switched_off() -> None:
     inputs = torch.full((20, 2, 2, 2), 0.5, dtype=torch.float64)
     preparation = ChannelStatistics(2.0, 1.0, 1.0)
-    memory = preparation.start(torch.arange(50), inputs)
+    memory = preparation.start(table(range(50)), inputs)
     off = memory["channel_scale_RK"] == 0
     assert 0 < int(off.sum()) < off.numel()
     prepared = preparation(memory, inputs.expand(50, *inputs.shape))
@@ -283,7 +283,7 @@ def test_bad_numbers_are_refused(name: str, value: float) -> None:
 
 def test_words_are_refused() -> None:
     with pytest.raises(DpbenchError, match="noisy_sgd"):
-        ChannelStatistics(1.0, 1.0, 1.0).start(torch.tensor([0]), torch.zeros(4, 80, dtype=torch.int64))
+        ChannelStatistics(1.0, 1.0, 1.0).start(table([0]), torch.zeros(4, 80, dtype=torch.int64))
 
 
 def test_a_budget_that_the_statistics_alone_exceed_is_refused_before_training(tmp_path: Path) -> None:

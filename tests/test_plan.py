@@ -99,7 +99,7 @@ def write_record(plan: Plan, store: Store) -> None:
             "seconds": 3.0,
             "own_seconds": 3.0,
             "sources": dict(run.sources),
-            "environment": {"device": "cpu"},
+            "environment": {"device": "cpu", "engine": dict(run.engine)},
         }
     )
 

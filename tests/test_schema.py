@@ -116,6 +116,7 @@ def test_the_shipped_specs_are_valid(path: Path, validator: Draft202012Validator
 VALID = [
     "",
     "seeds: 3\naccountants: [rdp, 'mine.accounting:exact']\nneeds: [gpu]\ntuned: by hand\nreduced: one epoch\n",
+    "randomness: secure\n",
     "seeds: [7, 1]\npublished: {test_accuracy_percent: 95.0, averaged_over: 10, mu: 0.2, epsilon: {moments: 1.19}}\n",
     "grid: {training.clip_norm: [1, 2.5], mechanism: [noisy_sgd, {name: noisy_adam, parameters: {beta1: 0.8}}]}\n",
     "zip: {model.parameters.hidden: [[1], [2, 3]], training.learning_rate: [1, 2e-3]}\n",
@@ -189,6 +190,7 @@ def test_a_file_that_rows_complete_is_valid(validator: Draft202012Validator) -> 
         ("kind: run", "kind: run\nseeds: [1, 1]"),
         ("kind: run", "kind: run\nseeds: [-1]"),
         ("kind: run", "kind: run\nneeds: [tpu]"),
+        ("kind: run", "kind: run\nrandomness: fixed"),
         ("kind: run", "kind: run\nneeds: gpu"),
         ("kind: run", "kind: run\naccountants: [rpd]"),
         ("kind: run", "kind: run\npublished: {test_accuracy_percent: 101}"),

@@ -68,7 +68,7 @@ def problem_of(folder: Path, text: str) -> Problem:
 
 
 def test_a_file_becomes_one_spec(tmp_path: Path) -> None:
-    spec = one(tmp_path, BASE + "seeds: 3\naccountants: [rdp]\nneeds: [gpu]\ntuned: by hand\n")
+    spec = one(tmp_path, BASE + "seeds: 3\nrandomness: common\naccountants: [rdp]\nneeds: [gpu]\ntuned: by hand\n")
     assert spec == Spec(
         name="base",
         label="",
@@ -82,6 +82,7 @@ def test_a_file_becomes_one_spec(tmp_path: Path) -> None:
         training=Training(128, None, 30.0, None, 1.0, 1.0),
         seeds=(0, 1, 2),
         accountants=("rdp",),
+        randomness="common",
         needs=("gpu",),
         tuned="by hand",
     )
@@ -327,6 +328,8 @@ def test_one_mistake_is_one_problem_at_its_place(
     ("add", "place", "words"),
     [
         ("needs: gpu\n", "needs", "write [gpu]"),
+        ("randomness: secrue\n", "randomness", "did you mean 'secure'?"),
+        ("randomness: fixed\n", "randomness", "expected 'own', 'common', or 'secure'"),
         ("needs: [tpu]\n", "needs[0]", "expected 'gpu'"),
         ("accountants: [rdp, gpd_clt]\n", "accountants[1]", "did you mean 'gdp_clt'?"),
         ("accountants: [rdp, rdp]\n", "accountants[1]", "twice"),

@@ -99,6 +99,7 @@ def specs(draw: st.DrawFn) -> Spec:
         if draw(st.booleans())
         else tuple(range(draw(st.integers(1, 50)))),
         accountants=tuple(draw(st.lists(st.sampled_from(["rdp", "gdp_clt"]), unique=True))),
+        randomness=draw(st.sampled_from(["own", "common", "secure"])),
         needs=draw(st.sampled_from([(), ("gpu",)])),
         published=numbers,
         reduced=draw(st.none() | texts) if numbers is None else None,
