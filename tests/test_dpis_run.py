@@ -37,7 +37,7 @@ MIXED: dict[str, Any] = {
 
 def mixed(*runs: int) -> Knobs:
     chosen: dict[str, Any] = {name: [values[run] for run in runs] for name, values in MIXED.items()}
-    return knobs([5 + run for run in runs], steps=24, **chosen)
+    return knobs([6 + run for run in runs], steps=24, **chosen)
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
