@@ -74,9 +74,8 @@ class Row:
     """One configuration over its seeds.
 
     `variant` tells rows of one label apart when the spec changed between runs; `barred` says why nothing printed is
-    compared with it; `headline` is the accountant that the figures use. Accuracies in percent, seconds per run.
+    compared with it; `engine` is what the runs were computed with. Accuracies in percent, seconds per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
-    `engine` is what the runs were computed with.
     """
 
     id: str
