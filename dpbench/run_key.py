@@ -30,6 +30,7 @@ CORE: Mapping[str, str] = {
     "network": "dpbench.functional",
     "step": "dpbench.pipeline",
     "clipping": "dpbench.clipping._base",
+    "recurrence": "dpbench.clipping._recurrent",
 }
 _ROLES = {"models": "model", "mechanisms": "mechanism"}
 
