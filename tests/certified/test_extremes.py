@@ -99,8 +99,8 @@ def test_an_epsilon_that_ends_at_a_kink() -> None:
     assert found.relative_width <= 1e-10
 
 
-SIGMAS = (5e-324, 1e-200, 1e-20, 1e-3, 1e20, 1e200, 1.7e308)
-RATES = (5e-324, 1e-200, 1e-9, 0.5, 1 - 2**-53)
+SIGMAS = (5e-324, 1e-200, 1e-3, 1e200)
+RATES = (1e-200, 0.5)
 
 
 def extremes() -> list[tuple[Event, int]]:
@@ -123,7 +123,7 @@ def extremes() -> list[tuple[Event, int]]:
 @pytest.mark.parametrize("question", [{"delta": 1e-5}, {"epsilon": 1.0}, {"delta": 1e-300}, {"epsilon": 1e300}])
 def test_extremes_are_answered_or_refused(question: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback, no NaN, no end that is infinite, and no more work than was granted."""
-    monkeypatch.setattr("dpbench.certified._answer.granted", lambda: granted(2e5))
+    monkeypatch.setattr("dpbench.certified._answer.granted", lambda: granted(3e4))
     for event, count in extremes():
         for composition in (Composition(((event, count),)), Composition(((event, count), (Laplace(1.0), 2)))):
             try:
