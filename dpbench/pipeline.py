@@ -27,13 +27,13 @@ NUMERICS = 1
 class Knobs:
     """What may differ between the runs of one stack, each of shape (R,); steps int64, the rest float64.
 
-    `seed_R` is the table of keys of `randomness.keys`, int64 (R, S), or (R, 0) where the runs keep none.
+    `keys_RS` is the table of keys of `randomness.keys`, int64 (R, S), or (R, 0) where the runs keep none.
     `clip_norm_R` is inf and `noise_multiplier_R` 0 where a mechanism has none. `noise_multiplier_R` is relative to
     the clip norm. `steps_R` is the planned length. `epsilon_R` and `delta_R` are the budget of a mechanism that
     chooses its noise while it runs; NaN for the others.
     """
 
-    seed_R: Tensor
+    keys_RS: Tensor
     sampling_rate_R: Tensor
     learning_rate_R: Tensor
     clip_norm_R: Tensor
@@ -154,7 +154,7 @@ class Preparation(Protocol):
     @property
     def releases(self) -> tuple[tuple[Event, int], ...]: ...
 
-    def start(self, seed_R: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+    def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
         """The released statistics of the training inputs (N, ...): tensors (R, ...) for the state's memory."""
         ...
 
@@ -251,7 +251,7 @@ class Pipeline:
         del targets  # nothing is released of them before the first step
         memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory}
         if self.preparation is not None:
-            memory |= self.preparation.start(knobs.seed_R, inputs)
+            memory |= self.preparation.start(knobs.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
@@ -262,14 +262,14 @@ class Pipeline:
     def step(
         self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
-        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        batch = self.sample(knobs.keys_RS, state.step_R, knobs.sampling_rate_R, len(targets))
         seen = inputs[batch.index_RB]
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
         engine = self.clipped_sum
         if isinstance(engine, DrawnSum):
-            engine = engine.at(Draw(knobs.seed_R, state.step_R, batch.index_RB))
+            engine = engine.at(Draw(knobs.keys_RS, state.step_R, batch.index_RB))
         clipped = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
         drawn_R = batch.mask_RB.sum(1)
         # An empty batch sums to 0, whatever stood in its places; 0·∞ is not 0.
@@ -282,7 +282,7 @@ class Pipeline:
                 knobs.noise_multiplier_R * self.noise.factor(state.step_R, knobs.sampling_rate_R) * knobs.clip_norm_R,
                 torch.zeros_like(knobs.clip_norm_R),
             )
-            total_RP = gaussian_noise(total_RP, deviation_R, knobs.seed_R, state.step_R)
+            total_RP = gaussian_noise(total_RP, deviation_R, knobs.keys_RS, state.step_R)
         gradient_RP = total_RP / (knobs.sampling_rate_R * len(targets)).to(total_RP.dtype)[:, None]
         theta_RP, memory = self.update(
             state.theta_RP, dict(state.memory), gradient_RP, knobs.learning_rate_R, state.step_R

@@ -93,9 +93,9 @@ def _key(seed: int, stream: str, run: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def from_system(seed_R: Tensor) -> bool:
+def from_system(keys_RS: Tensor) -> bool:
     """Whether the draws of this table (R, S) come from the operating system's generator: it holds no keys."""
-    return seed_R.shape[1] == 0
+    return keys_RS.shape[1] == 0
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -110,35 +110,35 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return c0, c1, c2, c3
 
 
-def words(seed_R: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
-    """Four words of 32 random bits for each block: int64 tensors of shape (R, blocks). `seed_R` is the table (R, S)."""
-    if from_system(seed_R):
-        count = 4 * len(seed_R) * blocks
+def words(keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
+    """Four words of 32 random bits for each block: int64 tensors of shape (R, blocks). `keys_RS` is the table (R, S)."""
+    if from_system(keys_RS):
+        count = 4 * len(keys_RS) * blocks
         drawn = torch.frombuffer(bytearray(os.urandom(4 * max(1, count))), dtype=torch.int32)[:count]
-        return tuple((drawn.long() & _WORD).reshape(4, len(seed_R), blocks).to(seed_R.device))
-    block = torch.arange(first_block, first_block + blocks, device=seed_R.device)[None, :]
-    key, step = seed_R[:, stream, None], step_R[:, None]
+        return tuple((drawn.long() & _WORD).reshape(4, len(keys_RS), blocks).to(keys_RS.device))
+    block = torch.arange(first_block, first_block + blocks, device=keys_RS.device)[None, :]
+    key, step = keys_RS[:, stream, None], step_R[:, None]
     counter = (block & _WORD, block >> 32, step & _WORD, (step >> 32) & _WORD)
     return philox(counter, (key & _WORD, (key >> 32) & _WORD))
 
 
-def uniform_bits(seed_R: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
+def uniform_bits(keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
     """Whole numbers, uniform on [0, 2^53): int64 of shape (R, count), elements `first` to `first + count`.
 
-    Element i uses half i mod 2 of block i // 2. `seed_R` is the table of keys (R, S).
+    Element i uses half i mod 2 of block i // 2. `keys_RS` is the table of keys (R, S).
     """
     start = first // 2
-    w = words(seed_R, stream, step_R, start, -(-(first + count) // 2) - start)
+    w = words(keys_RS, stream, step_R, start, -(-(first + count) // 2) - start)
     pairs = torch.stack((_bits(w[0], w[1]), _bits(w[2], w[3])), dim=-1)
     return pairs.flatten(1)[:, first - 2 * start : first - 2 * start + count]
 
 
 def normal(
-    seed_R: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0, dtype: torch.dtype = torch.float32
+    keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Standard normals of shape (R, count), elements `first` to `first + count`; computed in float64, then rounded.
 
-    `seed_R` is the table of keys (R, S). Element i is the cosine or the sine (half i mod 2) of block i // 2: Box and
+    `keys_RS` is the table of keys (R, S). Element i is the cosine or the sine (half i mod 2) of block i // 2: Box and
     Muller's transform of a radius of 64 bits and an angle of 53. No draw is beyond 9.50 in size; of the normal law
     2.3e-21 lies beyond. But for rounding, no probability of an interval differs from the normal's by more than 2^-51.
     Devices agree to a few units in the last place of float64.
@@ -148,16 +148,16 @@ def normal(
     True
     """
     start = first // 2
-    flat = _gauss(seed_R, stream, step_R, start, -(-(first + count) // 2) - start)
+    flat = _gauss(keys_RS, stream, step_R, start, -(-(first + count) // 2) - start)
     return flat[:, first - 2 * start : first - 2 * start + count].to(dtype)
 
 
-def _gauss(seed_R: Tensor, stream: int, step_R: Tensor, start: int, blocks: int) -> Tensor:
+def _gauss(keys_RS: Tensor, stream: int, step_R: Tensor, start: int, blocks: int) -> Tensor:
     """The two normals of each block, float64 (R, 2·blocks); of the operating system's, sums of four over 2."""
-    if from_system(seed_R):
-        drawn = _box_muller(words(seed_R, stream, step_R, start, _SUMMED * blocks))
-        return drawn.reshape(len(seed_R), _SUMMED, 2 * blocks).sum(1) / math.sqrt(_SUMMED)
-    return _box_muller(words(seed_R, stream, step_R, start, blocks))
+    if from_system(keys_RS):
+        drawn = _box_muller(words(keys_RS, stream, step_R, start, _SUMMED * blocks))
+        return drawn.reshape(len(keys_RS), _SUMMED, 2 * blocks).sum(1) / math.sqrt(_SUMMED)
+    return _box_muller(words(keys_RS, stream, step_R, start, blocks))
 
 
 def _box_muller(w: tuple[Tensor, ...]) -> Tensor:

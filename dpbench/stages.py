@@ -40,7 +40,7 @@ class Sample(Protocol):
     @property
     def sampler(self) -> Sampler: ...
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch: ...
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch: ...
 
 
 class Update(Protocol):
@@ -60,13 +60,13 @@ class PoissonSampler:
 
     sampler: Sampler = "poisson"
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
         """Draw the batches of one step. `rate_R` is float64 in [0, 1].
 
         An example is in when its 53 random bits lie below ⌊q·2^53⌋: the probability that runs is q rounded down to
         a multiple of 2^-53, so the accountant, told q, is on the safe side.
         """
-        bits_RN = randomness.uniform_bits(seed_R, randomness.SAMPLE, step_R, examples)
+        bits_RN = randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R, examples)
         return filled(bits_RN < torch.floor(rate_R * 2.0**53).long()[:, None])
 
 
@@ -85,7 +85,7 @@ def filled(chosen_RN: Tensor) -> Batch:
 def gaussian_noise(
     sum_RP: Tensor,
     deviation_R: Tensor,
-    seed_R: Tensor,
+    keys_RS: Tensor,
     step_R: Tensor,
     stream: int = randomness.NOISE,
     first: int = 0,
@@ -97,10 +97,10 @@ def gaussian_noise(
     power of two) before anything else sees it: every result lies on one grid, whatever was summed, so its last digits
     tell nothing of the sum's.
     """
-    if not randomness.from_system(seed_R):
-        noise_RP = randomness.normal(seed_R, stream, step_R, sum_RP.shape[1], first, sum_RP.dtype)
+    if not randomness.from_system(keys_RS):
+        noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, sum_RP.dtype)
         return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R)
-    noise_RP = randomness.normal(seed_R, stream, step_R, sum_RP.shape[1], first, torch.float64)
+    noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, torch.float64)
     deviation_R1 = deviation_R.double()[:, None]
     noisy_RP = sum_RP.double() + deviation_R1 * noise_RP
     grid_R1 = torch.ldexp(torch.ones_like(deviation_R1), torch.frexp(deviation_R1).exponent - 1 + GRID_BITS)

@@ -260,7 +260,7 @@ def _one(stack: Rows, at: int) -> Rows:
 
 
 def _device(stack: State | Knobs) -> torch.device:
-    return stack.step_R.device if isinstance(stack, State) else stack.seed_R.device
+    return stack.step_R.device if isinstance(stack, State) else stack.keys_RS.device
 
 
 def _zeros(runs: int, device: torch.device) -> dict[str, Tensor]:
@@ -272,7 +272,7 @@ def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
         return torch.tensor(values, dtype=torch.float64, device=device)
 
     return Knobs(
-        seed_R=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
+        keys_RS=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
         sampling_rate_R=column([run.sampling_rate for run in runs]),
         learning_rate_R=column([run.learning_rate for run in runs]),
         clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),

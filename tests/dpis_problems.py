@@ -33,7 +33,7 @@ def parameters(net: Network, runs: int, dtype: torch.dtype = torch.float64) -> T
 
 def begin(dpis: Dpis, stack: Knobs, dtype: torch.dtype = torch.float64) -> State:
     net, inputs, targets = problem(dtype)
-    return dpis.start(parameters(net, len(stack.seed_R), dtype), stack, inputs, targets)
+    return dpis.start(parameters(net, len(stack.keys_RS), dtype), stack, inputs, targets)
 
 
 def go(dpis: Dpis, state: State, stack: Knobs, count: int, chunk: int = N) -> State:

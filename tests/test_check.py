@@ -65,7 +65,7 @@ from dpbench.stages import Sgd
 @dataclass(frozen=True)
 class Own(Pipeline):
     def step(self, net, state, knobs, inputs, targets, chunk):
-        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        batch = self.sample(knobs.keys_RS, state.step_R, knobs.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         found = self.clipped_sum(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
         rows = []

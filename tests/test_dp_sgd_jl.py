@@ -77,7 +77,7 @@ def brute_force(
     gradient_RBP = gradients(net, theta_RP, examples)
     sum_RP, norm_RB = torch.zeros_like(theta_RP), torch.zeros(examples.mask_RB.shape, dtype=torch.float64)
     for run in range(len(theta_RP)):
-        seed, step, size = draw.seed_R[run].tolist(), int(draw.step_R[run]), net.size
+        seed, step, size = draw.keys_RS[run].tolist(), int(draw.step_R[run]), net.size
         vectors = [
             torch.tensor([gauss(seed, PROJECTION, step, j * size + p) for p in range(size)], dtype=torch.float64)
             for j in range(projections)
@@ -131,7 +131,7 @@ def test_step_is_the_algorithm(name: str) -> None:
     for step in (0, 7):
         shown_RP = gradient(mechanism, net, theta_RP, MIXED, inputs, targets, step)
         for run in range(3):
-            keys, rate, clip = MIXED.seed_R[run], float(MIXED.sampling_rate_R[run]), MIXED.clip_norm_R[run, None]
+            keys, rate, clip = MIXED.keys_RS[run], float(MIXED.sampling_rate_R[run]), MIXED.clip_norm_R[run, None]
             seed = keys.tolist()
             chosen = [i for i in range(N) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
             examples = Examples(inputs[chosen][None], targets[chosen][None], torch.ones(1, len(chosen)) > 0)
@@ -265,7 +265,7 @@ def test_a_stack_is_each_run_alone(way: Any) -> None:
     for run in range(3):
         one = slice(run, run + 1)
         part = Examples(examples.inputs[one], examples.targets[one], examples.mask_RB[one])
-        own = Draw(draw.seed_R[one], draw.step_R[one], draw.index_RB[one])
+        own = Draw(draw.keys_RS[one], draw.step_R[one], draw.index_RB[one])
         alone = ProjectedSum(3, way).at(own)(net, theta_RP[one], part, clip_R[one], 5)
         assert torch.allclose(alone.norm_RB[0], whole.norm_RB[run], rtol=1e-10)
         assert float((alone.sum_RP[0] - whole.sum_RP[run]).norm()) <= 1e-10 * float(alone.norm_RB.sum() + 1)
@@ -395,15 +395,15 @@ def test_printed_batches_are_not_the_ones_of_the_proof() -> None:
 
 def test_printed_batches_have_one_size_and_every_example_alike() -> None:
     """2000 batches of 3 of 12: each count is Binomial(2000, 1/4), false alarm 1e-9; alone and in a stack the same."""
-    seed_R, step_R = table(range(40)).repeat_interleave(50, 0), torch.arange(50).repeat(40)
-    drawn = FixedBatches()(seed_R, step_R, torch.full((2000,), 0.25, dtype=torch.float64), N)
+    keys_RS, step_R = table(range(40)).repeat_interleave(50, 0), torch.arange(50).repeat(40)
+    drawn = FixedBatches()(keys_RS, step_R, torch.full((2000,), 0.25, dtype=torch.float64), N)
     assert drawn.mask_RB.sum(1).tolist() == [3] * 2000
     assert sampler_inclusion.malformed(drawn, N) is None
     p, _ = statistics.smallest(
         [statistics.binomial_p(np.bincount(drawn.index_RB.flatten().numpy(), minlength=N), 2000, 0.25)]
     )
     assert p >= 1e-9
-    alone = FixedBatches()(seed_R[7:8], step_R[7:8], torch.tensor([0.25], dtype=torch.float64), N)
+    alone = FixedBatches()(keys_RS[7:8], step_R[7:8], torch.tensor([0.25], dtype=torch.float64), N)
     assert torch.equal(alone.index_RB[0], drawn.index_RB[7])
 
 

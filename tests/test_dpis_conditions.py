@@ -66,7 +66,7 @@ def test_a_clipping_bound_at_or_below_the_floor_stops_the_run() -> None:
     state = replace(state, memory={**state.memory, "next_R": state.step_R.clone()})
     outer_RN = torch.stack([torch.zeros(N), torch.full((N,), 4.0)]).double()
     for wanted in range(200):
-        seeds = replace(stack, seed_R=table([wanted, 2]))
+        seeds = replace(stack, keys_RS=table([wanted, 2]))
         if gauss(wanted, ESTIMATE, 1, 2) < -1:
             break
     low = replace(state, memory={**state.memory, "outer_RN": outer_RN})

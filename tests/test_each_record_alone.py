@@ -177,15 +177,15 @@ def released_sums(mechanism: Any, net: Network, theta_P: Tensor, stack: Knobs, d
     class These:
         sampler: Any = "poisson"
 
-        def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Any:
+        def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Any:
             del step_R, rate_R
-            chosen = torch.zeros(len(seed_R), examples, dtype=torch.bool)
+            chosen = torch.zeros(len(keys_RS), examples, dtype=torch.bool)
             chosen[:, drawn] = True
             return filled(chosen)
 
     inputs, targets = data()
     forced = dataclasses.replace(revealing(mechanism), sample=These())
-    state = forced.start(theta_P.expand(len(stack.seed_R), -1), stack, inputs, targets)
+    state = forced.start(theta_P.expand(len(stack.keys_RS), -1), stack, inputs, targets)
     after, seen = forced.step(net, state, stack, inputs, targets, N)
     assert not seen.stopped
     step = Step(state, after, seen, after.memory["gradient_RP"])

@@ -71,13 +71,13 @@ def released_sum(subject: MicrobatchedSgd, *args: Any, **more: Any) -> Tensor:
 def test_group_is_that_of_plain_python_and_of_the_example_alone() -> None:
     """⌊um⌋ by Philox on whole numbers; the same whichever other examples are drawn, wherever the example stands."""
     count_R = torch.tensor([7, 3])
-    seed_R, step_R = table([4, 9]), torch.tensor([0, 5])
+    keys_RS, step_R = table([4, 9]), torch.tensor([0, 5])
     index_RB = torch.tensor([[0, 3, 8, 11], [2, 3, 4, 5]])
-    group_RB = group_of(Draw(seed_R, step_R, index_RB), count_R)
+    group_RB = group_of(Draw(keys_RS, step_R, index_RB), count_R)
     for run, place in itertools.product(range(2), range(4)):
-        seed, step, m = seed_R[run].tolist(), int(step_R[run]), int(count_R[run])
+        seed, step, m = keys_RS[run].tolist(), int(step_R[run]), int(count_R[run])
         assert int(group_RB[run, place]) == (uniform(seed, GROUP, step, int(index_RB[run, place])) >> 21) * m >> 32
-    some = group_of(Draw(seed_R, step_R, index_RB[:, [2]]), count_R)
+    some = group_of(Draw(keys_RS, step_R, index_RB[:, [2]]), count_R)
     assert torch.equal(some, group_RB[:, [2]])
 
 
@@ -120,7 +120,7 @@ def plain_sum_of_means(
 ) -> tuple[Tensor, int, int]:
     """The sum of clipped means by its definition; how many examples were drawn, and how many were in clipped ones."""
     rate, clip = (float(x[run]) for x in (stack.sampling_rate_R, stack.clip_norm_R))
-    seed = stack.seed_R[run].tolist()
+    seed = stack.keys_RS[run].tolist()
     m = max(1, math.ceil(rate * len(gradient_NP) / subject.microbatch_size - 1e-9))
     drawn = [i for i in range(len(gradient_NP)) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
     total, clipped = torch.zeros(gradient_NP.shape[1], dtype=torch.float64), 0

@@ -68,9 +68,9 @@ def plan_of(folder: Path, *texts: str, **choices: Any) -> Plan:
 
 def drawn(runs: Sequence[Run]) -> tuple[Any, Any]:
     """The first batches of the runs at one rate, and their noise of deviation 1."""
-    seed_R, step_R = _knobs(runs, torch.device("cpu")).seed_R, torch.zeros(len(runs), dtype=torch.int64)
-    batch = PoissonSampler()(seed_R, step_R, torch.full((len(runs),), 0.5, dtype=torch.float64), 500)
-    noise_RP = gaussian_noise(torch.zeros(len(runs), 50), torch.ones(len(runs)).double(), seed_R, step_R)
+    keys_RS, step_R = _knobs(runs, torch.device("cpu")).keys_RS, torch.zeros(len(runs), dtype=torch.int64)
+    batch = PoissonSampler()(keys_RS, step_R, torch.full((len(runs),), 0.5, dtype=torch.float64), 500)
+    noise_RP = gaussian_noise(torch.zeros(len(runs), 50), torch.ones(len(runs)).double(), keys_RS, step_R)
     return [row[mask].tolist() for row, mask in zip(batch.index_RB, batch.mask_RB, strict=True)], noise_RP
 
 
@@ -81,7 +81,7 @@ def test_runs_of_one_seed_that_differ_in_one_number_share_no_batch_and_no_noise(
     for one, other in itertools.combinations(range(len(runs)), 2):
         assert batches[one] != batches[other]
         assert not bool((noise_RP[one] == noise_RP[other]).any())
-    keys_RS = _knobs(runs, torch.device("cpu")).seed_R
+    keys_RS = _knobs(runs, torch.device("cpu")).keys_RS
     assert len(set(keys_RS[:, INIT].tolist())) == 1, "initial parameters are those of the seed"
     others = keys_RS[:, INIT + 1 :].flatten().tolist()
     assert len(set(others)) == len(runs) * (len(STREAMS) - 1)
@@ -99,7 +99,7 @@ def test_two_released_models_give_no_clipped_sum_away(tmp_path: Path) -> None:
     after, _ = mechanism.step(net, state, knobs, data.train_inputs, data.train_targets, 200)
     sum_RP = (theta_RP - after.theta_RP) / 0.5 * 96
     guessed_P = sum_RP[0] - 3 * (sum_RP[0] - sum_RP[1])  # Σ + 1.5 z and Σ + z give Σ
-    batch = PoissonSampler()(knobs.seed_R[:1], state.step_R[:1], knobs.sampling_rate_R[:1], len(data.train_targets))
+    batch = PoissonSampler()(knobs.keys_RS[:1], state.step_R[:1], knobs.sampling_rate_R[:1], len(data.train_targets))
     examples = (data.train_inputs[batch.index_RB], data.train_targets[batch.index_RB], batch.mask_RB)
     true_P = vmap.clipping(net, theta_RP[:1], Examples(*examples), torch.ones(1).double(), 200).sum_RP[0]
     assert float((guessed_P - true_P).norm()) > float(true_P.norm())

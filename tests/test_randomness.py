@@ -146,9 +146,9 @@ def test_pieces_are_the_whole(seed: int, stream: int, step: int, sizes: list[int
 @quick
 @given(st.lists(st.tuples(SEED, STEP), min_size=1, max_size=5), STREAM, st.integers(1, 9), FIRST)
 def test_stack_is_each_alone(runs: list[tuple[int, int]], stream: int, count: int, first: int) -> None:
-    seed_R, step_R = randomness.table(seed for seed, _ in runs), torch.tensor([step for _, step in runs])
+    keys_RS, step_R = randomness.table(seed for seed, _ in runs), torch.tensor([step for _, step in runs])
     for draw in (randomness.uniform_bits, randomness.normal):
-        whole = draw(seed_R, stream, step_R, count, first)
+        whole = draw(keys_RS, stream, step_R, count, first)
         alone = [draw(randomness.table([seed]), stream, one(step), count, first) for seed, step in runs]
         assert torch.equal(whole, torch.cat(alone))
 
@@ -186,8 +186,8 @@ def test_places_never_share_a_block() -> None:
     for seed in seeds:
         for stream in streams:
             for first in blocks:
-                seed_R = raw(seed + (stream << 32)).expand(len(steps), -1)
-                words = randomness.words(seed_R, stream, torch.tensor(steps), first, 2)
+                keys_RS = raw(seed + (stream << 32)).expand(len(steps), -1)
+                words = randomness.words(keys_RS, stream, torch.tensor(steps), first, 2)
                 seen |= {tuple(row) for row in torch.stack(words, -1).flatten(0, 1).tolist()}
     # Pairs of blocks overlap: 0-1, 1-2, 2-3, 3-4, 2^16, 2^32 to 2^32+2 are 10 different ones.
     assert len(seen) == len(seeds) * len(streams) * len(steps) * 10

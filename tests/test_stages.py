@@ -88,8 +88,8 @@ def test_threshold_is_the_floor(rate: float) -> None:
 )
 def test_batches_are_the_definition(runs: list[tuple[int, int, float]], examples: int) -> None:
     """Stacks with different q: exactly the examples whose bits, by plain whole numbers, are below the threshold."""
-    seed_R, step_R = randomness.table(run[0] for run in runs), torch.tensor([run[1] for run in runs])
-    batch = PoissonSampler()(seed_R, step_R, column(*[rate for _, _, rate in runs]), examples)
+    keys_RS, step_R = randomness.table(run[0] for run in runs), torch.tensor([run[1] for run in runs])
+    batch = PoissonSampler()(keys_RS, step_R, column(*[rate for _, _, rate in runs]), examples)
     expected = [
         [i for i in range(examples) if uniform(seed, randomness.SAMPLE, step, i) < math.floor(Fraction(q) * 2**53)]
         for seed, step, q in runs
@@ -113,8 +113,8 @@ def test_no_buffer_cuts_an_unlikely_batch(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_example_more_leaves_the_others_draws_alone() -> None:
     """Neighbouring data: with the same q, the batch of N + 1 examples is that of N, and perhaps the new one."""
-    seed_R, step_R, rate_R = randomness.table(range(50)), torch.arange(50), column(0.3).expand(50)
-    fewer, more = (PoissonSampler()(seed_R, step_R, rate_R, n) for n in (40, 41))
+    keys_RS, step_R, rate_R = randomness.table(range(50)), torch.arange(50), column(0.3).expand(50)
+    fewer, more = (PoissonSampler()(keys_RS, step_R, rate_R, n) for n in (40, 41))
     for run in range(50):
         left, right = (b.index_RB[run][b.mask_RB[run]].tolist() for b in (fewer, more))
         assert left == [i for i in right if i < 40]
@@ -138,9 +138,9 @@ def test_filled_keeps_every_example(rows: list[list[bool]]) -> None:
 )
 def test_noise_is_added_once_with_its_deviation(seed: int, step: int, deviation: float, dtype: torch.dtype) -> None:
     given_RP = torch.linspace(-3, 3, 14).reshape(2, 7).to(dtype)
-    seed_R, step_R = randomness.table([seed, seed]), torch.tensor([step, step])
-    found = gaussian_noise(given_RP, column(0.0, deviation), seed_R, step_R)
-    z = randomness.normal(seed_R, randomness.NOISE, step_R, 7, dtype=dtype)
+    keys_RS, step_R = randomness.table([seed, seed]), torch.tensor([step, step])
+    found = gaussian_noise(given_RP, column(0.0, deviation), keys_RS, step_R)
+    z = randomness.normal(keys_RS, randomness.NOISE, step_R, 7, dtype=dtype)
     assert found.dtype == dtype
     assert torch.equal(found[0], given_RP[0])
     assert torch.equal(found[1], given_RP[1] + torch.tensor(deviation, dtype=dtype) * z[1])

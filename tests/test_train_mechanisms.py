@@ -95,7 +95,7 @@ class Wrapped:
 def seeds(knobs: Knobs) -> list[int]:
     """The seeds of the runs of a stack, by the key of their initial parameters, which hangs on nothing else."""
     by_key = {int(keys(seed)[INIT]): seed for seed in range(20)}
-    return [by_key[key] for key in knobs.seed_R[:, INIT].tolist()]
+    return [by_key[key] for key in knobs.keys_RS[:, INIT].tolist()]
 
 
 # Gradients that are not finite, and runs that stop
@@ -205,8 +205,8 @@ class Shifted:
     def releases(self) -> tuple[tuple[Event, int], ...]:
         return ((Gaussian(50.0), 2),)
 
-    def start(self, seed_R: Tensor, inputs: Tensor) -> dict[str, Tensor]:
-        return {"shift_R": torch.full((len(seed_R),), self.by, dtype=inputs.dtype)}
+    def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+        return {"shift_R": torch.full((len(keys_RS),), self.by, dtype=inputs.dtype)}
 
     def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         return inputs - memory["shift_R"].reshape(-1, *[1] * (inputs.dim() - 1))

@@ -240,9 +240,9 @@ class _Without:
     def sampler(self) -> Any:
         return self.stage.sampler
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
-        drawn = self.stage(seed_R, step_R, rate_R, examples)
-        chosen_RN = torch.zeros(len(seed_R), examples, dtype=torch.bool)
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+        drawn = self.stage(keys_RS, step_R, rate_R, examples)
+        chosen_RN = torch.zeros(len(keys_RS), examples, dtype=torch.bool)
         run, place = drawn.mask_RB.nonzero(as_tuple=True)
         chosen_RN[run, drawn.index_RB[run, place]] = True
         chosen_RN[:, -1] = False

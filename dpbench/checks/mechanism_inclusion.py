@@ -123,7 +123,7 @@ def _noiseless(mechanism: Any, step: Step, stack: Knobs, examples: int) -> Tenso
         return step.gradient_RP
     deviation_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, examples)
     normal_RP = randomness.normal(
-        stack.seed_R, randomness.NOISE, step.before.step_R, step.gradient_RP.shape[1], dtype=torch.float64
+        stack.keys_RS, randomness.NOISE, step.before.step_R, step.gradient_RP.shape[1], dtype=torch.float64
     )
     return step.gradient_RP - deviation_R[:, None] * normal_RP
 

@@ -179,9 +179,9 @@ class _Forced:
     sampler: Any
     drawn_N: Tensor
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
         del step_R, rate_R, examples  # none of them matters
-        return filled(self.drawn_N.expand(len(seed_R), -1))
+        return filled(self.drawn_N.expand(len(keys_RS), -1))
 
 
 def _forced(mechanism: Any, drawn_N: Tensor) -> Any:

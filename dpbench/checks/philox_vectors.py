@@ -131,12 +131,12 @@ def _elements(generator: Any, seed: int, samples: int) -> str | None:
         first, step = draw.getrandbits(draw.randint(1, 60)), draw.getrandbits(draw.randint(1, 62))
         keys = [draw.getrandbits(64) - (1 << 63) for _ in STREAMS]
         stream, count = draw.randrange(len(STREAMS)), draw.randint(1, 9)
-        seed_R, step_R = torch.tensor([keys]), torch.tensor([step])
+        keys_RS, step_R = torch.tensor([keys]), torch.tensor([step])
         place = f"key {key(keys, stream):016x}, stream {stream}, step {step}, elements {first} to {first + count}"
-        bits = generator.uniform_bits(seed_R, stream, step_R, count, first)[0].tolist()
+        bits = generator.uniform_bits(keys_RS, stream, step_R, count, first)[0].tolist()
         if bits != [uniform(keys, stream, step, first + i) for i in range(count)]:
             return f"uniform bits at {place}: {bits} are not Philox's"
-        normals = generator.normal(seed_R, stream, step_R, count, first, dtype=torch.float64)[0].tolist()
+        normals = generator.normal(keys_RS, stream, step_R, count, first, dtype=torch.float64)[0].tolist()
         errors = [abs(x - gauss(keys, stream, step, first + i)) for i, x in enumerate(normals)]
         if len(normals) != count or not max(errors) <= NORMAL_TOLERANCE:
             return f"normals at {place}: off by up to {max(errors, default=math.inf):.3g}"

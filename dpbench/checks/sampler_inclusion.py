@@ -56,8 +56,8 @@ def chosen(batch: Batch, examples: int) -> NDArray[np.bool_]:
 def p_values(sampler: Sampler, seed: int, rate: float, *, examples: int, seeds: int, steps: int) -> Iterator[Any]:
     """The p-values of all counts at one sampling rate; S seeds, T steps, N examples."""
     keys_SK = table(seed * 1009 + number for number in range(seeds))
-    seed_R, step_R = keys_SK.repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds)
-    batch = sampler(seed_R, step_R, torch.full((seeds * steps,), rate, dtype=torch.float64), examples)
+    keys_RS, step_R = keys_SK.repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds)
+    batch = sampler(keys_RS, step_R, torch.full((seeds * steps,), rate, dtype=torch.float64), examples)
     found = chosen(batch, examples).reshape(seeds, steps, examples)
     flat, draws = found.reshape(-1, examples), seeds * steps
     yield statistics.binomial_p(flat.sum(0), draws, rate)
@@ -78,7 +78,7 @@ def p_values(sampler: Sampler, seed: int, rate: float, *, examples: int, seeds: 
 
 @dataclass(frozen=True)
 class SamplerInclusion:
-    """Subject: kind `samplers`, a callable (seed_R, step_R, rate_R, examples) -> Batch that says it is Poisson.
+    """Subject: kind `samplers`, a callable (keys_RS, step_R, rate_R, examples) -> Batch that says it is Poisson.
 
     >>> from dpbench.stages import PoissonSampler
     >>> check(Subject("samplers", "poisson", PoissonSampler()), seed=0).verdict
@@ -121,9 +121,9 @@ class SamplerInclusion:
 def _certain_faults(sampler: Sampler, seed: int) -> str | None:
     """Faults that no chance excuses."""
     rates = [0.0, 1.0, 0.5, 1e-3, 1.0, 0.0]
-    seed_R, step_R = table(range(seed, seed + len(rates))), torch.full((len(rates),), seed)
+    keys_RS, step_R = table(range(seed, seed + len(rates))), torch.full((len(rates),), seed)
     for examples in (1, 2, 5, LARGE):
-        batch = sampler(seed_R, step_R, torch.tensor(rates, dtype=torch.float64), examples)
+        batch = sampler(keys_RS, step_R, torch.tensor(rates, dtype=torch.float64), examples)
         if len(batch.mask_RB) != len(rates):
             return f"{len(batch.mask_RB)} batches for {len(rates)} runs"
         problem = malformed(batch, examples)
@@ -134,7 +134,7 @@ def _certain_faults(sampler: Sampler, seed: int) -> str | None:
             if rate in (0.0, 1.0) and size != rate * examples:
                 return f"run {at} with q = {rate:g} and {examples} examples drew {size}: expected {rate * examples:g}"
         alone = [
-            sampler(seed_R[r : r + 1], step_R[r : r + 1], torch.tensor([rate], dtype=torch.float64), examples)
+            sampler(keys_RS[r : r + 1], step_R[r : r + 1], torch.tensor([rate], dtype=torch.float64), examples)
             for r, rate in enumerate(rates)
         ]
         for at, one in enumerate(alone):

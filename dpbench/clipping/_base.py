@@ -43,10 +43,10 @@ ClippedSum = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
 class Draw:
     """Where the runs stand in their own randomness: keys (R, S), step (R,), and which examples fill the places (R, B).
 
-    `seed_R` is the table of `randomness.keys`. `index_RB` are positions in the training set, int64.
+    `keys_RS` is the table of `randomness.keys`. `index_RB` are positions in the training set, int64.
     """
 
-    seed_R: Tensor
+    keys_RS: Tensor
     step_R: Tensor
     index_RB: Tensor
 

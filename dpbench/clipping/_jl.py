@@ -141,12 +141,12 @@ class ProjectedSum:
 
 def normals(draw: Draw, first: int, count: int, size: int, dtype: torch.dtype) -> Tensor:
     """The projections `first` to `first + count` of each run's step: standard normals (R, J, P)."""
-    flat = torch.empty(len(draw.seed_R), count * size, dtype=dtype, device=draw.seed_R.device)
+    flat = torch.empty(len(draw.keys_RS), count * size, dtype=dtype, device=draw.keys_RS.device)
     piece = max(1, _PIECE[_kind(flat)] // len(flat))
     for start in range(0, count * size, piece):
         stop = min(start + piece, count * size)
         flat[:, start:stop] = randomness.normal(
-            draw.seed_R, randomness.PROJECTION, draw.step_R, stop - start, first * size + start, dtype
+            draw.keys_RS, randomness.PROJECTION, draw.step_R, stop - start, first * size + start, dtype
         )
     return flat.reshape(-1, count, size)
 

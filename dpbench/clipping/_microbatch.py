@@ -42,14 +42,14 @@ class Microbatches:
 def group_of(draw: Draw, count_R: Tensor) -> Tensor:
     """The group of each drawn example, 0 to m − 1: ⌊um⌋ with u of 32 bits, so each has probability 1/m up to 2^-32.
 
-    >>> seed_R, step_R = randomness.table([1]), torch.tensor([0])
-    >>> draw = Draw(seed_R, step_R, torch.tensor([[5, 2]]))
+    >>> keys_RS, step_R = randomness.table([1]), torch.tensor([0])
+    >>> draw = Draw(keys_RS, step_R, torch.tensor([[5, 2]]))
     >>> torch.equal(group_of(draw, torch.tensor([9]))[:, 1:], group_of(
-    ...     Draw(seed_R, step_R, torch.tensor([[2]])), torch.tensor([9])))
+    ...     Draw(keys_RS, step_R, torch.tensor([[2]])), torch.tensor([9])))
     True
     """
     elements = int(draw.index_RB.max()) + 1
-    bits_RN = randomness.uniform_bits(draw.seed_R, randomness.GROUP, draw.step_R, elements)
+    bits_RN = randomness.uniform_bits(draw.keys_RS, randomness.GROUP, draw.step_R, elements)
     return ((bits_RN.gather(1, draw.index_RB) >> 21) * count_R[:, None]) >> 32
 
 

@@ -61,19 +61,19 @@ class ChannelStatistics:
             total_2K += torch.stack([means.sum(0), squares.sum(0)])
         return total_2K
 
-    def start(self, seed_R: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+    def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
         if inputs.dim() < 2 or not inputs.is_floating_point():
             raise DpbenchError(
                 f"inputs of shape {tuple(inputs.shape[1:])} and type {inputs.dtype}: expected records of numbers whose"
                 " first axis is the channels; use noisy_sgd for others"
             )
         channels = inputs.shape[1]
-        zero_R = torch.zeros(len(seed_R), dtype=torch.int64, device=seed_R.device)
+        zero_R = torch.zeros(len(keys_RS), dtype=torch.int64, device=keys_RS.device)
         mean_RK, square_RK = (
             gaussian_noise(
-                sum_K.expand(len(seed_R), -1),
+                sum_K.expand(len(keys_RS), -1),
                 torch.full_like(zero_R, self.noise_multiplier * bound, dtype=torch.float64),
-                seed_R,
+                keys_RS,
                 zero_R,
                 randomness.PREPARATION,
                 first,

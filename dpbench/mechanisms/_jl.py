@@ -31,8 +31,8 @@ class FixedBatches:
 
     sampler: Sampler = "without_replacement"
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
-        bits_RN = randomness.uniform_bits(seed_R, randomness.SAMPLE, step_R, examples)
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+        bits_RN = randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R, examples)
         rank_RN = bits_RN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
         return filled(rank_RN < torch.round(rate_R * examples).long()[:, None])
 

@@ -223,7 +223,9 @@ class Dpis:
         runs, count, device = len(theta_RP), len(targets), theta_RP.device
         step_R = torch.zeros(runs, dtype=torch.int64, device=device)
         batch_R = _whole(knobs.sampling_rate_R * count)
-        normal_R = randomness.normal(knobs.seed_R, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)[:, 0]
+        normal_R = randomness.normal(knobs.keys_RS, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)[
+            :, 0
+        ]
         exact_R, deviation_R = torch.full_like(batch_R, count), self.size_noise * self._noisy(knobs)
         size_R = let_out(exact_R, exact_R + deviation_R * normal_R, deviation_R)
         size_R = torch.where(self._noisy(knobs), torch.maximum(size_R, self.oversampling * batch_R), size_R)
@@ -265,7 +267,7 @@ class Dpis:
             over_R = noisy_R & (batch_R * reach_RN.amax(1) > sum_R * (1 + 1e-9))
             for place in over_R.nonzero().flatten().tolist():
                 stopped.setdefault(place, "the filter of line 17 is capped, since K̃ is below b times a remembered norm")
-        passed_RN = below(randomness.uniform_bits(knobs.seed_R, randomness.SAMPLE, state.step_R, count), filter_RN)
+        passed_RN = below(randomness.uniform_bits(knobs.keys_RS, randomness.SAMPLE, state.step_R, count), filter_RN)
         if not self.rules.emptied:
             passed_RN = memory["passed_RN"] = passed_RN | memory["passed_RN"]
         passed = filled(passed_RN)
@@ -281,7 +283,7 @@ class Dpis:
         kept_RN = accepted_norm(norm_RN, reach_RN, bound_R[:, None])
         accept_RN = kept_RN / reach_RN
         taken_RN = passed_RN & below(
-            randomness.uniform_bits(knobs.seed_R, randomness.REJECT, state.step_R, count), accept_RN
+            randomness.uniform_bits(knobs.keys_RS, randomness.REJECT, state.step_R, count), accept_RN
         )
         if not self.rules.emptied:  # whoever was accepted once stays, as long as it has a gradient to weigh
             taken_RN = memory["taken_RN"] = taken_RN | (memory["taken_RN"] & (kept_RN > 0))
@@ -300,7 +302,7 @@ class Dpis:
             deviation_R = torch.where(
                 noisy_R, memory["noise_R"] * bound_R * memory["size_R"] / batch_R, torch.zeros_like(batch_R)
             )
-            total_RP = gaussian_noise(total_RP, deviation_R, knobs.seed_R, state.step_R)
+            total_RP = gaussian_noise(total_RP, deviation_R, knobs.keys_RS, state.step_R)
         gradient_RP = total_RP / memory["size_R"].to(total_RP.dtype)[:, None]
 
         memory["seen_RN"] = torch.where(passed_RN, kept_RN, memory["seen_RN"])
@@ -362,7 +364,7 @@ class Dpis:
         norm_SN = all_norms(self.engine, net, state.theta_RP[begins], inputs, targets, chunk)
         memory = {name: value.clone() for name, value in state.memory.items()}
         normal_RE = randomness.normal(
-            knobs.seed_R, randomness.ESTIMATE, state.step_R, _OF_OUTER + 1, dtype=torch.float64
+            knobs.keys_RS, randomness.ESTIMATE, state.step_R, _OF_OUTER + 1, dtype=torch.float64
         )
         stopped: dict[int, str] = {}
         for place, norm_N in zip(begins.tolist(), norm_SN, strict=True):
@@ -420,7 +422,7 @@ class Dpis:
         if not self.rules.sampled_sum or not run.noisy:
             return float(clipped_N.sum())
         share = min(1.0, run.batch_size / run.size)
-        seed_1, step_1 = knobs.seed_R[place : place + 1], torch.tensor([run.step], device=clipped_N.device)
+        seed_1, step_1 = knobs.keys_RS[place : place + 1], torch.tensor([run.step], device=clipped_N.device)
         bits_N = randomness.uniform_bits(seed_1, randomness.ESTIMATE, step_1, len(clipped_N), first=_FIRST_COIN)[0]
         return float(clipped_N[below(bits_N, torch.full_like(clipped_N, share))].sum()) / share
 

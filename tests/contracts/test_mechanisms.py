@@ -73,7 +73,7 @@ def begin(mechanism: Mechanism, net: Network, stack: Knobs, dtype: torch.dtype =
     """The same random parameters for every run."""
     theta_P = 0.5 * torch.randn(net.size, generator=torch.Generator().manual_seed(2))
     _, inputs, targets = data(dtype)
-    return mechanism.start(theta_P.to(dtype).repeat(len(stack.seed_R), 1), stack, inputs, targets)
+    return mechanism.start(theta_P.to(dtype).repeat(len(stack.keys_RS), 1), stack, inputs, targets)
 
 
 def steps(
@@ -218,8 +218,8 @@ def plain_gradients(mechanism: Any, step: Step, stack: Knobs) -> Tensor:
     net, inputs, targets = data()
     seen_RN = views(mechanism, step.before, inputs)
     rows = []
-    for run in range(len(stack.seed_R)):
-        seed, at, rate = stack.seed_R[run].tolist(), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
+    for run in range(len(stack.keys_RS)):
+        seed, at, rate = stack.keys_RS[run].tolist(), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
         drawn = [i for i in range(N) if uniform(seed, SAMPLE, at, i) < math.floor(rate * 2**53)]
         theta_1P = step.before.theta_RP[run : run + 1]
         places = Examples(seen_RN[run, drawn][None], targets[drawn][None], torch.ones(1, len(drawn), dtype=torch.bool))
@@ -349,7 +349,7 @@ def test_observed_counts_and_losses(name: str) -> None:
         seen_RN = views(mechanism, before, inputs)
         state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
         for run in range(3):
-            seed, rate = stack.seed_R[run].tolist(), float(stack.sampling_rate_R[run])
+            seed, rate = stack.keys_RS[run].tolist(), float(stack.sampling_rate_R[run])
             drawn = [i for i in range(N) if uniform(seed, SAMPLE, int(before.step_R[run]), i) < int(rate * 2**53)]
             assert int(seen.drawn_R[run]) == len(drawn)
             whole = torch.ones(1, len(drawn), dtype=torch.bool)

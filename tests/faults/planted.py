@@ -120,54 +120,54 @@ class FaultySampler:
     draw: Callable[[Tensor, Tensor, Tensor, int], Batch]
     sampler: str = "poisson"
 
-    def __call__(self, seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
-        return self.draw(seed_R, step_R, rate_R, examples)
+    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+        return self.draw(keys_RS, step_R, rate_R, examples)
 
 
-def _bits_RN(seed_R: Tensor, step_R: Tensor, examples: int) -> Tensor:
-    return randomness.uniform_bits(seed_R, randomness.SAMPLE, step_R, examples)
+def _bits_RN(keys_RS: Tensor, step_R: Tensor, examples: int) -> Tensor:
+    return randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R, examples)
 
 
 def _threshold(rate_R: Tensor) -> Tensor:
     return (rate_R * 2.0**53).long()[:, None]
 
 
-def _drop_last(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
-    chosen_RN = _bits_RN(seed_R, step_R, examples) < _threshold(rate_R)
+def _drop_last(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    chosen_RN = _bits_RN(keys_RS, step_R, examples) < _threshold(rate_R)
     chosen_RN[:, -1] = False
     return filled(chosen_RN)
 
 
-def _buffer(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, times: float) -> Batch:
+def _buffer(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, times: float) -> Batch:
     """Keeps only as many examples as a buffer of `times` the expected batch holds."""
-    batch = PoissonSampler()(seed_R, step_R, rate_R, examples)
+    batch = PoissonSampler()(keys_RS, step_R, rate_R, examples)
     room_R1 = (rate_R * examples * times).ceil().long()[:, None]
     return Batch(batch.index_RB, batch.mask_RB & (torch.arange(batch.mask_RB.shape[1]) < room_R1))
 
 
-def _fixed_size(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+def _fixed_size(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
     """The ⌊qN⌋ examples with the smallest numbers: sampling without replacement."""
-    rank_RN = _bits_RN(seed_R, step_R, examples).argsort(1).argsort(1)
+    rank_RN = _bits_RN(keys_RS, step_R, examples).argsort(1).argsort(1)
     return filled(rank_RN < (rate_R * examples).floor().long()[:, None])
 
 
-def _shuffled(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+def _shuffled(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
     """One shuffle for each epoch, cut into batches of about qN: what most loaders do."""
     batches_R = (1 / rate_R.clamp_min(1e-9)).round().clamp(1, 2**40).long()
-    rank_RN = _bits_RN(seed_R, step_R // batches_R, examples).argsort(1).argsort(1)
+    rank_RN = _bits_RN(keys_RS, step_R // batches_R, examples).argsort(1).argsort(1)
     chosen_RN = (rank_RN * batches_R[:, None] // examples) == (step_R % batches_R)[:, None]
     return filled(chosen_RN & (rate_R > 0)[:, None])
 
 
-def _in_pairs(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+def _in_pairs(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
     """Neighbours in the data share a draw."""
-    bits_RN = _bits_RN(seed_R, step_R, examples)[:, torch.arange(examples) // 2]
+    bits_RN = _bits_RN(keys_RS, step_R, examples)[:, torch.arange(examples) // 2]
     return filled(bits_RN < _threshold(rate_R))
 
 
-def _one_early(seed_R: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+def _one_early(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
     """The first place is never filled: an off-by-one in the compaction loses an example of every batch."""
-    batch = PoissonSampler()(seed_R, step_R, rate_R, examples)
+    batch = PoissonSampler()(keys_RS, step_R, rate_R, examples)
     return Batch(batch.index_RB, batch.mask_RB & batch.mask_RB.roll(-1, 1)) if batch.mask_RB.shape[1] > 1 else batch
 
 
@@ -299,7 +299,7 @@ def _deviation(knobs: Knobs) -> Tensor:
 
 def _good_noise(sum_RP: Tensor, knobs: Knobs, step_R: Tensor, batch: Batch) -> Tensor:
     del batch
-    return gaussian_noise(sum_RP, _deviation(knobs), knobs.seed_R, step_R)
+    return gaussian_noise(sum_RP, _deviation(knobs), knobs.keys_RS, step_R)
 
 
 def _expected(knobs: Knobs, batch: Batch, examples: int) -> Tensor:
@@ -317,7 +317,7 @@ class FaultyPipeline(Pipeline):
     def step(
         self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
-        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        batch = self.sample(knobs.keys_RS, state.step_R, knobs.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         engine: Any = self.clipped_sum
         found = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
@@ -344,7 +344,7 @@ def _noise(change: Callable[[Tensor, Knobs, Tensor, Batch], Tensor]) -> FaultyPi
 
 
 def _draw(total_RP: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
-    return randomness.normal(knobs.seed_R, randomness.NOISE, step_R, total_RP.shape[1])
+    return randomness.normal(knobs.keys_RS, randomness.NOISE, step_R, total_RP.shape[1])
 
 
 def _scale(knobs: Knobs) -> Tensor:
@@ -374,7 +374,7 @@ NOISES: Mapping[str, Pipeline] = {
     ),
     "no noise on empty batches": _noise(lambda s, k, t, b: _scale(k) * _draw(s, k, t) * b.mask_RB.any(1)[:, None]),
     "uniform noise": _noise(
-        lambda s, k, t, b: _scale(k) * (randomness.uniform_bits(k.seed_R, 2, t, s.shape[1]) * 2.0**-53 - 0.5) * 12**0.5
+        lambda s, k, t, b: _scale(k) * (randomness.uniform_bits(k.keys_RS, 2, t, s.shape[1]) * 2.0**-53 - 0.5) * 12**0.5
     ),
     "divided by the examples drawn": faulty(divisor=_drawn),
     "divided by one example more": faulty(divisor=lambda k, b, n: k.sampling_rate_R * (n + 1)),

@@ -59,11 +59,11 @@ def projected(engine: Any, told: int | None = PROJECTIONS) -> Pipeline:
 
 
 PROJECTED: Mapping[str, Pipeline] = {
-    "the same projections in every step": projected(Redrawn(lambda d: Draw(d.seed_R, 0 * d.step_R, d.index_RB))),
+    "the same projections in every step": projected(Redrawn(lambda d: Draw(d.keys_RS, 0 * d.step_R, d.index_RB))),
     "the same projections in steps 2t and 2t+1": projected(
-        Redrawn(lambda d: Draw(d.seed_R, d.step_R // 2, d.index_RB))
+        Redrawn(lambda d: Draw(d.keys_RS, d.step_R // 2, d.index_RB))
     ),
-    "the same projections in every run": projected(Redrawn(lambda d: Draw(0 * d.seed_R, d.step_R, d.index_RB))),
+    "the same projections in every run": projected(Redrawn(lambda d: Draw(0 * d.keys_RS, d.step_R, d.index_RB))),
     "estimated norms accounted as exact ones": projected(Redrawn(_same), told=None),
     "accounted with twice the projections": projected(Redrawn(_same), told=2 * PROJECTIONS),
     "half of the projections that are accounted": projected(Redrawn(_same, PROJECTIONS // 2)),
@@ -194,9 +194,9 @@ DEPENDENT: Mapping[str, Pipeline] = {
 Noising = Callable[[Tensor, Tensor, float], Tensor]
 
 
-def _noised(sum_RK: Tensor, seed_R: Tensor, deviation: float) -> Tensor:
-    zero_R = torch.zeros(len(seed_R), dtype=torch.int64)
-    normal_RK = randomness.normal(seed_R, randomness.PREPARATION, zero_R, sum_RK.shape[1], dtype=torch.float64)
+def _noised(sum_RK: Tensor, keys_RS: Tensor, deviation: float) -> Tensor:
+    zero_R = torch.zeros(len(keys_RS), dtype=torch.int64)
+    normal_RK = randomness.normal(keys_RS, randomness.PREPARATION, zero_R, sum_RK.shape[1], dtype=torch.float64)
     return sum_RK + deviation * normal_RK
 
 
@@ -214,15 +214,15 @@ class Centred:
     def releases(self) -> tuple[tuple[Event, int], ...]:
         return self.told
 
-    def start(self, seed_R: Tensor, inputs: Tensor) -> dict[str, Tensor]:
+    def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
         rows = inputs.flatten(1).double()
         norm = rows[:, :1].abs() if self.first_only else rows.norm(dim=1, keepdim=True)
         total_K = (rows / (norm / (self.bound * self.clip_times)).clamp_min(1.0)).sum(0)
-        exact_RK, deviation = total_K.expand(len(seed_R), -1), 4.0 * self.bound
+        exact_RK, deviation = total_K.expand(len(keys_RS), -1), 4.0 * self.bound
         sum_RK = let_out(
             exact_RK,
-            self.noising(exact_RK, seed_R, deviation),
-            torch.full((len(seed_R),), deviation, dtype=torch.float64),
+            self.noising(exact_RK, keys_RS, deviation),
+            torch.full((len(keys_RS),), deviation, dtype=torch.float64),
         )
         return {"mean_RK": (sum_RK / len(inputs)).to(inputs.dtype)}
 
@@ -235,19 +235,19 @@ def centred(**wrong: Any) -> Pipeline:
     return Pipeline(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, preparation=Centred(**wrong))
 
 
-def _bare(sum_RK: Tensor, seed_R: Tensor, deviation: float) -> Tensor:
-    del seed_R, deviation
+def _bare(sum_RK: Tensor, keys_RS: Tensor, deviation: float) -> Tensor:
+    del keys_RS, deviation
     return sum_RK
 
 
 PREPARED: Mapping[str, Pipeline] = {
     "statistics without noise": centred(noising=_bare),
     "the same noise on the statistics in every run": centred(
-        noising=lambda total, seed_R, deviation: _noised(total, 0 * seed_R, deviation)
+        noising=lambda total, keys_RS, deviation: _noised(total, 0 * keys_RS, deviation)
     ),
-    "half the noise on the statistics": centred(noising=lambda total, seed_R, d: _noised(total, seed_R, d / 2)),
+    "half the noise on the statistics": centred(noising=lambda total, keys_RS, d: _noised(total, keys_RS, d / 2)),
     "no noise on the last statistic": centred(
-        noising=lambda total, seed_R, d: torch.cat([_noised(total, seed_R, d)[:, :-1], total[:, -1:]], 1)
+        noising=lambda total, keys_RS, d: torch.cat([_noised(total, keys_RS, d)[:, :-1], total[:, -1:]], 1)
     ),
     "records of the statistics clipped at twice the bound": centred(clip_times=2.0),
     "records clipped by their first entry": centred(first_only=True),
@@ -315,7 +315,7 @@ class Importance:
         self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
         count, p_RN = len(targets), self.chances(knobs, len(targets))
-        bits_RN = randomness.uniform_bits(knobs.seed_R, randomness.SAMPLE, state.step_R, count)
+        bits_RN = randomness.uniform_bits(knobs.keys_RS, randomness.SAMPLE, state.step_R, count)
         batch = filled(bits_RN < torch.floor(self.runs(p_RN) * 2.0**53).long())
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         weight_RB = 1 / (count * self.weighs(p_RN)).gather(1, batch.index_RB)
@@ -325,7 +325,7 @@ class Importance:
             sum_RP = sum_RP + one.sum_RP * weight_RB[:, place, None].to(sum_RP.dtype)
             losses.append(one.loss_RB.sum(1))
         deviation_R = knobs.noise_multiplier_R * self.reach(state, knobs, count)
-        noisy_RP = gaussian_noise(sum_RP, deviation_R, knobs.seed_R, state.step_R)
+        noisy_RP = gaussian_noise(sum_RP, deviation_R, knobs.keys_RS, state.step_R)
         theta_RP, memory = self.update(
             state.theta_RP, dict(state.memory), noisy_RP, knobs.learning_rate_R, state.step_R
         )

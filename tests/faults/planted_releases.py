@@ -60,7 +60,7 @@ class Faulty(Pipeline):
     """NoisySGD with one wrong line: what is drawn as noise, and what the update gets."""
 
     draws: Callable[[Tensor, Tensor, Knobs, Tensor], Tensor] = field(
-        default=lambda total, deviation, knobs, step: gaussian_noise(total, deviation, knobs.seed_R, step)
+        default=lambda total, deviation, knobs, step: gaussian_noise(total, deviation, knobs.keys_RS, step)
     )
     learns: Callable[[Tensor, Tensor, State, Any], Tensor] = field(default=lambda noisy, total, state, found: noisy)
     keeps: bool = False
@@ -68,7 +68,7 @@ class Faulty(Pipeline):
     def step(
         self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
-        batch = self.sample(knobs.seed_R, state.step_R, knobs.sampling_rate_R, len(targets))
+        batch = self.sample(knobs.keys_RS, state.step_R, knobs.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
         engine: Any = self.clipped_sum
         found = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
@@ -96,12 +96,12 @@ def faulty_step(**wrong: Any) -> Faulty:
 
 def _shared(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
     """Two steps that follow each other use one noise."""
-    return gaussian_noise(total_RP, deviation_R, knobs.seed_R, step_R // 2)
+    return gaussian_noise(total_RP, deviation_R, knobs.keys_RS, step_R // 2)
 
 
 def _every_fortieth(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
     """The noise of a step comes back forty steps later."""
-    return gaussian_noise(total_RP, deviation_R, knobs.seed_R, step_R % 40)
+    return gaussian_noise(total_RP, deviation_R, knobs.keys_RS, step_R % 40)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Told(Pipeline):
         self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
         exact_R = (inputs.abs().amax(1) > 1e-12).double().sum().expand(len(state.step_R))
-        normal_R1 = randomness.normal(knobs.seed_R, randomness.ESTIMATE, state.step_R, 1, dtype=torch.float64)
+        normal_R1 = randomness.normal(knobs.keys_RS, randomness.ESTIMATE, state.step_R, 1, dtype=torch.float64)
         deviation_R = torch.full_like(exact_R, self.runs_with)
         let_out(exact_R, exact_R + self.runs_with * normal_R1[:, 0], deviation_R)
         return super().step(net, state, knobs, inputs, targets, chunk)

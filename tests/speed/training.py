@@ -53,7 +53,8 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
 
     made = imported("pipeline").Knobs
     values = {
-        "seed_R": seeds(runs),
+        "seed_R": seeds(runs),  # in earlier commits
+        "keys_RS": seeds(runs),
         "sampling_rate_R": column(batch / len(targets)),
         "learning_rate_R": column(0.25),
         "clip_norm_R": column(1.0),
