@@ -314,8 +314,8 @@ def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path) -> None:
     (package.parent / f"{module}.py").write_text(
         "import torch\n\n\nclass Mixed(torch.nn.Module):\n"
         "    def __init__(self, shape, classes):\n        super().__init__()\n"
-        "        self.last = torch.nn.Linear(shape[0], classes)\n\n"
-        "    def forward(self, inputs):\n        return self.last(inputs - inputs.mean(0))\n\n\n"
+        "        self.last = torch.nn.Linear(shape[-1] ** 2, classes)\n\n"
+        "    def forward(self, inputs):\n        return self.last((inputs - inputs.mean(0)).flatten(1))\n\n\n"
         "def model(input_shape, classes):\n    return Mixed(input_shape, classes)\n"
     )
     text = SPEC.format(name="mixed", module=package.stem, times=1.0).replace("model: mlp", f'model: "{module}:model"')
