@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from dpbench import checking
+from dpbench.catalog import catalog
 from dpbench.check_records import code_of, read_checks
 from dpbench.checking import Target, check_mechanism, check_up
+from dpbench.cli import cli
 from dpbench.errors import DpbenchError
 from dpbench.records import Checked, RunRecord, run_record
 from dpbench.rendering.exports import rows_csv, tables_latex
@@ -115,6 +119,32 @@ def dpbench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
 
 
+FEW = ("mechanism_releases", "mechanism_replay", "noise_scale")
+
+
+@pytest.fixture
+def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the checks that are quick; what the others do is in the contracts."""
+
+    def some(kind: str) -> Any:
+        return {name: entry for name, entry in catalog(kind).items() if kind != "checks" or name in FEW}
+
+    monkeypatch.setattr(checking, "catalog", some)
+
+
+@pytest.fixture
+def inside(package: Path, few_checks: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process, in the folder of the package: status and standard output."""
+    del few_checks
+    monkeypatch.chdir(package.parent)
+
+    def called(*arguments: str) -> tuple[int, str]:
+        found = CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
+        return found.return_value, found.stdout
+
+    return called
+
+
 # The verb
 
 
@@ -133,12 +163,12 @@ def test_every_line_says_what_was_looked_at_and_found(tmp_path: Path) -> None:
     assert not (tmp_path / "reports").exists(), "what is shipped needs no stored verdict"
 
 
-def test_half_the_noise_is_refuted_and_the_verdict_kept(package: Path) -> None:
+def test_half_the_noise_is_refuted_and_the_verdict_kept(package: Path, inside: Any) -> None:
     name = f"{package.stem}:made"
-    done = dpbench("check", name, "--set", "times=0.5", "--steps", "20", "--out", "out", cwd=package.parent)
-    assert done.returncode == 1, done.stderr
-    assert "refuted" in done.stdout
-    assert "one record moves it by 2 times" in " ".join(done.stdout.split())
+    status, said = inside("check", name, "--set", "times=0.5", "--steps", "20", "--out", "out")
+    assert status == 1
+    assert "refuted" in said
+    assert "one record moves it by 2 times" in " ".join(said.split())
     (kept,) = read_checks(package.parent / "out").values()
     assert (kept.verdict, kept.planned, dict(kept.parameters)) == ("refuted", 20, {"times": 0.5})
 
@@ -162,6 +192,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("few_checks")
 def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
     """Noise that does not pass the door: neither refuted nor held, so its ε stays unchecked."""
     found = check_up(Target("mechanisms", f"{package.stem}_own:own", planned=10))
@@ -171,6 +202,7 @@ def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
     assert found.verdict == "unchecked", found.reason
 
 
+@pytest.mark.usefixtures("few_checks")
 def test_a_check_that_raises_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     from dpbench.checks.mechanism_replay import MechanismReplay
 
@@ -209,31 +241,31 @@ def test_a_shipped_mechanism_with_somebody_s_engine_is_not_shipped(package: Path
 # What run does, and every place that shows an ε
 
 
-def test_run_checks_once_and_every_place_goes_by_the_verdict(package: Path) -> None:
+def test_run_checks_once_and_every_place_goes_by_the_verdict(package: Path, inside: Any) -> None:
     folder = package.parent
     for name, times in (("short", 0.5), ("whole", 1.0)):
         (folder / f"{name}.yaml").write_text(SPEC.format(name=name, module=package.stem, times=times))
-    before = dpbench("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
-    planned = [json.loads(line) for line in before.stdout.splitlines()]
+    _, before = inside("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out")
+    planned = [json.loads(line) for line in before.splitlines()]
     assert [one["checked"] for one in planned] == ["unchecked", "unchecked"]
     epsilon = planned[0]["epsilon"]
     assert epsilon
 
-    ran = dpbench("run", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
-    assert ran.returncode == 1, ran.stderr + ran.stdout
-    events = [json.loads(line) for line in ran.stdout.splitlines()]
+    status, ran = inside("run", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out")
+    assert status == 1, ran
+    events = [json.loads(line) for line in ran.splitlines()]
     assert [one["verdict"] for one in events if one["event"] == "checked"] == ["refuted", "holds"]
     kept = {json.loads(path.read_text())["verdict"] for path in (folder / "out" / "checks").glob("*.json")}
     assert kept == {"refuted", "holds"}
-    again = dpbench("run", "short.yaml", "--json", "--force", "--device", "cpu", "--out", "out", cwd=folder)
-    assert "checked" not in [json.loads(line)["event"] for line in again.stdout.splitlines()], "the verdict was kept"
+    _, again = inside("run", "short.yaml", "--json", "--force", "--device", "cpu", "--out", "out")
+    assert "checked" not in [json.loads(line)["event"] for line in again.splitlines()], "the verdict was kept"
 
-    after = dpbench("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out", cwd=folder)
-    refuted, holds = [json.loads(line) for line in after.stdout.splitlines()]
+    _, after = inside("plan", "short.yaml", "whole.yaml", "--json", "--device", "cpu", "--out", "out")
+    refuted, holds = [json.loads(line) for line in after.splitlines()]
     assert refuted["epsilon"] is None
     assert "withheld" in refuted["epsilon_reason"]
     assert (holds["epsilon"], holds["checked"]) == (epsilon, "holds")
-    table = dpbench("plan", "short.yaml", "--device", "cpu", "--out", "out", cwd=folder).stdout
+    table = inside("plan", "short.yaml", "--device", "cpu", "--out", "out")[1]
     assert "withheld" in table
     assert f"{epsilon:.3f}"[:4] not in table
 
@@ -295,6 +327,7 @@ def test_a_shipped_mechanism_needs_no_verdict() -> None:
     assert "contract tests" in row.checked.reason
 
 
+@pytest.mark.usefixtures("few_checks")
 def test_a_verdict_holds_for_no_longer_run_than_was_looked_at(package: Path) -> None:
     from dpbench.check_records import known
 
@@ -308,7 +341,7 @@ def test_a_verdict_holds_for_no_longer_run_than_was_looked_at(package: Path) -> 
     assert "up to 8 steps" in longer.reason
 
 
-def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path) -> None:
+def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path, inside: Any) -> None:
     """A model that mixes the records of a batch: a line of the table and status 1, before any training."""
     module = f"{package.stem}_model"
     (package.parent / f"{module}.py").write_text(
@@ -320,9 +353,9 @@ def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path) -> None:
     )
     text = SPEC.format(name="mixed", module=package.stem, times=1.0).replace("model: mlp", f'model: "{module}:model"')
     (package.parent / "mixed.yaml").write_text(text)
-    done = dpbench("check", "mixed.yaml", "--json", "--out", "out", cwd=package.parent)
-    assert done.returncode == 1, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    status, said = inside("check", "mixed.yaml", "--json", "--out", "out")
+    assert status == 1
+    lines = [json.loads(line) for line in said.splitlines()]
     wrong = [line for line in lines if line["kind"] == "models" and line["verdict"] == "refuted"]
     refuted = {line["looked_at"] for line in wrong if "check" in line}
     assert "a batch is its records one by one" in refuted

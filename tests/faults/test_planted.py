@@ -20,6 +20,8 @@ from tests.faults.planted_releases import SOUND_IMPORTANCE
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CASES = [(check, fault) for check, faults in PLANTED.items() for fault in faults]
+FRAMES = [(check, name) for check in sorted(catalog("checks")) for name in ("the frame of the faults", *SOUND)]
+FRAMES += [(check, name) for check in ("mechanism_releases", "mechanism_replay") for name in SOUND_RELEASES]
 
 
 @pytest.mark.parametrize(("check", "fault"), CASES)
@@ -32,8 +34,7 @@ def test_fault_is_found(check: str, fault: str) -> None:
     assert verdict.reason
 
 
-@pytest.mark.parametrize("check", sorted(catalog("checks")))
-@pytest.mark.parametrize("name", ["the frame of the faults", *SOUND, *SOUND_RELEASES])
+@pytest.mark.parametrize(("check", "name"), FRAMES)
 def test_workshop_without_a_fault_passes(check: str, name: str) -> None:
     """The faulty mechanisms differ from a good one in their fault alone: the frames that hold them are sound."""
     found: Any = find("checks", check).load()
