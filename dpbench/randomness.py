@@ -111,7 +111,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def words(keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
-    """Four words of 32 random bits for each block: int64 tensors of shape (R, blocks). `keys_RS` is the table (R, S)."""
+    """Four words of 32 random bits for each block: int64 of shape (R, blocks). `keys_RS` is the table (R, S)."""
     if from_system(keys_RS):
         count = 4 * len(keys_RS) * blocks
         drawn = torch.frombuffer(bytearray(os.urandom(4 * max(1, count))), dtype=torch.int32)[:count]

@@ -156,8 +156,8 @@ def test_training_is_the_same_alone_in_a_stack_and_in_chunks(name: str) -> None:
 def test_runs_of_a_stack_do_not_touch_each_other(name: str) -> None:
     """A run whose parameters are NaN leaves its neighbours as they were, bit for bit.
 
-    Where a mechanism finds its batches by looking at gradients the NaN run has another batch than before, so the stack's
-    tensors have another shape: then up to rounding of float64 over three steps, 1e-9, and the draws exactly.
+    Where a mechanism finds its batches by looking at gradients the NaN run has another batch than before, so the
+    stack's tensors have another shape: then up to rounding of float64 over three steps, 1e-9, and the draws exactly.
     """
     mechanism = MECHANISMS[name]
     net, _, _ = data()
