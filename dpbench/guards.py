@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpbench.events import Adjacency
 
 ELSEWHERE = "the accountant 'lattice' bounds it, and `dpbench certify` may enclose it"
-_USELESS, _SMALL = 0.5, 1e-10  # a bar of half the value, relative, is no answer; unless it is this small, absolute
+_USELESS, _SMALL = 0.5, 1e-8  # a bar of half the value, relative, is no answer; unless it is this small, absolute
 _MISTAKES = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, ImportError)  # hardly of arithmetic
 _APART, _TINY = 1e-9, 1e-12  # relative and, for ε, absolute: what rounding may do to a bound
 
@@ -42,7 +42,7 @@ def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
     """`found`, whose value has to lie in [0, `most`] and between its ends; of an exact answer these have to be close.
 
     Raises DpbenchError with what was found for anything else: for what is no number, and for exact answers whose upper
-    end is infinite or whose bar is half as large as the value (and above 1e-10).
+    end is infinite or whose bar is half as large as the value (and above 1e-8).
 
     >>> from dpbench.accounting import Estimate
     >>> looked_at(Estimate(0.25, 0.25, 0.25), "exact", 1.0).value

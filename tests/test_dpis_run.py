@@ -73,11 +73,11 @@ def drawn_at(away: float, dtype: torch.dtype, runs: list[int], chunk: int, clipp
 
     Everybody is looked at, and the remembered norms are such that p = norm/ĝ is that close to the coin.
     """
-    count, seeds = 60, torch.tensor([5, 6, 7])
+    count = 60
     net, inputs, targets = problem(torch.float64, count)
-    theta_RP, stack = parameters(net, 3), knobs(seeds.tolist(), 2 / count, clip_norm=1e9)
+    theta_RP, stack = parameters(net, 3), knobs([5, 6, 7], 2 / count, clip_norm=1e9)
     dpis = small(variant="equation_7", norm_floor=1e-9)
-    coin_RN = randomness.uniform_bits(seeds, REJECT, torch.zeros(3, dtype=torch.int64), count) / 2.0**53
+    coin_RN = randomness.uniform_bits(stack.keys_RS, REJECT, torch.zeros(3, dtype=torch.int64), count) / 2.0**53
     side_N = torch.where(torch.arange(count) % 2 == 0, 1 + away, 1 / (1 + away))
     norm_RN = all_norms(dpis.engine, net, theta_RP, inputs, targets, count)
     reach_RN = norm_RN / (coin_RN * side_N).clamp(max=1.0)

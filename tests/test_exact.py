@@ -55,7 +55,11 @@ def failures(points: list[dict[str, Any]]) -> list[str]:
     """The points at which the exact accountant misses its budget or its own error bar."""
     found = []
     for point in points:
-        answer = accountant.curve(from_json(point["composition"])).delta(point["epsilon"])
+        try:
+            answer = accountant.curve(from_json(point["composition"])).delta(point["epsilon"])
+        except DpbenchError as refusal:
+            found.append(f"{point['regime']}: {point['composition']['parts']} at {point['epsilon']}: {refusal}")
+            continue
         lower, upper = float(point["lower"]), float(point["upper"])
         assert answer.lower is not None
         assert answer.upper is not None
@@ -234,7 +238,7 @@ def test_randomized_response_is_a_binomial_sum() -> None:
         (times(SampledGaussian(0.1, 1.0, sampler="shuffled"), 3), "shuffled"),
         (times(SampledGaussian(0.1, 1.0, adjacency="replace_one", sampler="without_replacement"), 3), "lattice"),
         (times(ConfidentGNMax(300, 40, 40, votes=(100, 50)), 3), "data-dependent"),
-        (Composition(((Laplace(0.01), 1), (Gaussian(2.0), 1))), "noise_multiplier = 0.01"),
+        (Composition(((Laplace(0.01), 1), (Gaussian(2.0), 1))), "= 0.01"),
         (Composition(((Gaussian(2.0), 1),), adaptive=True), "filter"),
     ],
 )

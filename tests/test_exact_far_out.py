@@ -48,7 +48,7 @@ def test_a_line_bounds_its_aliases_where_its_target_is_far_too_large() -> None:
 
 def test_an_average_that_takes_too_much_work_leaves_the_ends_of_the_line() -> None:
     """Few sparse releases beside Laplace: the ends are wide and say so, and contain what Laplace alone tells."""
-    parts = (SampledGaussian(1.2168e-05, 1.369, "replace_one"), 100), (Laplace(3.2025, "replace_one"), 1)
+    parts = (SampledGaussian(1.2168e-05, 1.369, "replace_one"), 100), (Laplace(6.405, "replace_one"), 1)
     composition = Composition(((SampledGaussian(0.00059213, 4.84, "replace_one"), 1), *parts))
     curve = accountant.curve(composition)
     assert isinstance(curve, MixedCurve)
@@ -56,7 +56,7 @@ def test_an_average_that_takes_too_much_work_leaves_the_ends_of_the_line() -> No
     assert found.reason is not None
     assert found.lower is not None
     assert found.upper is not None
-    alone = accountant.curve(Composition(((Laplace(3.2025, "replace_one"), 1),))).epsilon(1e-5)
+    alone = accountant.curve(Composition(((Laplace(6.405, "replace_one"), 1),))).epsilon(1e-5)
     assert found.lower <= 1.01 * alone.value
     assert alone.value <= found.upper
 
