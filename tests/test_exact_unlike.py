@@ -272,7 +272,7 @@ class TestSupport:
         ("composition", "word"),
         [
             (of((Laplace(1.0), 1), (RandomSensitivityGaussian(0.1, 1.0, 5), 3)), "RandomSensitivityGaussian"),
-            (of((Laplace(0.01), 1), (Gaussian(1.0), 3)), "noise_multiplier = 0.01"),
+            (of((Laplace(0.01), 1), (Gaussian(1.0), 3)), "= 0.01"),
             (of((Laplace(1.0), 10**5), (Gaussian(1.0), 3)), "count = 100000"),
             (of(*((Laplace(1.0 + k), 1) for k in range(9))), "9 Laplace scales"),
             (of((UNEVEN, 10**5), (Gaussian(1.0), 1)), "attainable sums"),
