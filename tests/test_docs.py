@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = sorted(
     found.name
     for found in pkgutil.walk_packages(dpbench.__path__, "dpbench.")
-    if not found.ispkg and not found.name.endswith("__main__")
+    if not found.name.endswith("__main__")
 )
 
 

@@ -228,7 +228,7 @@ class Curve:
             width = max(guess * wanted, wanted / 1000) / 4
             log_target = min(log_delta - 2, math.log(-slope) + log_fraction(width) - 1.4) if slope else log_delta - 30
             log_target -= extra
-            guess = self._newton(guess, delta, slope, log_target, high)
+            guess = self._newton(guess, delta, slope, log_target, digits, high)
             radius = width
             for _ in range(8):
                 lower, upper = max(guess - radius, Fraction(0)), guess + radius
@@ -289,10 +289,12 @@ class Curve:
                 break
         return guess, first
 
-    def _newton(self, guess: Fraction, delta: Fraction, slope: float, log_target: float, high: Fraction) -> Fraction:
+    def _newton(
+        self, guess: Fraction, delta: Fraction, slope: float, log_target: float, digits: float, high: Fraction
+    ) -> Fraction:
         """Newton's steps on midpoints, with a slope in doubles: as many digits as the balls have."""
         for _ in range(12):
-            ball = self.delta(guess, log_target, 0.0)
+            ball = self.delta(guess, log_target, 0.0 if self.closed is None else digits)
             miss = _mid(ball) - delta
             if slope == 0 or abs(miss) <= ends(ball.value.rad())[1]:
                 break

@@ -6,6 +6,7 @@ The table of pairs is section 1 of docs/certified.md.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -130,7 +131,13 @@ def _side(merged: tuple[tuple[Event, int], ...], name: Direction) -> Side:
 def _add_gaussian(side: Side, event: Gaussian, count: int, name: Direction) -> None:
     del name
     over, under = event.moved.as_integer_ratio()  # (over/under)²/σ² = over²/(under σ)², and under is a power of two
-    _add_mu(side, over * over, under * event.noise_multiplier, count)
+    noise = under * event.noise_multiplier
+    if math.isinf(noise) and math.isfinite(event.noise_multiplier):
+        raise DpbenchError(
+            f"noise_multiplier = {event.noise_multiplier:g} at sensitivity = {float(event.moved):g}: expected at most"
+            f" {sys.float_info.max / under:.2g} for a proof; nobody can tell such noise from an infinite one"
+        )
+    _add_mu(side, over * over, noise, count)
 
 
 def _add_mu(side: Side, squared_sensitivity: int, noise: float, count: int) -> None:
