@@ -215,7 +215,7 @@ class TestSupport:
             (of((Laplace(1.0), 3), (RESPONSE, 2)), "Laplace alone"),
             (of((Laplace(1.0), 3), (Laplace(2.0), 2)), "one scale"),
             (of((Laplace(1.0), 10**5)), "count = 100000"),
-            (of((Laplace(0.001), 3)), "noise_multiplier = 0.001"),
+            (of((Laplace(0.001), 3)), "= 0.001"),
             (of((UNEVEN, 10**5)), "attainable sums"),
             (Composition(((RESPONSE, 3),), adaptive=True), "earlier outputs"),
             (of((RESPONSE, 3), (DiscretePair((0.5, 0.5), (0.4, 0.6), adjacency="zero_out"), 1)), "neighbouring"),
