@@ -43,7 +43,8 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
     """
     from dpbench.check_records import code_of, write_check
     from dpbench.checking import Checkup, as_record, check_up, everything
-    from dpbench.terminal_check import Watch, show
+    from dpbench.terminal_check import show
+    from dpbench.terminal_conform import Watch
 
     if not subjects and not options["everything"]:
         raise DpbenchError("name a spec, a module:factory or a mechanism, or give --all (see `dpbench check --help`)")
@@ -51,7 +52,7 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
     targets += [one for one in everything() if one not in targets] if options["everything"] else []
     found: list[Checkup] = []
     kept: list[Path] = []
-    with Watch() as watch:
+    with Watch("checks") as watch:
         for target in targets:
             if not isinstance(target, _Model):
                 found.append(check_up(target, seed=options["seed"], told=watch))

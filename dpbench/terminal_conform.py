@@ -47,13 +47,14 @@ def _figures(line: Line) -> list[str]:
 
 
 class Watch:
-    """Progress on standard error: a bar on a terminal, else a line now and then."""
+    """Progress on standard error: a bar on a terminal, else a line now and then. `of`: what is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: str = "points") -> None:
+        self._of = of
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} points"),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} " + of),
             console=Console(stderr=True),
             transient=True,
             disable=not sys.stderr.isatty(),
@@ -73,5 +74,5 @@ class Watch:
             self._tasks[name] = self._bars.add_task(name, total=of)
         self._bars.update(self._tasks[name], completed=done)
         if self._bars.disable and time.monotonic() - self._said > LINE_SECONDS:
-            print(f"{name}: {done} of {of} points", file=sys.stderr, flush=True)
+            print(f"{name}: {done} of {of} {self._of}", file=sys.stderr, flush=True)
             self._said = time.monotonic()
