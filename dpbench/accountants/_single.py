@@ -24,7 +24,7 @@ from dpbench.accountants import gdp
 from dpbench.accountants._gaussian_curve import upper_epsilon
 from dpbench.accountants._poisson import not_covered, poisson_refusal, reveals_nothing, shuffled_refusal
 from dpbench.errors import DpbenchError
-from dpbench.events import ConfidentGNMax, DiscretePair, Event, Gaussian, Laplace, SampledGaussian
+from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Event, Gaussian, Laplace, SampledGaussian
 
 _UP = 1 + 2.0**-50
 _COVERED = "Gaussian, SampledGaussian, Laplace, DiscretePair and ConfidentGNMax"
@@ -61,11 +61,8 @@ def least_epsilon(event: Event, log_delta: float) -> float:
         return max(_UP / event.relative_noise + 2 * math.log1p(-math.exp(log_delta)), 0.0)
     if isinstance(event, DiscretePair):
         return max(_discrete(event.first, event.second, log_delta), _discrete(event.second, event.first, log_delta))
-    if isinstance(event, ConfidentGNMax):
-        answer = math.sqrt(2) / event.answer_noise if event.answered else 0.0
-        return upper_epsilon(log_delta, math.hypot(1 / event.selection_noise, answer), 2.0**-50)
-    if gdp.refusal(event) is None:
-        return upper_epsilon(log_delta, math.sqrt(gdp.squared_mu(event)), 2.0**-50)
+    if isinstance(event, ConfidentGNMax) or gdp.refusal(event) is None:
+        return upper_epsilon(log_delta, gdp.total_mu(Composition(((event, 1),))), 2.0**-50)
     if isinstance(event, SampledGaussian):
         return _sampled(event.sampling_rate, event.noise_multiplier, log_delta)
     raise DpbenchError(not_covered(event, _COVERED))

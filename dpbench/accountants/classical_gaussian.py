@@ -16,7 +16,6 @@ from dpbench.accountants import gdp
 from dpbench.accountants._poisson import adjacency_of, refuse
 from dpbench.accountants.analytic_gaussian import check_target, one_gaussian_support
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
-from dpbench.compose import weighted_sum
 from dpbench.events import Adjacency, Composition
 
 _UP = 1 + 2.0**-48
@@ -85,7 +84,7 @@ class ClassicalGaussianAccountant:
     def curve(self, composition: Composition) -> ClassicalCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        return ClassicalCurve(math.sqrt(weighted_sum(composition, gdp.squared_mu, 0.0)), adjacency_of(composition))
+        return ClassicalCurve(gdp.total_mu(composition), adjacency_of(composition))
 
 
 accountant = ClassicalGaussianAccountant()

@@ -43,7 +43,6 @@ from dpbench.compose import common_adjacency, merge
 from dpbench.events import (
     Adjacency,
     Composition,
-    ConfidentGNMax,
     DiscretePair,
     Laplace,
     RandomSensitivityGaussian,
@@ -165,6 +164,7 @@ class ExactAccountant:
 
     def supports(self, composition: Composition) -> Yes | No:
         """No, with the reason, for what has no attained pair and for adaptive parameters."""
+        composition = gdp.gaussians_as_one(composition)
         if is_mixed(composition):
             answer = event_support(composition)
             reason = mixed_refusal(composition) if answer else None
@@ -179,19 +179,18 @@ class ExactAccountant:
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
+        releases, composition = composition, gdp.gaussians_as_one(composition)
         if is_mixed(composition):
             return mixed_curve(composition)
         atoms = _atoms_alone(composition)
         if atoms is not None:
             return atomic_curve(atoms)
         merged = tuple((event, count) for event, count in merge(composition) if not silent(event))
-        composition = Composition(merged)
-        if gdp.accountant.supports(composition):
-            return gdp.accountant.curve(composition)
+        if all(gdp.is_gaussian(event) for event, _ in merged):
+            whole = tuple(part for part in merge(releases) if gdp.is_gaussian(part[0]))  # μ with all its digits
+            return gdp.gaussian_curve(Composition(whole), self.kind)
         if sum(count for _, count in merged) == 1:
-            (event, _), *_ = merged
-            if not isinstance(event, ConfidentGNMax):
-                return single_curve(event, adjacency)
+            return single_curve(merged[0][0], adjacency)
         heavy = heavy_directions(merged) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
         if heavy is not None:
             return ExactCurve(heavy, adjacency)

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_refusal, refuse, reveals_nothing, support
 from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.compose import merge, weighted_sum
+from dpbench.compose import common_adjacency, merge, weighted_sum
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event, Gaussian, GroupSampledGaussian, SampledGaussian
+from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, GroupSampledGaussian, SampledGaussian
 
 _UNIT = 2.0**-53
+_LARGEST = 1e300
+_DIGITS = Context(prec=40)
 
 
 def refusal(event: Event) -> str | None:
@@ -45,34 +48,83 @@ def refusal(event: Event) -> str | None:
     return not_covered(event, "Gaussian, and SampledGaussian or GroupSampledGaussian at rate 0 or 1")
 
 
-def squared_mu(event: Event) -> float:
-    """What one release adds to μ²: (Δ/σ)², 0 where it reveals nothing. Raises DpbenchError where `refusal` has one.
+def squared_mu(event: Event) -> Decimal:
+    """What one release adds to μ²: (Δ/σ)² to 40 digits, 0 where it reveals nothing.
+
+    Of Confident-GNMax the data-independent guarantee: a Gaussian of sensitivity 1 and, where answered, one of √2. Raises
+    DpbenchError where `refusal` has a reason, and for votes.
 
     >>> squared_mu(Gaussian(2.0)), squared_mu(SampledGaussian(1.0, 2.0, adjacency="replace_one"))
-    (0.25, 1.0)
+    (Decimal('0.25'), Decimal('1'))
+    >>> squared_mu(ConfidentGNMax(threshold=300, selection_noise=10, answer_noise=2))
+    Decimal('0.51')
     """
+    if isinstance(event, ConfidentGNMax) and event.votes is None:
+        with localcontext(_DIGITS):
+            return _ratio(1, event.selection_noise) + (2 * _ratio(1, event.answer_noise) if event.answered else 0)
     reason = refusal(event)
     if reason is not None or not isinstance(event, Gaussian | SampledGaussian | GroupSampledGaussian):
         raise DpbenchError(reason or not_covered(event, "Gaussian"))
     if reveals_nothing(event):
-        return 0.0
+        return Decimal(0)
     sensitivity = event.moved if isinstance(event, Gaussian) else 1.0
     if isinstance(event, GroupSampledGaussian):
         sensitivity = float(event.group_size)
     elif isinstance(event, SampledGaussian) and event.adjacency == "replace_one":
         sensitivity = 2.0
-    ratio = sensitivity / event.noise_multiplier
-    return ratio * ratio
+    return _ratio(sensitivity, event.noise_multiplier)
+
+
+def _ratio(sensitivity: float, noise: float) -> Decimal:
+    with localcontext(_DIGITS):
+        return (Decimal(sensitivity) / Decimal(noise)) ** 2
+
+
+def total_mu(composition: Composition) -> float:
+    """μ of a composition of Gaussian releases, to the last digit; infinite above the largest double.
+
+    >>> total_mu(Composition(((Gaussian(1e-200), 9),)))
+    3e+200
+    """
+    with localcontext(_DIGITS):
+        return float(weighted_sum(composition, squared_mu, Decimal(0)).sqrt())
+
+
+def gaussians_as_one(composition: Composition) -> Composition:
+    """The same releases, with all Gaussian ones, Confident-GNMax without votes included, as a single Gaussian.
+
+    What reveals nothing is left out with them. As it is where the parts share no neighbouring relation or μ is no
+    double above 0.
+
+    >>> gaussians_as_one(Composition(((Gaussian(4.0), 16), (SampledGaussian(1.0, 2.0), 12)))).parts
+    ((Gaussian(noise_multiplier=0.5, adjacency='add_or_remove', sensitivity=1.0), 1),)
+    """
+    adjacency = common_adjacency(composition)
+    merged = merge(composition)
+    like = tuple(part for part in merged if is_gaussian(part[0]))
+    if adjacency is None or not like:
+        return composition
+    mu = total_mu(Composition(like))
+    if not 1 / _LARGEST <= mu <= _LARGEST:
+        return composition
+    rest = tuple(part for part in merged if not is_gaussian(part[0]))
+    return Composition((*rest, (Gaussian(1 / mu, adjacency, sensitivity=1.0), 1)), composition.adaptive)
+
+
+def is_gaussian(event: Event) -> bool:
+    """Whether a release is a Gaussian one, or Confident-GNMax without votes, whose guarantee is a Gaussian's.
+
+    >>> is_gaussian(Gaussian(1.0)), is_gaussian(SampledGaussian(0.5, 1.0))
+    (True, False)
+    """
+    return event.votes is None if isinstance(event, ConfidentGNMax) else refusal(event) is None
 
 
 def gaussian_curve(composition: Composition, kind: GuaranteeKind) -> GaussianCurve:
     """The curve of μ-GDP of a composition of Gaussian releases that has been found to be supported."""
-    mu = math.sqrt(weighted_sum(composition, squared_mu, 0.0))
+    mu = total_mu(composition)
     reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
-    # each square carries 3 roundings, each product and sum one: relative, since all are positive; the root halves it
-    error = (6 + len(merge(composition))) * _UNIT
-    if mu < 1e-140:  # squares below the normal doubles lose their digits; no end is claimed from them but the trivial
-        error = 1.0
+    error = 2 * _UNIT if mu > 1e-307 else 1.0  # doubles below have fewer digits; no end is claimed but the trivial
     return GaussianCurve(mu, kind, adjacency_of(composition), reason, error)
 
 
