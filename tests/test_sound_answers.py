@@ -435,3 +435,70 @@ class TestCap:
         assert "exact: took longer than 2 s and was stopped; --seconds allows more" in shown.output
         assert "gdp         = 4.377" in shown.output
         assert time.monotonic() - start < 60
+
+
+def true_gaussian_delta(epsilon: float, mu: Any) -> Any:
+    return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+def some_gaussian(draw: random.Random, sigma: float) -> tuple[Event, Any]:
+    """A release that is Gaussian in all but name, and its μ² in the digits of mpmath."""
+    kind, noise = draw.randrange(5), mpmath.mpf(sigma)
+    if kind == 0:
+        moved = draw.choice([0.3, 2.0, 5.0])
+        return Gaussian(sigma, sensitivity=moved), (moved / noise) ** 2
+    if kind == 1:
+        return SampledGaussian(1.0, sigma), 1 / noise**2
+    if kind == 2:
+        return GroupSampledGaussian(1.0, sigma, 7), 49 / noise**2
+    if kind == 3:
+        return ConfidentGNMax(10.0, sigma, 1.0, answered=False), 1 / noise**2
+    other = sigma * draw.uniform(0.1, 10)
+    return ConfidentGNMax(10.0, sigma, other), 1 / noise**2 + 2 / mpmath.mpf(other) ** 2
+
+
+class TestGaussians:
+    """However Gaussian releases are written, they are one Gaussian; and beside others their large μ loses no digits."""
+
+    def test_of_all_kinds(self) -> None:
+        draw = random.Random(2)
+        for _ in range(150):
+            with mpmath.workdps(60):
+                level = 10 ** draw.uniform(-8, 2)
+                parts, squared = [], mpmath.mpf(0)
+                for _ in range(draw.randint(1, 4)):
+                    (event, one), count = some_gaussian(draw, level * draw.uniform(0.5, 2)), draw.choice([1, 3, 28440])
+                    parts.append((event, count))
+                    squared += count * one
+                mu = mpmath.sqrt(squared)
+                curve = exact.curve(Composition(tuple(parts)))
+                assert curve.mu == float(mu)
+                for place in (-math.inf, -3.0, 0.5, 5.0):
+                    epsilon = max(float(squared / 2 + place * mu), 0.0)
+                    found, truth = curve.delta(epsilon), true_gaussian_delta(epsilon, mu)
+                    assert (found.lower or 0.0) <= truth <= (found.upper or 0.0) + 1e-300, (parts, epsilon)
+                delta = 10 ** draw.uniform(-12, -0.1)
+                found = exact.curve(Composition(tuple(parts))).epsilon(delta)
+                assert found == exact.curve(Composition(tuple(reversed(parts)))).epsilon(delta)
+                assert found.lower is not None
+                assert found.upper is not None
+                assert true_gaussian_delta(found.upper * (1 + 1e-16), mu) <= delta
+                assert found.lower == 0 or true_gaussian_delta(found.lower * (1 - 1e-16), mu) >= delta
+                assert found.upper - found.lower <= 1e-9 * max(found.value, 1.0)
+
+    @pytest.mark.parametrize("beside", [SampledGaussian(1e-16, 5.0), GroupSampledGaussian(1e-16, 5.0, 3)])
+    @pytest.mark.parametrize("mu", [1e3, 1e4, 3e4])
+    def test_beside_what_reveals_next_to_nothing(self, mu: float, beside: Event) -> None:
+        alone = exact.curve(Composition(((Gaussian(1 / mu), 1),)))
+        curve = exact.curve(Composition(((ConfidentGNMax(1.0, 1 / mu, 1.0, answered=False), 1), (beside, 1))))
+        pairs = [
+            (curve.delta(e), alone.delta(e)) for e in (max(mu * mu / 2 + k * mu, 0.0) for k in (-1e9, -6, -1, 0, 3))
+        ]
+        pairs += [(curve.epsilon(delta), alone.epsilon(delta)) for delta in (1e-12, 1e-5, 0.5, 0.9)]
+        for found, truth in pairs:
+            assert found.lower is not None
+            assert found.upper is not None
+            assert truth.lower is not None
+            assert truth.upper is not None
+            assert found.lower <= truth.upper
+            assert truth.lower <= found.upper

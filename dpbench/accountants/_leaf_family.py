@@ -21,7 +21,7 @@ min_k (g e^(−kη))²/2 + k²/2 >= 38 + log T + ..., everything right of the wi
 stays bounded while u grows. The same window splits a composition with few hits into a part near its atom and the rest.
 
 Everything is written for M − 1, so that a million releases of tiny loss keep their digits. Releases without sampling
-need none of this: their log M is w(w − 1)/(2σ²).
+need none of this: their log M is z(z + 1)/(2σ²).
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class Family:
         """At ascending real points a: log M, mean and variance of the loss tilted by e^(aL), noise of log M; [F, P]."""
         powers = self.slope * points + self.shift
         if self.landscape.linear:
-            return self._plain_growth(powers)
+            return self._plain_growth(points)
         ends = (float(powers[0]), float(powers[-1]))
         ground = self._plain(max(ends, key=abs))
         if ground is None:
@@ -342,19 +342,21 @@ class Family:
         ]
         return blocks[0] if len(blocks) == 1 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
 
-    def _plain_growth(self, powers: Floats) -> tuple[Floats, ...]:
-        """`growth` of releases without sampling: ρ = (2x − 1)/(2σ²), so that log E[e^(wρ)] = w(w − 1)/(2σ²)."""
-        half = 0.5 / self.sigma[:, None] ** 2
-        value = half * (powers * (powers - 1))
-        mean = half * (self.slope * (2 * powers - 1))
-        return value, mean, np.broadcast_to(2 * half, value.shape), 8 * UNIT * np.abs(value)
+    def _plain_growth(self, points: Floats) -> tuple[Floats, ...]:
+        """`growth` of releases without sampling: ρ = (2x − 1)/(2σ²), so that log M(z) = w(w − 1)/(2σ²) = z(z + 1)/(2σ²).
 
-    def _plain_line(self, power: float, imaginary: Floats) -> tuple[Complex, Floats]:
-        """`line` of releases without sampling: w(w − 1)/(2σ²) at w = power ± iu."""
+        In terms of z, for w = z + 1 has lost the digits of a small z, and 1/σ² may be large.
+        """
         half = 0.5 / self.sigma[:, None] ** 2
-        level, square, turned = power * (power - 1), imaginary * imaginary, imaginary * (2 * power - 1)
+        value = half * (points * (points + 1))
+        return value, half * (2 * points + 1), np.broadcast_to(2 * half, value.shape), 8 * UNIT * np.abs(value)
+
+    def _plain_line(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
+        """`line` of releases without sampling: z(z + 1)/(2σ²) at z = real + iu."""
+        half = 0.5 / self.sigma[:, None] ** 2
+        level, square, turned = real * (real + 1), imaginary * imaginary, imaginary * (2 * real + 1)
         wrong = 8 * UNIT * half * (abs(level) + square + np.abs(turned))
-        return joined(half * (level - square), half * (self.slope * turned)), wrong
+        return joined(half * (level - square), half * turned), wrong
 
     def _growth(self, powers: Floats, ratio: Floats, log_weight: Floats, missing: Floats) -> tuple[Floats, ...]:
         exponent = powers[:, None] * ratio[:, None, :]
@@ -393,7 +395,7 @@ class Family:
         """log M(real + i·u) at evenly spaced u >= 0, ascending, and a bound of its absolute error; [F, N]."""
         power = self.power(real)
         if self.landscape.linear:
-            return self._plain_line(power, imaginary)
+            return self._plain_line(real, imaginary)
         ground = self._nodes((power,), float(imaginary[-1]), _RESOLVED)
         ratio, log_weight = ground.ratio, ground.base
         exponent = power * ratio
