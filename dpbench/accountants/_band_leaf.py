@@ -21,6 +21,7 @@ from dpbench.accountants._few_pair import Pair
 from dpbench.accountants._few_releases import rule
 from dpbench.accountants._leaf_family import needed
 from dpbench.accountants._loss_leaf import Floats
+from dpbench.accountants._work import spend
 
 SHARE, _WIDEST = 0.15, 0.4  # width of a window times κ, and at most
 _REACH = 9.5  # widths beyond a cut within which its window is neither 0 nor 1
@@ -127,7 +128,9 @@ class Leaf:
     def table(self) -> tuple[Floats, Floats, Floats, Floats]:
         """s, e, its derivative and log p."""
         most = self.pair.members[-1] / self.pair.sigma if self.pair.kind != "add" else 0.0
-        s = np.arange(-_LEFT, most + _RIGHT, min(_TABLE, 0.1 * self.pair.sigma))
+        step = min(_TABLE, 0.1 * self.pair.sigma)
+        spend(math.ceil(8 * (most + _RIGHT + _LEFT) / step))  # before memory is taken
+        s = np.arange(-_LEFT, most + _RIGHT, step)
         return s, *self.excess(s), self.log_density(s)
 
     @property
@@ -167,6 +170,7 @@ class Leaf:
         width = math.hypot(1.0, min(SHARE * self.pair.sigma, _WIDEST))
         if self.pair.kind == "add":
             return s, log_ndtr(-s / width)
+        spend(len(self.pair.members) * len(s))
         tail = np.full(len(s), -math.inf)
         for member, weight in zip(self.pair.members, self.pair.log_weights, strict=True):
             tail = np.logaddexp(tail, weight + log_ndtr((member / self.pair.sigma - s) / width))

@@ -56,6 +56,7 @@ def expm1(values: Complex) -> Complex:
 
 def log(values: Complex) -> Complex:
     """log v."""
+    spend(3 * values.size)
     return joined(np.log(np.hypot(values.real, values.imag)), np.arctan2(values.imag, values.real))
 
 
@@ -64,6 +65,7 @@ def log1p(values: Complex) -> Complex:
 
     Elsewhere 1 + v loses nothing, but |1 + v|² − 1 would: all digits where |1 + v| is 1e-8. At v = −1 finite.
     """
+    spend(4 * values.size)
     real, imaginary = values.real, values.imag
     moved = 1 + real
     modulus = np.hypot(real, imaginary)

@@ -48,7 +48,7 @@ class Pair:
         """ρ, less its infimum where it has one, and its derivative."""
         slopes, constants = self._terms
         flat = not self.members[0]
-        spend(len(slopes) * x.size)
+        spend((2 * len(slopes) + 2) * x.size)
         terms = np.multiply.outer(slopes[flat:], x) + (constants[flat:] - flat * constants[0]).reshape(
             -1, *[1] * x.ndim
         )

@@ -26,6 +26,7 @@ from dpbench.accountants._contour import MOST_NODES, NOTHING, Transform
 from dpbench.accountants._leaf_family import MIDDLE, NARROW
 from dpbench.accountants._loss_leaf import UNIT, Complex, Floats
 from dpbench.accountants._plan import Aim, Plan, Sums
+from dpbench.accountants._work import spend
 
 _TINY = math.log(1e-31)
 _FEASIBLE = 1 << 14
@@ -112,6 +113,7 @@ class Table:
     @classmethod
     def of(cls, sums: Sums) -> Table:
         z, count = sums.z, len(sums.z)
+        spend(5 * count)
         fixed = sums.log_moment - log(z) - log(1 + z)
         top = float(fixed.real.max())
         terms = sums.weight * exp(fixed - top)

@@ -25,9 +25,11 @@ import numpy as np
 
 from dpbench.accountants._hinges import Floats
 from dpbench.accountants._pieces import chebyshev, series
+from dpbench.accountants._work import spend
 
 _POINTS, _NODES = 32, 48
 _UNIT = 2.0**-53
+_STEP = 10  # exponentials that one piece takes when a release is added
 
 
 class LaplaceLaw:
@@ -41,17 +43,21 @@ class LaplaceLaw:
     """
 
     def __init__(self, noise: float, count: int) -> None:
+        from scipy.special import gammaln
+
+        spend(_STEP * count * count // 2)
         w = self.width = 1 / noise
+        self._logs: Floats = gammaln(np.arange(count + 1.0) + 1)
         self.count = count
         self.knots: Floats = w * (2 * np.arange(count + 1.0) - count)
-        self.masses = _atoms(w, count)
+        self.masses = self._atoms(count)
         points, matrix = chebyshev(_POINTS)
         f = (points + 1) / 2
         up, low = _integrals(w, f, matrix)
         single = np.exp(-w * (1 - f)) / 4
         values = single[None, :]
         for t in range(1, count):
-            following = np.multiply.outer(_atoms(w, t), single)
+            following = np.multiply.outer(self._atoms(t), single)
             following[1:] += values / 2 + values @ up.T
             following[:-1] += math.exp(-w) * values / 2 + values @ low.T
             values = following
@@ -70,13 +76,11 @@ class LaplaceLaw:
         x = np.clip(2 * (place - piece) - 1, -1, 1)
         return series(self._coefficients, piece, x), self._errors[piece]
 
-
-def _atoms(w: float, count: int) -> Floats:
-    """Masses of 0 ... count releases at w, all others at −w."""
-    logs = np.array([math.lgamma(k + 1) for k in range(count + 1)])
-    ups = np.arange(count + 1.0)
-    found: Floats = np.exp(logs[-1] - logs - logs[::-1] - count * math.log(2) - w * (count - ups))
-    return found
+    def _atoms(self, t: int) -> Floats:
+        """Masses of 0 ... t of t releases at w, all others at −w."""
+        logs, ups = self._logs[: t + 1], np.arange(t + 1.0)
+        found: Floats = np.exp(logs[-1] - logs - logs[::-1] - t * math.log(2) - self.width * (t - ups))
+        return found
 
 
 def _integrals(w: float, f: Floats, matrix: Floats) -> tuple[Floats, Floats]:

@@ -343,7 +343,7 @@ class Family:
         return blocks[0] if len(blocks) == 1 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
 
     def _plain_growth(self, points: Floats) -> tuple[Floats, ...]:
-        """`growth` of releases without sampling: ρ = (2x − 1)/(2σ²), so that log M(z) = w(w − 1)/(2σ²) = z(z + 1)/(2σ²).
+        """`growth` of releases without sampling: log M(z) = w(w − 1)/(2σ²) = z(z + 1)/(2σ²), for ρ = (2x − 1)/(2σ²).
 
         In terms of z, for w = z + 1 has lost the digits of a small z, and 1/σ² may be large.
         """
@@ -353,6 +353,7 @@ class Family:
 
     def _plain_line(self, real: float, imaginary: Floats) -> tuple[Complex, Floats]:
         """`line` of releases without sampling: z(z + 1)/(2σ²) at z = real + iu."""
+        spend(imaginary.size * len(self.leaves))
         half = 0.5 / self.sigma[:, None] ** 2
         level, square, turned = real * (real + 1), imaginary * imaginary, imaginary * (2 * real + 1)
         wrong = 8 * UNIT * half * (abs(level) + square + np.abs(turned))

@@ -63,7 +63,7 @@ class Either:
 
     @cached_property
     def other(self) -> Side | None:
-        """The average; None where that takes too long."""
+        """The average; None where there is none. Raises TooDear where making it takes too long."""
         return self.make() if self.make is not None else None
 
     def delta(self, epsilon: float) -> Ends:
@@ -75,9 +75,10 @@ class Either:
         """The same at several ε."""
         found = np.array(self.line.deltas(epsilon))
         loose = np.flatnonzero(~(found[2] - found[1] <= np.maximum(PROMISED * found[0], SMALLEST)))
-        if len(loose) and self.other is not None:
+        if len(loose) and self.make is not None:
             try:
                 with granted(_MOST_WORK):
+                    assert self.other is not None
                     more = np.array(self.other.deltas(epsilon[loose]))
             except TooDear:  # the line's own ends stay
                 return found[0], found[1], found[2]
@@ -89,10 +90,11 @@ class Either:
         """The smallest ε >= 0 with δ(ε) <= `target`, and two places between which the ends of δ put it."""
         found = self.line.epsilon(target)
         loose = not found[2] - found[1] <= max(PROMISED * found[0], SMALLEST)
-        if not (loose and found[0] < math.inf and self.other is not None):
+        if not (loose and found[0] < math.inf and self.make is not None):
             return found
         try:
             with granted(_MOST_WORK):
+                assert self.other is not None
                 more = _epsilon(self.other, target)
         except TooDear:  # the line's own ends stay
             return found

@@ -51,8 +51,8 @@ def refusal(event: Event) -> str | None:
 def squared_mu(event: Event) -> Decimal:
     """What one release adds to μ²: (Δ/σ)² to 40 digits, 0 where it reveals nothing.
 
-    Of Confident-GNMax the data-independent guarantee: a Gaussian of sensitivity 1 and, where answered, one of √2. Raises
-    DpbenchError where `refusal` has a reason, and for votes.
+    Of Confident-GNMax the data-independent guarantee: a Gaussian of sensitivity 1 and, where answered, one of √2.
+    Raises DpbenchError where `refusal` has a reason, and for votes.
 
     >>> squared_mu(Gaussian(2.0)), squared_mu(SampledGaussian(1.0, 2.0, adjacency="replace_one"))
     (Decimal('0.25'), Decimal('1'))
