@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpbench.accounting import Estimate, Guarantee, GuaranteeKind, PrivacyCurve
     from dpbench.events import Adjacency
 
-ELSEWHERE = "the accountant 'lattice' bounds it, and `dpbench certify` may enclose it"
+ELSEWHERE = "try the accountant 'lattice' or `dpbench certify`"
 _USELESS, _SMALL = 0.5, 1e-8  # a bar of half the value, relative, is no answer; unless it is this small, absolute
 _MISTAKES = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, ImportError)  # hardly of arithmetic
 _APART, _TINY = 1e-9, 1e-12  # relative and, for ε, absolute: what rounding may do to a bound
@@ -26,7 +26,7 @@ def in_a_sentence(error: Exception) -> str:
     """Why there is no answer: an accountant's own words, or what was raised.
 
     >>> in_a_sentence(IndexError("index 3 is out of bounds"))
-    'the computation failed (IndexError: index 3 is out of bounds)'
+    'its arithmetic does not reach this corner (IndexError: index 3 is out of bounds)'
     """
     if isinstance(error, DpbenchError):
         return str(error)
@@ -35,7 +35,7 @@ def in_a_sentence(error: Exception) -> str:
     told = ": ".join(text for text in (type(error).__name__, " ".join(str(error).split())) if text)
     if isinstance(error, _MISTAKES):
         return f"a mistake in its code stopped it ({told}); please report it with what was asked"
-    return f"{'arithmetic' if isinstance(error, ArithmeticError) else 'the computation'} failed ({told})"
+    return f"its arithmetic does not reach this corner ({told})"
 
 
 def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:

@@ -247,7 +247,7 @@ class TestRefusals:
         questions: list[dict[str, Any]] = [{"delta": 1e-5}, {"epsilon": 1.0}]
         for question in questions:
             first, second = ask(TRAINING, accountants=["rdp", "gdp_clt"], **question)
-            assert first.refused == "arithmetic failed (ZeroDivisionError: by zero)"
+            assert first.refused == "its arithmetic does not reach this corner (ZeroDivisionError: by zero)"
             assert second.refused == "no digits left"
             assert first.answer is second.answer is None
             assert first.to_json()["reason"] == first.refused

@@ -382,7 +382,7 @@ class TestWork:
     )
     def test_it_is_counted_and_bounded(self, monkeypatch: pytest.MonkeyPatch, part: tuple[Event, int]) -> None:
         monkeypatch.setattr(_work, "MOST_WORK", 2e4)
-        with pytest.raises(DpbenchError, match=r"more work than one answer may .* 'lattice' bounds it"):
+        with pytest.raises(DpbenchError, match=r"more work than one answer may .* try the accountant 'lattice' or"):
             exact.curve(Composition((part,))).epsilon(1e-5)
 
     @pytest.mark.parametrize(
@@ -398,6 +398,53 @@ class TestWork:
         (found,) = account(Composition((part,)), delta=delta, accountants="exact")
         assert sensible(found)
         assert time.process_time() - start < 12  # about five seconds; machines differ
+
+    @pytest.mark.parametrize(
+        ("parts", "question"),
+        [
+            (((Laplace(1000.0), 19986), (Gaussian(0.001), 43580)), 1.5e-7),  # 80 s in lists of Python
+            (((GroupSampledGaussian(0.5, 0.001, 200), 2),), 1e-12),  # 30 s and 9 GB
+            (((Laplace(348.675), 1), (ConfidentGNMax(5828.5, 6.1036, 0.001), 129197)), 0.5),  # 13 s
+            (((SampledGaussian(1e-9, 1e-3), 10**7),), 1e-12),  # 10 s
+            (((GroupSampledGaussian(0.5, 0.01, 30), 2),), 1e-6),  # 8 s
+        ],
+    )
+    def test_all_of_it_is_counted(self, parts: tuple[tuple[Event, int], ...], question: float) -> None:
+        start = time.process_time()
+        (found,) = account(Composition(parts), delta=question, accountants="exact")
+        assert sensible(found)
+        assert time.process_time() - start < 7
+
+
+class TestRefusals:
+    def test_exact_warns_of_nothing(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for part in (
+                (SampledGaussian(1e-9, 1e-3), 10**7),
+                (GroupSampledGaussian(0.5, 0.003, 3), 4),
+                (SampledGaussian(1e-6, 0.01), 1000),
+            ):
+                (found,) = account(Composition((part,)), delta=1e-10, accountants="exact")
+                assert sensible(found)
+                assert "Warning" not in str(found.refused)
+
+    def test_the_lattice_asked_directly_refuses_in_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(*_: object) -> float:
+            raise ArithmeticError("losses that take 2.4e+08 places of a plan")
+
+        curve = load_accountant("lattice").curve(Composition(((SampledGaussian(0.01, 1.0), 100),)))
+        for way in ("_log_delta", "_epsilon"):
+            monkeypatch.setattr(type(curve), way, fails)
+        for ask in (lambda: curve.delta(1.0), lambda: curve.epsilon(1e-5)):
+            with pytest.raises(DpbenchError, match=r"does not reach this corner \(ArithmeticError: losses"):
+                ask()
+
+    @pytest.mark.parametrize("beside", [SampledGaussian(0.01, 1.0), GroupSampledGaussian(0.01, 1.0, 3), Laplace(1.0)])
+    def test_what_reveals_everything_beside_anything(self, beside: Event) -> None:
+        curve = load_accountant("lattice").curve(Composition(((REVEALS, 1), (beside, 3))))
+        assert curve.delta(0.0).value == curve.delta(3.0).value == 1.0
+        assert curve.epsilon(0.5).value == math.inf
 
 
 class TestCap:

@@ -67,8 +67,9 @@ class Side:
 
     @property
     def highest(self) -> float:
-        """No finite loss of the sum exceeds it."""
-        return math.fsum(part.count * part.law.highest for part in self.parts)
+        """No finite loss of the sum exceeds it; −∞ where a release has none, whatever the others have."""
+        ends = [part.count * part.law.highest for part in self.parts]
+        return -math.inf if -math.inf in ends else math.fsum(ends)
 
     def log_delta(self, epsilon: float) -> float:
         """log δ(ε), infinite losses included: an upper bound up to the estimates named in `_lattice_grid`."""

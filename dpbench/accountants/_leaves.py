@@ -62,7 +62,7 @@ def _refusal(event: Event) -> str | None:
     if event.sampler != "poisson":
         return (
             f"sampler = {event.sampler!r}: no pair of datasets is the worst for every epsilon, so that there is no"
-            " exact curve; the accountant 'lattice' bounds it"
+            " exact curve; try the accountant 'lattice'"
         )
     allowed = ADJACENCIES if isinstance(event, SampledGaussian) else ("add_or_remove", "zero_out")
     if event.adjacency not in allowed:

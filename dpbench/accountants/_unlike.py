@@ -220,7 +220,7 @@ def mixed_refusal(composition: Composition) -> str | None:
     """Why such a composition is too large; None where it is not. What single events may be is checked elsewhere."""
     laplace, pairs, rest = _sorted(composition)
     if any(isinstance(event, RandomSensitivityGaussian) for event, _ in rest):
-        return "RandomSensitivityGaussian beside losses with atoms is not covered; the accountant 'lattice' bounds it"
+        return "RandomSensitivityGaussian beside losses with atoms is not covered; try the accountant 'lattice'"
     for event, count in laplace:
         if event.relative_noise < LEAST_NOISE:
             return f"noise / sensitivity = {event.relative_noise!r}: Laplace beside others goes down to {LEAST_NOISE}"

@@ -35,6 +35,7 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.guards import said
 
 _LEAST_NOISE = 0.02
 LARGEST_GROUP = 64
@@ -65,9 +66,14 @@ class LatticeCurve:
         self._least = explicit_datasets(self.composition)
 
     def delta(self, epsilon: float) -> Estimate:
-        """An upper bound on δ at `epsilon`, in [0, 1]: the worse of both directions."""
+        """An upper bound on δ at `epsilon`, in [0, 1]: the worse of both directions.
+
+        Raises DpbenchError, as `epsilon` does, where the arithmetic ends.
+        """
         epsilon = check_epsilon(epsilon)
-        log_delta = max((self._log_delta(direction, epsilon) for direction in self._directions), default=-math.inf)
+        log_delta = said(
+            lambda: max((self._log_delta(direction, epsilon) for direction in self._directions), default=-math.inf)
+        )
         value = 0.0
         if log_delta > -math.inf:
             value = min(max(math.exp(min(log_delta, 0.0)) * (1 + _SLACK), math.ulp(0.0)), 1.0)
@@ -76,7 +82,7 @@ class LatticeCurve:
     def epsilon(self, delta: float) -> Estimate:
         """An upper bound on ε at `delta`, in [0, inf]: the worse of both directions."""
         target = check_delta(delta) / (1 + _SLACK)
-        value = max((self._epsilon(direction, target) for direction in self._directions), default=0.0)
+        value = said(lambda: max((self._epsilon(direction, target) for direction in self._directions), default=0.0))
         reason = "outcomes that reveal the record have more probability than delta" if value == math.inf else None
         return Estimate(value, _at_most(self._least.epsilon(delta), value), value, reason)
 
@@ -231,7 +237,8 @@ class LatticeAccountant:
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
-        return LatticeCurve(composition, adjacency)
+        curve: LatticeCurve = said(lambda: LatticeCurve(composition, adjacency))
+        return curve
 
 
 accountant = LatticeAccountant()
