@@ -8,9 +8,9 @@
 `_leaf_family` has M of many releases, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken,
 `_inversion` chooses among them, and `_direction` finds δ(ε) and ε(δ) of one direction with them. What is here: both
 directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian releases alone,
-which are one Gaussian; compositions of losses with atoms, which are summed (`_atoms`) or integrated with the bends next
-to ε put back (`_laplace_line`); such losses beside others, by the same line, or by their δ's average over the atoms
-where the line does not come to an end (`_unlike`).
+Confident-GNMax without votes among them, which are one Gaussian (`gdp.gaussians_as_one`); compositions of losses with
+atoms, which are summed (`_atoms`) or integrated with the bends next to ε put back (`_laplace_line`); such losses beside
+others, by the same line, or by their δ's average over the atoms where the line does not come to an end (`_unlike`).
 
 Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
 bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
