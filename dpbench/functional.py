@@ -31,11 +31,13 @@ class Network:
     def split(self, theta_RP: Tensor) -> dict[str, Tensor]:
         """Flat parameters (R, P) as named tensors of shape (R, *shape); views, nothing is copied."""
         pieces = torch.split(theta_RP, [shape.numel() for _, shape in self.shapes], dim=1)
-        return {name: piece.reshape(-1, *shape) for (name, shape), piece in zip(self.shapes, pieces, strict=True)}
+        return {
+            name: piece.reshape(len(piece), *shape) for (name, shape), piece in zip(self.shapes, pieces, strict=True)
+        }
 
     def join(self, named: dict[str, Tensor]) -> Tensor:
         """The inverse of `split`."""
-        return torch.cat([named[name].flatten(1) for name, _ in self.shapes], dim=1)
+        return torch.cat([named[name].reshape(len(named[name]), shape.numel()) for name, shape in self.shapes], dim=1)
 
     def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
         """The outputs of one run's parameters (no leading R) for a batch of inputs.

@@ -513,7 +513,9 @@ def _forward_operations(name: str, parameters: str, build: Callable[[], nn.Modul
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
+        # The counter's hooks fail on a view of a parameter that has a gradient and goes into a layer.
+        module = build().requires_grad_(False)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            build()(torch.zeros(1, *shape))
+            module(torch.zeros(1, *shape))
         _OPERATIONS[(name, parameters, shape)] = int(counter.get_total_flops())
     return _OPERATIONS[(name, parameters, shape)]

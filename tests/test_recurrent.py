@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,67 @@ def rnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return Reader(nn.RNN, input_shape[-1], classes)
 
 
+class Cells(nn.Module):
+    """Every cell of torch, one after the other at every row of an image."""
+
+    def __init__(self, places: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.LSTMCell(places, 5)
+        self.second = nn.GRUCell(5, 4, bias=False)
+        self.third = nn.RNNCell(4, 3)
+        self.fourth = nn.RNNCell(3, 3, nonlinearity="relu")
+        self.out = nn.Linear(3, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, fourth = None, None, None, None
+        for row in x.squeeze(1).unbind(1):
+            first = self.first(row, first)
+            second = self.second(first[0], second)
+            third = self.third(second, third)
+            fourth = self.fourth(third, fourth)
+        scores: Tensor = self.out(fourth)
+        return scores
+
+
+def cells(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Cells(input_shape[-1], classes)
+
+
+class Odd(nn.Module):
+    """Parameters without axes and without elements."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(0.7))
+        self.none = nn.Parameter(torch.zeros(0, 3))
+        self.out = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(x.flatten(1)) * self.temperature
+        return scores
+
+
+def odd(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Odd(math.prod(input_shape), classes)
+
+
+class Queries(nn.Module):
+    """A view of a parameter goes into a layer."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.ones(1, 4))
+        self.mix = nn.Bilinear(4, inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.mix(self.query.expand(len(x), -1), x.flatten(1))
+        return scores
+
+
+def queries(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Queries(math.prod(input_shape), classes)
+
+
 SPEC = """
 kind: run
 name: rows
@@ -149,10 +211,12 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("model", ["lstm", "gru", "rnn"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_recurrent_models_train_and_are_evaluated(engine: str, model: str, tmp_path: Path) -> None:
-    """A plan takes them, and two runs of a stack end with an accuracy."""
+@pytest.mark.parametrize(
+    ("engine", "model"),
+    [*itertools.product(ENGINES, ["lstm", "gru", "rnn", "cells", "odd"]), ("loop", "queries")],
+)
+def test_models_train_and_are_evaluated(engine: str, model: str, tmp_path: Path) -> None:
+    """A plan takes recurrent models and odd parameters, and two runs of a stack end with an accuracy."""
     text = SPEC % {"model": model, "mechanism": ENGINES[engine]}
     if ENGINES[engine] == "dpis":
         text = text.replace("noise_multiplier: 1.0", "epsilon: 3")

@@ -104,7 +104,8 @@ def _clipped_means(
             named, examples.inputs[run_R11, place], examples.targets[run_R11, place], weight
         )
         kept = size > 0  # 0·NaN is NaN: what stands in a group without members may not reach the sum
-        flat = {name: torch.where(kept[:, :, None], g.flatten(2), 0.0) for name, g in gradients.items()}
+        flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
+        flat = {name: torch.where(kept[:, :, None], g, 0.0) for name, g in flat.items()}
         norm = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
         factor = clip_factor(norm, clip_R, kept)[:, None, :].to(theta_RP.dtype)
         for name, g in flat.items():

@@ -25,7 +25,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
         gradients, loss_RB = per_example(named, part.inputs, part.targets)
-        flat = {name: g.flatten(2) for name, g in gradients.items()}  # each (R, B, p)
+        flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
         if not bool(part.mask_RB.all()):  # 0·NaN is NaN: what stands at an empty place may not reach the sum
             flat = {name: _filled(g, part.mask_RB[:, :, None]) for name, g in flat.items()}
             loss_RB = _filled(loss_RB, part.mask_RB)
