@@ -160,6 +160,59 @@ def test_recurrent_layers(name: str, more: dict[str, Any]) -> None:
     agree(Head(layer, inputs, pick), inputs)
 
 
+CELLS: dict[str, Callable[..., nn.Module]] = {
+    "lstm": nn.LSTMCell,
+    "gru": nn.GRUCell,
+    "rnn tanh": nn.RNNCell,
+    "rnn relu": lambda *sizes, **more: nn.RNNCell(*sizes, nonlinearity="relu", **more),
+}
+
+
+class Steps(nn.Module):
+    """A cell at every time, whose states are all given."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: list[Any] = [None]
+        for now in x.unbind(1):
+            states.append(self.cell(now, states[-1]))
+        return torch.cat([torch.cat(state, 1) if isinstance(state, tuple) else state for state in states[1:]], 1)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_cells(name: str, bias: bool) -> None:
+    inputs = floats(2, 5, 3)
+    agree(Head(Steps(CELLS[name](3, 4, bias=bias)), inputs), inputs)
+
+
+class Written(nn.Module):
+    """Writes into the input of a layer after the layer has used it."""
+
+    def __init__(self, how: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.one, self.two, self.how = nn.Linear(3, 4), nn.Linear(4, 4), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.one(x)) * 1.0
+        y = self.two(h)
+        self.how(h)
+        scores: Tensor = y + h
+        return scores
+
+
+@pytest.mark.parametrize(
+    "how", [lambda h: h.mul_(0.1), lambda h: h.view(-1)[:2].zero_(), torch.relu_], ids=["product", "view", "relu"]
+)
+def test_an_input_that_is_written_into_after_its_use_is_refused(how: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(DpbenchError, match=r"the input of layer 'two' \(Linear\) is written into after"):
+        ghost.refuse(Written(how), torch.ones(3))
+    ghost.refuse(Written(lambda h: 0.1 * h), torch.ones(3))
+
+
 class Turned(nn.Module):
     """(N, T, I) to (T, N, I) for a layer that wants the time first."""
 

@@ -145,6 +145,37 @@ def _named(flat: Sequence[Tensor], has_biases: bool) -> Weights:
     return Weights(flat[0], flat[1], None, None, projection)
 
 
-RECURRENT: Mapping[Any, Callable[..., Any]] = {
+def _cell(watch: Watch, states: State, linear: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Both linear maps of a cell, each with a tap of its own: of the input and of the last hidden state."""
+    value, weight, hidden, bias, hidden_bias = linear
+    watch.only_input(*states)
+    return watch.linear(value, weight, bias), watch.linear(states[0], hidden, hidden_bias)
+
+
+def _lstm_cell(watch: Watch, value: Tensor, state: State, *weights: Any) -> State:
+    from_input, from_hidden = _cell(watch, tuple(state), (value, *weights))
+    return _lstm_gates(from_input + from_hidden, tuple(state))
+
+
+def _gru_cell(watch: Watch, value: Tensor, state: Tensor, *weights: Any) -> Tensor:
+    return _gru_gates(*_cell(watch, (state,), (value, *weights)), (state,))[0]
+
+
+def _plain_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def cell(watch: Watch, value: Tensor, state: Tensor, *weights: Any) -> Tensor:
+        from_input, from_hidden = _cell(watch, (state,), (value, *weights))
+        return activation(from_input + from_hidden)
+
+    return cell
+
+
+LAYERS: Mapping[Any, Callable[..., Any]] = {
     getattr(torch._VF, kind): _layers(kind) for kind in ("rnn_tanh", "rnn_relu", "lstm", "gru")
 }
+CELLS: Mapping[Any, Callable[..., Any]] = {
+    torch._VF.lstm_cell: _lstm_cell,
+    torch._VF.gru_cell: _gru_cell,
+    torch._VF.rnn_tanh_cell: _plain_cell(torch.tanh),
+    torch._VF.rnn_relu_cell: _plain_cell(torch.relu),
+}
+RECURRENT: Mapping[Any, Callable[..., Any]] = {**LAYERS, **CELLS}

@@ -73,6 +73,7 @@ class Watch(TorchFunctionMode):
         self.taps = taps
         self.uses: list[Use] = []
         self.inputs: list[Tensor] = []
+        self.versions: list[int] = []  # of the inputs when they were used
         self.tap_shapes: list[tuple[int, ...]] = []
         self._reshaped: list[Tensor] = []  # kept, so that no other tensor gets the id of one of them
 
@@ -103,6 +104,15 @@ class Watch(TorchFunctionMode):
             " and matrix products: use the engine vmap or loop"
         )
 
+    def inputs_are_kept(self) -> None:
+        """Refuse a use whose input was written into afterwards: the engine needs it as it was."""
+        for use in self.uses:
+            if use.input >= 0 and self.inputs[use.input]._version != self.versions[use.input]:
+                raise DpbenchError(
+                    f"clipping engine ghost: the input of {self.owners.get(use.parameter, 'the model')} is written into"
+                    " after the layer has used it: compute on a copy (x = x + y, not x += y)"
+                )
+
     def is_parameter(self, value: Any) -> bool:
         return id(value) in self.names
 
@@ -129,6 +139,7 @@ class Watch(TorchFunctionMode):
             more = {"size": tuple(weight.shape), **more}
             self.uses.append(Use(kind, self.names[id(weight)], tap=tap, input=len(self.inputs), **more))
             self.inputs.append(value)
+            self.versions.append(value._version)
 
     def record_bias(self, bias: Tensor | None, tap: int, after: int = 0) -> None:
         """Note the use of a bias that `after` axes of the output follow, if it is a parameter."""

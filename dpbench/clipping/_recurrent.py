@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dpbench.clipping._ghost_recurrent import RECURRENT
+from dpbench.clipping._ghost_recurrent import CELLS, LAYERS
 from dpbench.clipping._ghost_watch import Watch
 from dpbench.errors import DpbenchError
 
@@ -60,53 +59,13 @@ def _packed(*_: Any) -> Any:
     raise DpbenchError("a packed sequence: give whole sequences")
 
 
-def _lstm_cell(
-    input: Tensor,
-    state: tuple[Tensor, Tensor],
-    weight: Tensor,
-    hidden: Tensor,
-    bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    gates = F.linear(input, weight, bias) + F.linear(state[0], hidden, hidden_bias)
-    entry, forget, candidate, exit_ = gates.chunk(4, -1)
-    memory = forget.sigmoid() * state[1] + entry.sigmoid() * candidate.tanh()
-    return exit_.sigmoid() * memory.tanh(), memory
-
-
-def _gru_cell(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    hidden: Tensor,
-    bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> Tensor:
-    reset_x, update_x, new_x = F.linear(input, weight, bias).chunk(3, -1)
-    reset_h, update_h, new_h = F.linear(state, hidden, hidden_bias).chunk(3, -1)
-    new = torch.tanh(new_x + (reset_x + reset_h).sigmoid() * new_h)
-    return (state - new) * (update_x + update_h).sigmoid() + new
-
-
-def _plain_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def cell(
-        input: Tensor,
-        state: Tensor,
-        weight: Tensor,
-        hidden: Tensor,
-        bias: Tensor | None = None,
-        hidden_bias: Tensor | None = None,
-    ) -> Tensor:
-        return activation(F.linear(input, weight, bias) + F.linear(state, hidden, hidden_bias))
-
-    return cell
+def _cell(written_out: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent cell by the step that the ghost engine writes out, without its taps."""
+    return lambda *given: written_out(Watch({}, {}, {}, None), *given)
 
 
 STEPS: Mapping[Any, Callable[..., Any]] = {
-    **{fused: _layers(written_out) for fused, written_out in RECURRENT.items()},
+    **{fused: _layers(written_out) for fused, written_out in LAYERS.items()},
+    **{fused: _cell(written_out) for fused, written_out in CELLS.items()},
     torch._VF._pack_padded_sequence: _packed,
-    torch._VF.lstm_cell: _lstm_cell,
-    torch._VF.gru_cell: _gru_cell,
-    torch._VF.rnn_tanh_cell: _plain_cell(torch.tanh),
-    torch._VF.rnn_relu_cell: _plain_cell(torch.relu),
 }

@@ -90,6 +90,7 @@ def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[
     watch = Watch(_KNOWN, _owners(module), leaves, None)
     with torch.enable_grad(), watch:
         output = call(leaves)
+    watch.inputs_are_kept()
     nodes, done = [output.grad_fn], set()
     while nodes:
         node = nodes.pop()
