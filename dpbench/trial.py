@@ -13,6 +13,7 @@ from dpbench.errors import DpbenchError
 if TYPE_CHECKING:
     from torch import nn
 
+    from dpbench.clipping._base import ClippedSum
     from dpbench.pipeline import Mechanism
 
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows do not build one network again and again
@@ -36,9 +37,7 @@ def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape
     """
     import torch
 
-    from dpbench.clipping._base import DrawnSum, Examples
-    from dpbench.functional import network
-    from dpbench.probe import entered, sentence
+    from dpbench.clipping._base import DrawnSum
 
     for entry in entries:
         if entry.kind != "clipping":
@@ -48,37 +47,56 @@ def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape
         refuse = getattr(importlib.import_module(entry.module), "refuse", None)
         if refuse is not None:
             refuse(module, torch.zeros(shape))
-        engine, net = entry.load(), network(module)
-        if isinstance(engine, DrawnSum):
-            continue
-        theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None]
-        examples = Examples(torch.zeros(1, 1, *shape), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
-        with entered(module) as trail:
-            try:
-                engine(net, theta_RP, examples, torch.ones(1, dtype=torch.float64), 1)
-            except DpbenchError:
-                raise
-            except Exception as error:
-                layer = f"layer {trail[-1]}" if trail else "the model"
-                raise DpbenchError(f"clipping engine {entry.name}: {layer} stops with {sentence(error)}") from error
+        engine = entry.load()
+        if not isinstance(engine, DrawnSum):
+            _one_sum(f"clipping engine {entry.name}", engine, module, shape)
+
+
+def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raise DpbenchError for whatever an engine raises on one example of zeros, with the layer."""
+    import torch
+
+    from dpbench.clipping._base import Examples
+    from dpbench.functional import network
+    from dpbench.probe import entered, sentence
+
+    theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None]
+    examples = Examples(torch.zeros(1, 1, *shape), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
+    with entered(module) as trail:
+        try:
+            engine(network(module), theta_RP, examples, torch.ones(1, dtype=torch.float64), 1)
+        except DpbenchError:
+            raise
+        except Exception as error:
+            layer = f"layer {trail[-1]}" if trail else "the model"
+            raise DpbenchError(f"{name}: {layer} stops with {sentence(error)}") from error
 
 
 def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model: its `refuse`.
+    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model.
 
-    It differentiates the model, which takes seconds for a large one, so only what will be trained is tried, and what
-    passed once is not tried again: the answer does not hang on how many projections there are.
+    Its `refuse` is asked; an engine without one is tried on one example of zeros. That differentiates the model, which
+    takes seconds for a large one, so only what will be trained is tried, and what passed once is not tried again: the
+    answer does not hang on how many projections there are.
     """
     import torch
+
+    from dpbench import randomness
+    from dpbench.clipping._base import Draw, DrawnSum
 
     engine = getattr(mechanism, "clipped_sum", None)
     refuse = getattr(engine, "refuse", None)
     key = ("engine", *_identity(build), shape, type(engine), getattr(engine, "way", None))
-    if refuse is not None and key not in _TRIED:
-        with torch.random.fork_rng(devices=[]):
-            module = build()
+    if not isinstance(engine, DrawnSum) or key in _TRIED:
+        return
+    with torch.random.fork_rng(devices=[]):
+        module = build()
+    if refuse is not None:
         refuse(module, torch.zeros(shape))
-        _TRIED.add(key)
+    else:
+        draw = Draw(randomness.table([0]), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64))
+        _one_sum(f"the engine of {type(mechanism).__name__}", engine.at(draw), module, shape)
+    _TRIED.add(key)
 
 
 def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ from dpbench.probe import AGAIN, ALONE, BUFFERS, INPUTS, PARAMETERS, RANDOM, STA
 from dpbench.records import Store
 from dpbench.spec import load_specs
 from dpbench.train import Execution, Outcome, train
-from dpbench.trial import try_clipping
+from dpbench.trial import try_clipping, try_engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -498,3 +498,12 @@ def test_what_an_engine_cannot_differentiate_is_a_sentence() -> None:
     with pytest.raises(DpbenchError, match=r"engine vmap: layer '1' \(Inner\) stops with RuntimeError: In order"):
         try_clipping([vmap], build, SHAPE)
     try_clipping([vmap, loop], lambda: around(nn.ReLU()), SHAPE)
+
+
+def test_the_engine_of_microbatches_is_tried() -> None:
+    """A decision by a number works for one network and not for groups of them."""
+    decides = own(lambda _, x: x if float(x.sum()) > 0 else -x)
+    mechanism = find("mechanisms", "microbatched_sgd").load()()
+    with pytest.raises(DpbenchError, match=r"MicrobatchedSgd: layer '1' \(Inner\) stops with RuntimeError: vmap"):
+        try_engine(mechanism, decides, SHAPE)
+    try_engine(mechanism, lambda: around(nn.ReLU()), SHAPE)

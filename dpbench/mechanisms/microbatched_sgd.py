@@ -109,6 +109,11 @@ class MicrobatchedSgd:
         """The event of one step, by the variant."""
         return moved_release if self.variant == "proven" else clipped_release
 
+    @property
+    def clipped_sum(self) -> Microbatches:
+        """The engine of a single microbatch, for a model to be tried on."""
+        return Microbatches(torch.ones(1, dtype=torch.int64))
+
     def check(self, setting: Setting) -> None:
         """Raises DpbenchError where a microbatch would be larger than the expected batch."""
         expected = setting.sampling_rate * setting.examples
