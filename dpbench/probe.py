@@ -4,9 +4,15 @@ Nothing is known by its class. A model is built, moved a little from its start (
 behind it), called on records alone and in batches, in train and eval mode, and every operator of a call is watched:
 which tensor it writes into, and whether it draws. So `nn.Dropout(0)` passes and `F.dropout` inside `forward` does not.
 
-Outputs are compared in float64 where the model computes in it, and are alike if they differ by at most 1e-9 of the
-largest output: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes
-them. A model that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen.
+Calls are repeated with gradients on, forwards and backwards, because a model may keep something only then; and once in
+float32, because `x.float()` is a copy only where x is not float32 yet.
+
+Outputs are compared in float64 where the model computes in it, and are alike if no entry is off by more than 1e-9 of its
+size: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes them. A model
+that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen. The size of an entry
+is its own, or the middle one of all outputs where that is larger: an entry may be small because large ones cancel. It is
+at least 1, or the largest output if that is smaller: scores that are off by d move the loss by at most 2d. Outputs that
+are the same for every record, such as a mask of -1e38, set no size.
 """
 
 from __future__ import annotations
@@ -22,12 +28,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dpbench.clipping._recurrent import WrittenOut
 from dpbench.errors import DpbenchError
 from dpbench.functional import network
 
@@ -40,9 +47,11 @@ INPUTS = "inputs are left as they are"
 PARAMETERS = "parameters are left as they are"
 BUFFERS = "buffers are left as they are"
 RANDOM = "nothing is drawn"
+GRADIENTS = "gradients can be taken"
 AGAIN = "a call is the same again"
 ALONE = "a batch is its records one by one"
 STACK = "runs side by side are runs alone"
+BUILT = "what is built is the same again"
 
 _REMEDY = {
     TRAINED: "keep what is not trained as a buffer, and give every layer its number of inputs",
@@ -50,9 +59,11 @@ _REMEDY = {
     PARAMETERS: "leave the weights to training, without max_norm or writes in forward",
     BUFFERS: "keep no counts or statistics of the data",
     RANDOM: "leave it out, or set its probability to 0",
+    GRADIENTS: "use operators that torch can differentiate, and write into nothing that another layer still needs",
     AGAIN: "keep nothing from one call for the next",
     ALONE: "use GroupNorm or LayerNorm for batch statistics, and batch_first=True for sequences",
     STACK: "use torch operators that torch.func.vmap takes, and no decision that looks at numbers",
+    BUILT: "make what is random a parameter",
 }
 
 
@@ -88,7 +99,7 @@ def probe_model(
         module = build().cpu()
         for dtype in (torch.float64, torch.float32):
             trial = _Trial(module, dtype)
-            if trial.run(kinds):
+            if trial.run(kinds, build):
                 break
     return trial.answers()
 
@@ -178,7 +189,9 @@ class _Trial:
         self.refuted: dict[tuple[str, str | None], str] = {}
         self.undecided: dict[str, str] = {}
         self.why = ""
-        self.calls, self.largest = 0, 0.0
+        self.calls, self.largest, self.floor = 0, 0.0, 1.0
+        self.gradients = False  # whether calls are with gradients; if so, `gradient` is that of the last call
+        self.gradient: list[Tensor] = []
         self.tolerance = _TOLERANCE[dtype]
         for name, value in module.named_parameters():
             owner, _, short = name.rpartition(".")
@@ -200,7 +213,7 @@ class _Trial:
     def layer(self, name: str) -> str:
         return self.layers[id(self.module.get_submodule(name))]
 
-    def run(self, kinds: Sequence[Tensor]) -> bool:
+    def run(self, kinds: Sequence[Tensor], build: Callable[[], nn.Module]) -> bool:
         """Try everything with the first records that tell something; False if the model takes none of them."""
         if self.lazy:
             return True
@@ -210,26 +223,29 @@ class _Trial:
             output = self.takes(x)
             if output is not None:
                 taken.append((x, output))
-                telling = len(output) > 1 and self.apart(output[0], output[1], output) > 1e-6
+                telling = len(output) > 1 and _apart(output[0], output[1], _floor(output)) > 1e-6
             if telling:
                 break
         if not taken:
             return False
         x, trained = taken[-1 if telling else 0]
+        self.floor = _floor(trained)
         if self.same_again(x, trained):
             self.batches(x)
             if not self.same_in_eval(x, trained):
                 self.batches(x)
             self.module.train()
+            self.with_gradients(x)
         self.values_are_kept()
         if not telling:
             self.undecided[ALONE] = "different records have the same outputs, so a mixture of them would not show"
         if self.broken(AGAIN):
             self.undecided[ALONE] = "a call hangs on the calls before"
         if self.broken():
-            self.undecided[STACK] = "not tried, because of what is refuted"
+            self.undecided[STACK] = self.undecided[BUILT] = "not tried, because of what is refuted"
         else:
             self.stack(x[:1])
+            self.built_again(x[:3], trained, build)
         return True
 
     def takes(self, x: Tensor) -> Tensor | None:
@@ -246,7 +262,7 @@ class _Trial:
         where = "a call after another call"
         try:
             self.call(x.flip(0)[:3])
-            if self.judge(AGAIN, self.call(x[:3]), trained, trained, where):
+            if self.judge(AGAIN, self.call(x[:3]), trained, where):
                 return True
             self.trace_again(x)
         except _Stopped as stopped:
@@ -261,13 +277,13 @@ class _Trial:
         except _Stopped:
             return False
         pairs = ((together, trained), (alone, trained[:1]))
-        return all(self.apart(found, expected, trained) <= self.tolerance for found, expected in pairs)
+        return all(_apart(found, expected, self.floor) <= self.tolerance for found, expected in pairs)
 
     def answers(self) -> tuple[Probed, ...]:
         """In the order of the properties; the layers that refute one in the order in which they were found."""
         seen = (
-            f"{self.calls} calls at batch sizes 1 to {RECORDS} in train and eval mode, {str(self.dtype)[6:]};"
-            f" the largest difference is {self.largest:.1g} of the outputs"
+            f"{self.calls} calls at batch sizes 1 to {RECORDS} in train and eval mode, with gradients and without,"
+            f" {str(self.dtype)[6:]}; the largest difference is {self.largest:.1g} of an output"
         )
         found = []
         for what in _REMEDY:
@@ -299,9 +315,11 @@ class _Trial:
         """The outputs of one call, with the operators watched. Raises _Stopped for what the model raises."""
         given = x.to(self.dtype, copy=True)
         state = _seeded_generators()
-        with torch.no_grad(), self.entered() as trail, _Operators(self, given, trail):
+        with torch.set_grad_enabled(self.gradients), self.entered() as trail, _Operators(self, given, trail):
             try:
                 output: Tensor = self.module(given)
+                if self.gradients:
+                    self.gradient = self.differentiated(output)
             except Exception as error:
                 raise _Stopped(error, trail[-1] if trail else None) from error
         self.calls += 1
@@ -330,29 +348,34 @@ class _Trial:
                 found.append(layer)
 
         _seeded_generators()
-        with torch.no_grad(), self.entered(lambda _: broken(given), left), suppress(Exception):
+        hooked = self.entered(lambda _: broken(given), left)
+        with torch.set_grad_enabled(self.gradients), hooked, suppress(Exception):
             self.module(given)
         return found[0] if found else None
 
     # Several calls
 
-    def apart(self, found: Tensor, expected: Tensor, scale: Tensor) -> float:
-        """The largest difference, relative to the largest output; infinite where the shapes differ."""
-        if found.shape != expected.shape:
-            return float("inf")
-        if _same(found, expected):
-            return 0.0
-        return float((found - expected).abs().max().nan_to_num(nan=torch.inf) / scale.abs().max())
-
-    def judge(self, what: str, found: Tensor, expected: Tensor, scale: Tensor, where: str) -> bool:
+    def judge(self, what: str, found: Tensor, expected: Tensor, where: str) -> bool:
         """Whether two outputs are alike; if not, `what` is refuted without a layer yet."""
-        difference = self.apart(found, expected, scale)
+        size = "of another shape" if found.shape != expected.shape else "off by {:.2g} of the outputs"
+        return self.decide(what, _apart(found, expected, self.floor), f"{where} is {size}")
+
+    def judge_gradient(self, what: str, found: Sequence[Tensor], expected: Sequence[Tensor], where: str) -> bool:
+        """Whether two gradients are alike: each parameter's by its largest entry, or the middle one of these.
+
+        A gradient may be nothing but roundings where it is 0 by symmetry.
+        """
+        sizes = [float(one.abs().max().nan_to_num(nan=0.0)) for one in expected if one.numel()]
+        floor = _upper_median(torch.tensor(sizes))
+        largest = max(_apart(a, b, max(floor, s)) for a, b, s in zip(found, expected, sizes, strict=True))
+        return self.decide(what, largest, f"{where} is off by {{:.2g}} of its size")
+
+    def decide(self, what: str, difference: float, told: str) -> bool:
         if difference <= self.tolerance:
             self.largest = max(self.largest, difference)
             return True
-        mode = "train" if self.module.training else "eval"
-        size = "of another shape" if found.shape != expected.shape else f"off by {difference:.2g} of the outputs"
-        self.refute(what, f"{where} is {size} in {mode} mode", None)
+        mode = f"{'train' if self.module.training else 'eval'} mode{' with gradients' if self.gradients else ''}"
+        self.refute(what, f"{told.format(difference)} in {mode}", None)
         return False
 
     def batches(self, x: Tensor) -> None:
@@ -370,22 +393,84 @@ class _Trial:
                     break
                 for place in (place for place in places if place < size):
                     told = f"record {place + 1} in a batch of {size}"
-                    if not self.judge(ALONE, together[place], alone[place][0], together, told):
+                    if not self.judge(ALONE, together[place], alone[place][0], told):
                         self.trace_alone(x, size, place)
                         break
             what, where = AGAIN, "a call after other calls"
-            if not self.judge(AGAIN, self.call(x[:1]), alone[0], alone[0], where):
+            if not self.judge(AGAIN, self.call(x[:1]), alone[0], where):
                 self.trace_again(x)
                 self.refuted.pop((ALONE, None), None)  # as likely for the same reason
         except _Stopped as stopped:
             self.refute(what, f"{where} stops with {stopped}", stopped.layer)
+
+    def with_gradients(self, x: Tensor) -> None:
+        """As training calls a model: records alone and again, forwards and backwards, and two of them at once."""
+        self.gradients = True
+        what, where = GRADIENTS, "a call with gradients"
+        try:
+            first = self.call(x[:1])
+            one, what = self.gradient, AGAIN
+            self.call(x[1:2])
+            two, where = self.gradient, "a call after another call"
+            if not (
+                self.judge(AGAIN, self.call(x[:1]), first, where)
+                and self.judge_gradient(AGAIN, self.gradient, one, "the gradient after another call")
+            ):
+                self.trace_again(x)
+            elif len(x) > 1:
+                what, where = ALONE, "a batch of 2"
+                both = [a + b for a, b in zip(one, two, strict=True)]
+                if not (
+                    self.judge(ALONE, self.call(x[:2])[:1], first, "record 1 in a batch of 2")
+                    and self.judge_gradient(ALONE, self.gradient, both, "the gradient of a batch of 2")
+                ):
+                    self.trace_alone(x, 2, 0)
+                self.under_vmap(x[:2], one, two)
+        except _Stopped as stopped:
+            self.refute(what, f"{where} stops with {stopped}", stopped.layer)
+        finally:
+            self.gradients = False
+
+    def differentiated(self, output: Tensor) -> list[Tensor]:
+        """The gradient by every parameter of a sum of the outputs with fixed weights, the same for every record."""
+        if not output.requires_grad:
+            raise TypeError("the output has no gradient by any parameter")
+        loss = (output * _weights(output[0])).sum()
+        parameters = list(self.module.parameters())
+        return [g.detach().clone() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)]
+
+    def under_vmap(self, x: Tensor, *alone: Sequence[Tensor]) -> None:
+        """Each record's gradient beside another's, twice; a model that does not stand it goes with other engines."""
+        values = {name: value.detach() for name, value in self.module.named_parameters()}
+
+        def score(named: dict[str, Tensor], one: Tensor) -> Tensor:
+            with WrittenOut():
+                output: Tensor = functional_call(self.module, named, (one[None],))[0]
+            return (output * _weights(output)).sum()
+
+        each = vmap(grad(score), in_dims=(None, 0))
+        x = x.to(self.dtype, copy=True)
+        try:
+            found = each(values, x)
+        except Exception:  # noqa: BLE001 - a model may raise anything
+            return
+        try:
+            again = {name: value.flip(0) for name, value in each(values, x.flip(0)).items()}
+        except Exception as error:  # noqa: BLE001
+            self.refute(AGAIN, f"gradients under vmap after others stop with {sentence(error)}", None)
+            return
+        for what, gradients in ((ALONE, found), (AGAIN, again)):
+            for place, expected in enumerate(alone):
+                given = [gradients[name][place] for name in values]
+                if not self.judge_gradient(what, given, expected, f"record {place + 1}'s gradient under vmap"):
+                    return
 
     def recorded(self, x: Tensor) -> list[tuple[str, list[Tensor], list[Tensor]]]:
         """Every layer of a call in the order in which they end, with the tensors it was given and gave."""
         seen: list[tuple[str, list[Tensor], list[Tensor]]] = []
         _seeded_generators()
         with (
-            torch.no_grad(),
+            torch.set_grad_enabled(self.gradients),
             self.entered(_leaves, lambda layer, given, gave: seen.append((layer, given, _leaves(gave)))),
             suppress(Exception),  # a model that keeps something may not take another batch
         ):
@@ -417,7 +502,7 @@ class _Trial:
     def alike(self, batch: Sequence[Tensor], single: Sequence[Tensor], size: int, place: int) -> bool:
         """Whether the tensors of a batch hold those of one of its records, along whichever axis is longer."""
         return len(batch) == len(single) and all(
-            any(self.apart(row, one, many) <= self.tolerance for row in _rows(many, one, size, place))
+            any(_apart(row, one, _floor(many)) <= self.tolerance for row in _rows(many, one, size, place))
             for many, one in zip(batch, single, strict=True)
         )
 
@@ -445,7 +530,31 @@ class _Trial:
                 stopped = _Stopped(error, trail[-1] if trail else None)
                 self.refute(STACK, f"runs in one stack stop with {stopped}", stopped.layer)
                 return
-        self.judge(STACK, found, expected, expected, "a stack of runs")
+        self.judge(STACK, found, expected, "a stack of runs")
+
+    def built_again(self, x: Tensor, trained: Tensor, build: Callable[[], nn.Module]) -> None:
+        """A second module, first as it is trained, in float32; then with the first one's parameters, to be compared."""
+        _seeded_generators(1)
+        again = _Trial(build().cpu(), torch.float32)
+        again.refuted, again.gradients = self.refuted, True
+        with suppress(_Stopped):  # the engines tell what stops
+            again.call(x)
+        again.module.to(self.dtype)
+        again.dtype, again.gradients = self.dtype, False
+        for what in (PARAMETERS, BUFFERS):
+            own, others = dict(self._own(what)), dict(again._own(what))
+            if {name: v.shape for name, v in own.items()} != {name: v.shape for name, v in others.items()}:
+                self.refute(BUILT, f"has other {what.split()[0]} when it is built again", None)
+                return
+            with torch.no_grad():
+                for name, value in others.items():
+                    value.copy_(own[name])
+        try:
+            if not self.judge(BUILT, again.call(x), trained, "another build with the same parameters"):
+                pairs = zip(self.recorded(x), again.recorded(x), strict=False)
+                self.name(BUILT, pairs, lambda a, b: self.alike(a, b, 1, 0))
+        except _Stopped as stopped:
+            self.refute(BUILT, f"another build stops with {stopped}", stopped.layer)
 
 
 class _Operators(TorchDispatchMode):
@@ -524,6 +633,39 @@ def _rows(many: Tensor, one: Tensor, size: int, place: int) -> Iterator[Tensor]:
             yield many.index_select(axis, torch.arange(place, many.shape[axis], size))
 
 
+def _apart(found: Tensor, expected: Tensor, floor: float) -> float:
+    """The largest difference of an entry, relative to its size or `floor`; infinite where the shapes differ."""
+    if found.shape != expected.shape:
+        return float("inf")
+    found, expected = found.double(), expected.double()
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    if bool(same.all()):
+        return 0.0
+    difference = (found - expected).abs() / expected.abs().clamp_min(floor)
+    return float(difference.masked_fill(same, 0.0).nan_to_num(nan=torch.inf).max())
+
+
+def _floor(values: Tensor) -> float:
+    """The size below which no output is judged by its own (see the module)."""
+    size = values.abs().double()
+    told = size.isfinite() & (size > 0)
+    varies = (values != values[:1]).any(0).expand(values.shape) if values.dim() else told
+    told = told & varies if bool((told & varies).any()) else told
+    middle = _upper_median(size[told])
+    return max(middle, min(1.0, float(size[told].max()))) if middle else 1.0
+
+
+def _upper_median(sizes: Tensor) -> float:
+    """The middle one of those that are not 0, of an even number the larger one; 0 if there is none."""
+    ordered = sizes[sizes > 0].sort().values
+    return float(ordered[len(ordered) // 2]) if len(ordered) else 0.0
+
+
+def _weights(output: Tensor) -> Tensor:
+    """Between 1 and 3, of the shape of one record's outputs."""
+    return (2 + torch.arange(output.numel(), dtype=torch.float64).sin()).reshape(output.shape).to(output.dtype)
+
+
 def _same(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
@@ -536,11 +678,11 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().numpy().tobytes(), str(numbers), random.getstate()
 
 
-def _seeded_generators() -> tuple[Any, ...]:
+def _seeded_generators(seed: int = 0) -> tuple[Any, ...]:
     """The same start for every call, so that what a model draws does not look like something that it keeps."""
-    torch.default_generator.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    random.seed(0)
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
     return _generators()
 
 
