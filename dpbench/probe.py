@@ -7,12 +7,12 @@ which tensor it writes into, and whether it draws. So `nn.Dropout(0)` passes and
 Calls are repeated with gradients on, forwards and backwards, because a model may keep something only then; and once in
 float32, because `x.float()` is a copy only where x is not float32 yet.
 
-Outputs are compared in float64 where the model computes in it, and are alike if no entry is off by more than 1e-9 of its
-size: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes them. A model
-that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen. The size of an entry
-is its own, or the middle one of all outputs where that is larger: an entry may be small because large ones cancel. It is
-at least 1, or the largest output if that is smaller: scores that are off by d move the loss by at most 2d. Outputs that
-are the same for every record, such as a mask of -1e38, set no size.
+Outputs are compared in float64 where the model computes in it, and are alike if no entry is off by more than 1e-9 of
+its size: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes them. A
+model that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen. The size of an
+entry is its own, or the middle one of all outputs where that is larger: an entry may be small because large ones
+cancel. It is at least 1, or the largest output if that is smaller: scores that are off by d move the loss by at most
+2d. Outputs that are the same for every record, such as a mask of -1e38, set no size.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def probe_model(
         module = build().cpu()
         for dtype in (torch.float64, torch.float32):
             trial = _Trial(module, dtype)
-            if trial.run(kinds, build):
+            if trial.run([_extremes_last(x) for x in kinds], build):
                 break
     return trial.answers()
 
@@ -127,6 +127,16 @@ def _kinds(shape: tuple[int, ...]) -> list[Tensor]:
     uniform = torch.rand(RECORDS, *shape, generator=generator)
     normal = torch.randn(RECORDS, *shape, generator=generator)
     return [normal, uniform, *((uniform * words).floor() for words in (1000, 100, 10, 2))]
+
+
+def _extremes_last(x: Tensor) -> Tensor:
+    """Records of middling size first: what a model keeps of the smallest or the largest so far shows after the others.
+
+    >>> _extremes_last(torch.tensor([[9.0], [1.0], [5.0]]))[0]
+    tensor([5.])
+    """
+    rank = x.flatten(1).abs().double().sum(1).argsort(stable=True).argsort()
+    return x[(rank - len(x) // 2).abs().argsort(stable=True)]
 
 
 @contextmanager
@@ -235,7 +245,8 @@ class _Trial:
             if not self.same_in_eval(x, trained):
                 self.batches(x)
             self.module.train()
-            self.with_gradients(x)
+            if not self.broken(TRAINED):
+                self.with_gradients(x)
         self.values_are_kept()
         if not telling:
             self.undecided[ALONE] = "different records have the same outputs, so a mixture of them would not show"
@@ -365,9 +376,13 @@ class _Trial:
 
         A gradient may be nothing but roundings where it is 0 by symmetry.
         """
-        sizes = [float(one.abs().max().nan_to_num(nan=0.0)) for one in expected if one.numel()]
-        floor = _upper_median(torch.tensor(sizes))
-        largest = max(_apart(a, b, max(floor, s)) for a, b, s in zip(found, expected, sizes, strict=True))
+        pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a.numel()]
+        sizes = [float(b.abs().max().nan_to_num(nan=0.0)) for _, b in pairs]
+        floor = _upper_median(torch.tensor(sizes, dtype=torch.float64)) or 1.0
+        largest = 0.0
+        for (a, b), size in zip(pairs, sizes, strict=True):
+            difference = float((a - b).abs().max()) / max(floor, size)
+            largest = max(largest, difference if difference < torch.inf else _apart(a, b, max(floor, size)))
         return self.decide(what, largest, f"{where} is off by {{:.2g}} of its size")
 
     def decide(self, what: str, difference: float, told: str) -> bool:
@@ -412,12 +427,13 @@ class _Trial:
             one, what = self.gradient, AGAIN
             self.call(x[1:2])
             two, where = self.gradient, "a call after another call"
+            self.call(x.flip(0)[:3])
             if not (
                 self.judge(AGAIN, self.call(x[:1]), first, where)
                 and self.judge_gradient(AGAIN, self.gradient, one, "the gradient after another call")
             ):
                 self.trace_again(x)
-            elif len(x) > 1:
+            elif len(x) > 1 and not self.broken():
                 what, where = ALONE, "a batch of 2"
                 both = [a + b for a, b in zip(one, two, strict=True)]
                 if not (
@@ -440,30 +456,34 @@ class _Trial:
         return [g.detach().clone() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)]
 
     def under_vmap(self, x: Tensor, *alone: Sequence[Tensor]) -> None:
-        """Each record's gradient beside another's, twice; a model that does not stand it goes with other engines."""
+        """Each record's gradient beside another's, in another order; what vmap does not take, other engines may.
+
+        By the smallest parameters, 10^5 numbers in all or one parameter: a large model's gradients take long.
+        """
         values = {name: value.detach() for name, value in self.module.named_parameters()}
+        chosen: list[str] = []
+        numbers = 0
+        for name in sorted(values, key=lambda name: values[name].numel()):
+            numbers += values[name].numel()
+            if not chosen or numbers <= 10**5:
+                chosen.append(name)
 
         def score(named: dict[str, Tensor], one: Tensor) -> Tensor:
             with WrittenOut():
-                output: Tensor = functional_call(self.module, named, (one[None],))[0]
+                output: Tensor = functional_call(self.module, {**values, **named}, (one[None],))[0]
             return (output * _weights(output)).sum()
 
         each = vmap(grad(score), in_dims=(None, 0))
-        x = x.to(self.dtype, copy=True)
+        x, by = x.to(self.dtype, copy=True), {name: value for name, value in values.items() if name in chosen}
+        alone = tuple([g for name, g in zip(values, one, strict=True) if name in by] for one in alone)
         try:
-            found = each(values, x)
+            gradients = each(by, x.flip(0))
         except Exception:  # noqa: BLE001 - a model may raise anything
             return
-        try:
-            again = {name: value.flip(0) for name, value in each(values, x.flip(0)).items()}
-        except Exception as error:  # noqa: BLE001
-            self.refute(AGAIN, f"gradients under vmap after others stop with {sentence(error)}", None)
-            return
-        for what, gradients in ((ALONE, found), (AGAIN, again)):
-            for place, expected in enumerate(alone):
-                given = [gradients[name][place] for name in values]
-                if not self.judge_gradient(what, given, expected, f"record {place + 1}'s gradient under vmap"):
-                    return
+        for place, expected in enumerate(reversed(alone)):
+            given = [gradients[name][place] for name in by]
+            if not self.judge_gradient(ALONE, given, expected, "a record's gradient under vmap"):
+                return
 
     def recorded(self, x: Tensor) -> list[tuple[str, list[Tensor], list[Tensor]]]:
         """Every layer of a call in the order in which they end, with the tensors it was given and gave."""

@@ -12,13 +12,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.functional import evaluate, initial_parameters, network
 from dpbench.layers import try_model
 from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan
-from dpbench.probe import AGAIN, ALONE, BUFFERS, INPUTS, PARAMETERS, RANDOM, STACK, TRAINED, probe_model, refuse_model
+from dpbench.probe import (
+    AGAIN,
+    ALONE,
+    BUFFERS,
+    BUILT,
+    GRADIENTS,
+    INPUTS,
+    PARAMETERS,
+    RANDOM,
+    STACK,
+    TRAINED,
+    probe_model,
+    refuse_model,
+)
 from dpbench.records import Store
 from dpbench.spec import load_specs
 from dpbench.train import Execution, Outcome, train
@@ -188,13 +202,95 @@ def normalised(x: Tensor) -> Tensor:
     return (x - x.mean(0)) / (x.std(0, correction=0) + 1e-3)
 
 
+def keeping(step: Callable[[Any, Tensor], Tensor], gate: Callable[[Tensor], bool]) -> Build:
+    """A step that is done only where the gate is open."""
+    return own(lambda module, x: step(module, x) if gate(x) else x)
+
+
+def with_gradients(x: Tensor) -> bool:
+    return torch.is_grad_enabled()
+
+
+def has_gradient(x: Tensor) -> bool:
+    return x.requires_grad
+
+
+def scaled_by_the_largest(module: Any, x: Tensor) -> Tensor:
+    module.top = max(getattr(module, "top", 1.0), float(x.detach().abs().max()))
+    return x / float(module.top)
+
+
+class Remembers(torch.autograd.Function):
+    """Its backward pass has a memory."""
+
+    last = 0.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        del ctx
+        factor = 1.0 + Remembers.last
+        Remembers.last += float(gradients[0].norm())
+        return factor * gradients[0]
+
+
+class Mixes(torch.autograd.Function):
+    """Its backward pass divides by the norm of all records' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        del ctx
+        return gradients[0] / gradients[0].norm()
+
+
+def masked(value: float, first: int = 1) -> nn.Module:
+    """The first scores are a number which hides what becomes of the others."""
+
+    def mask(_: nn.Module, y: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(y[:, :first], value), y[:, first:]], 1)
+
+    return Inner(mask, lambda _: None)
+
+
+def hidden(step: Step, value: float, first: int = 1) -> Build:
+    return lambda: nn.Sequential(around(Inner(step, lambda _: None)), masked(value, first))
+
+
+LEAST = torch.finfo(torch.float32).min
+
+
+def written_after_use(_: nn.Module, x: Tensor) -> Tensor:
+    y = torch.tanh(x)
+    y.mul_(2.0)
+    return y
+
+
+def halved_where_float32(_: nn.Module, x: Tensor) -> Tensor:
+    x = x.float()
+    x -= 0.5
+    return x
+
+
+def fourier(module: Any) -> None:
+    module.frequencies = torch.randn(6, 6)
+
+
 def frozen() -> nn.Module:
     module = around(nn.ReLU())
     module[3].weight.requires_grad_(False)  # type: ignore[index, union-attr, operator]
     return module
 
 
-HOSTILE: dict[str, tuple[Build, str, str]] = {
+HOSTILE: dict[str, tuple[Build, str, str | None]] = {
     # inputs
     "inplace ReLU first": (at_the_front(lambda _, x: x.relu_()), INPUTS, "'0' (Inner)"),
     "inplace ReLU of a view": (
@@ -287,6 +383,45 @@ HOSTILE: dict[str, tuple[Build, str, str]] = {
         ALONE,
         "'1.self_attn' (MultiheadAttention)",
     ),
+    # only with gradients
+    "the largest so far": (keeping(scaled_by_the_largest, with_gradients), AGAIN, "'1' (Inner)"),
+    "a state where there is a gradient": (keeping(remembering, has_gradient), AGAIN, "'1' (Inner)"),
+    "a count where there is a gradient": (keeping(scaled_by_calls, has_gradient), AGAIN, "'1' (Inner)"),
+    "dropout with gradients": (keeping(lambda _, x: F.dropout(x), with_gradients), RANDOM, "'1' (Inner)"),
+    "running mean with gradients": (
+        own(
+            lambda module, x: centred_by_running_mean(module, x) if torch.is_grad_enabled() else x,
+            keeps(mean=torch.zeros(6)),
+        ),
+        BUFFERS,
+        "'1' (Inner)",
+    ),
+    "inputs with gradients": (
+        at_the_front(lambda _, x: x.mul_(0.9) if torch.is_grad_enabled() else x),
+        INPUTS,
+        "'0' (Inner)",
+    ),
+    "statistics with gradients": (
+        keeping(lambda _, x: x - 0.5 * x.mean(0), has_gradient),
+        ALONE,
+        "'1' (Inner)",
+    ),
+    "a backward pass with a memory": (own(lambda _, x: Remembers.apply(x)), AGAIN, None),  # type: ignore[no-untyped-call]
+    "a backward pass that mixes": (own(lambda _, x: Mixes.apply(x)), ALONE, None),  # type: ignore[no-untyped-call]
+    "written after its use": (own(written_after_use), GRADIENTS, None),
+    "no gradient": (
+        lambda: nn.Sequential(around(nn.ReLU()), Inner(lambda _, x: x.detach(), lambda _: None)),
+        GRADIENTS,
+        None,
+    ),
+    # behind large outputs
+    "statistics beside a mask": (hidden(lambda _, x: normalised(x), LEAST), ALONE, "'0.1' (Inner)"),
+    "statistics beside many masks": (hidden(lambda _, x: normalised(x), -1e12, 8), ALONE, "'0.1' (Inner)"),
+    "a state beside a mask": (hidden(remembering, LEAST), AGAIN, "'0.1' (Inner)"),
+    # in the dtype of training
+    "a copy that is none": (at_the_front(halved_where_float32), INPUTS, "'0' (Inner)"),
+    # constants
+    "random constants": (own(lambda module, x: x @ module.frequencies.to(x), fourier), BUILT, "'1' (Inner)"),  # type: ignore[operator, arg-type]
     # stacks
     "packed sequence": (
         own(packed, lambda module: setattr(module, "cell", nn.GRU(6, 6, batch_first=True))),
@@ -308,7 +443,7 @@ def test_what_breaks_training_is_refused_with_its_layer(name: str) -> None:
     assert (what, layer) in [(one.what, one.layer) for one in answers if one.verdict == "refuted"], answers
     with pytest.raises(DpbenchError) as caught:
         try_model(build, SHAPE, CLASSES)
-    assert f"layer {layer}" in str(caught.value)
+    assert layer is None or f"layer {layer}" in str(caught.value)
     assert what in str(caught.value)
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index, union-attr] # noqa: NPY002
     assert torch.equal(states[0], after[0])
@@ -352,6 +487,24 @@ GOOD: dict[str, Build] = {
     "buffer that nobody writes": own(lambda module, x: x * module.scale, keeps(scale=torch.arange(6.0))),  # type: ignore[operator]
     "float32 only": own(lambda _, x: x.float()),
     "a softmax in float32": own(lambda _, x: (30 * x).softmax(-1, dtype=torch.float32).to(x.dtype)),
+    "a mask": hidden(lambda _, x: x, LEAST),
+    "many masks": hidden(lambda _, x: x, -1e12, 9),
+    "scores that cancel": lambda: nn.Sequential(
+        around(nn.ReLU()), Inner(lambda _, x: (40 * x).log_softmax(1), lambda _: None)
+    ),
+    "a copy": at_the_front(lambda _, x: x.clone().float().mul_(0.5)),
+    "constants of no generator": own(
+        lambda module, x: x @ module.frequencies.to(x),  # type: ignore[operator, arg-type]
+        lambda module: setattr(module, "frequencies", torch.linspace(0, 1, 36).reshape(6, 6)),
+    ),
+    "a branch by gradients": keeping(lambda _, x: checkpoint(torch.tanh, x, use_reentrant=False), with_gradients),
+    "a temperature": own(
+        lambda module, x: x * module.t.exp(),  # type: ignore[operator, union-attr]
+        lambda module: setattr(module, "t", nn.Parameter(torch.tensor(0.0))),
+    ),
+    "a parameter without elements": own(
+        lambda _, x: x, lambda module: setattr(module, "none", nn.Parameter(torch.zeros(0)))
+    ),
     "outputs kept to look at": own(lambda module, x: (setattr(module, "seen", x), x)[1]),
 }
 
