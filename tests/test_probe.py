@@ -207,7 +207,7 @@ def keeping(step: Callable[[Any, Tensor], Tensor], gate: Callable[[Tensor], bool
     return own(lambda module, x: step(module, x) if gate(x) else x)
 
 
-def with_gradients(x: Tensor) -> bool:
+def with_gradients(_: Tensor) -> bool:
     return torch.is_grad_enabled()
 
 
@@ -384,7 +384,7 @@ HOSTILE: dict[str, tuple[Build, str, str | None]] = {
         "'1.self_attn' (MultiheadAttention)",
     ),
     # only with gradients
-    "the largest so far": (keeping(scaled_by_the_largest, with_gradients), AGAIN, "'1' (Inner)"),
+    "the largest so far": (keeping(scaled_by_the_largest, with_gradients), AGAIN, None),
     "a state where there is a gradient": (keeping(remembering, has_gradient), AGAIN, "'1' (Inner)"),
     "a count where there is a gradient": (keeping(scaled_by_calls, has_gradient), AGAIN, "'1' (Inner)"),
     "dropout with gradients": (keeping(lambda _, x: F.dropout(x), with_gradients), RANDOM, "'1' (Inner)"),
