@@ -275,9 +275,9 @@ def written_after_use(_: nn.Module, x: Tensor) -> Tensor:
 
 
 def halved_where_float32(_: nn.Module, x: Tensor) -> Tensor:
-    x = x.float()
-    x -= 0.5
-    return x
+    whole = x.float()
+    whole -= 0.5
+    return whole.to(x.dtype)
 
 
 def fourier(module: Any) -> None:
