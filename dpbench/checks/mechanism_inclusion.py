@@ -4,13 +4,15 @@ Who was in a batch is read off the gradient itself. The network is linear, so an
 times what the network sees of it; what it sees of N examples in N dimensions is a basis, so the gradient of a batch
 has one decomposition: the weight with which each example entered. Counts are held against the declared probabilities,
 for every example, for pairs of examples, for two steps and for two runs. Without chance: the weight is 1/(N·p) where
-nothing is clipped, what one example adds is within its reach, the ledger's sampling rate is no less than any p.
+nothing is clipped, what one example adds is within its reach, the ledger's sampling rate is no less than any p: in
+every step that is looked at, and in the event of a step at each of `LEDGER_RATES`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +40,17 @@ from dpbench.checks._steps import (
     views,
 )
 from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.functional import Network
+from dpbench.letting_out import watched
 from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
 SOURCE = "The estimate is the sum over the batch of g_i/(N·p_i), p_i the probability that example i is in the batch"
 RATES = (0.1, 0.5)
+LEDGER_RATES = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)
 CLASSES = 3
 ROUNDING = 1e-6  # float64, and a system of a condition below 1e3
+LAST_BITS = 1e-12  # of a rate, which no system of equations has gone through
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,17 @@ class MechanismInclusion:
         theta_RP = 0.1 * torch.randn(net.size, generator=generator, dtype=torch.float64).repeat(seeds, 1)
         residual_NC = (inputs @ theta_RP[0].reshape(CLASSES, -1).T).softmax(1) - one_hot(targets, CLASSES)
         largest = float((residual_NC.norm(dim=1) * inputs.norm(dim=1)).max())
+        wrong = _rate_of_ledger(mechanism)
+        if wrong is not None:
+            return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
         found: list[Any] = []
         for rate in RATES:
-            # Own steps may need a clip norm, and a noise, to know what to draw; no gradient is above this one.
-            clip, sigma = (largest * (1 + 1e-9), 1.0) if isinstance(mechanism, OwnSteps) else (math.inf, 0.0)
+            # No gradient is above the clip norm, nor an estimate of its norm; own steps draw by it and need it close.
+            clip, sigma = (largest * (1 + 1e-9 if isinstance(mechanism, OwnSteps) else 1e6), 1.0)
+            if not mechanism.private:
+                clip, sigma = math.inf, 0.0
+            elif not _passes_the_door(mechanism, net, theta_RP[:1], inputs, targets):
+                sigma = 0.0
             stack = knobs(
                 [seed * 1009 + run for run in range(seeds)],
                 rate,
@@ -87,12 +100,13 @@ class MechanismInclusion:
                 noise_multiplier=sigma,
             )
             chances, members, totals = [], [], []
-            for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
+            for step in _without_noise(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
                 p_RN = inclusion(mechanism, step, net, stack, inputs, targets)
                 weight_RN, norm_RN = _weights(
                     mechanism, step, _noiseless(mechanism, step, stack, self.examples), inputs, targets
                 )
                 wrong = _certain_faults(mechanism, step, stack, p_RN, weight_RN, norm_RN)
+                wrong = wrong or _rates_of_step(mechanism, step, stack, p_RN)
                 if wrong is not None:
                     return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
                 chances.append(p_RN.numpy())
@@ -112,6 +126,73 @@ class MechanismInclusion:
             about="inclusion frequencies and their independence",
             source=SOURCE,
         )
+
+
+def _passes_the_door(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether a step hands its noisy value to `let_out`, where it can be had without its noise."""
+    seen: list[bool] = []
+
+    def watch(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
+        del exact, deviation_R, runs
+        seen.append(True)
+        return noisy
+
+    with watched(watch):
+        next(shown(mechanism, net, theta_1P, knobs([0]), inputs, targets, 1))
+    return bool(seen)
+
+
+def _exact(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
+    del noisy, deviation_R, runs
+    return exact
+
+
+def _without_noise(mechanism: Any, *arguments: Any) -> Iterator[Step]:
+    """Steps whose releases are handed on without their noise, though it is drawn; own steps keep theirs."""
+    if isinstance(mechanism, OwnSteps):
+        yield from shown(mechanism, *arguments)
+        return
+    steps = shown(mechanism, *arguments)
+    while True:
+        with watched(_exact):
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
+
+
+def _rate_of_ledger(mechanism: Any) -> str | None:
+    """What is wrong with the sampling rates that the ledger tells of a step, for examples that are drawn with q."""
+    if not mechanism.private or isinstance(mechanism, OwnSteps):
+        return None
+    for rate in LEDGER_RATES:
+        composition = mechanism.ledger(sampling_rate=rate, noise_multiplier=1.0, steps=1)
+        parts = () if composition is None else composition.parts
+        told = getattr(parts[-1][0], "sampling_rate", 1.0) if parts else 1.0
+        if told < rate * (1 - LAST_BITS):
+            return f"the ledger of a step tells a sampling rate of {told:g}, where examples are drawn with {rate:g}"
+    return None
+
+
+def _rates_of_step(mechanism: Any, step: Step, stack: Knobs, p_RN: Tensor) -> str | None:
+    """What is wrong with the sampling rates by which the ledger grew, beside the probabilities that the draw has.
+
+    Of a mechanism without steps of its own those are q, which the frequencies confirm; it is asked about σ = 1.
+    """
+    if not mechanism.private:
+        return None
+    asked = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
+    events = last_events(mechanism, step, asked)
+    told_R = torch.tensor([getattr(event, "sampling_rate", 1.0) for event in events], dtype=torch.float64)
+    slack = ROUNDING if isinstance(mechanism, OwnSteps) else LAST_BITS
+    over_R = p_RN.amax(1) / told_R
+    if bool((over_R <= 1 + slack).all()):
+        return None
+    worst = int(over_R.argmax())
+    return (
+        f"the ledger tells a sampling rate of {float(told_R[worst]):g}, and an example is in the batch with"
+        f" {float(p_RN[worst].max()):g}"
+    )
 
 
 def _noiseless(mechanism: Any, step: Step, stack: Knobs, examples: int) -> Tensor:
@@ -179,11 +260,6 @@ def _certain_faults(
     furthest_R = (torch.where(inside_RN, norm_RN / divisor_RN, 0.0)).amax(1)
     if bool((furthest_R > reach_R * (1 + ROUNDING)).any()):
         return f"an example adds {float((furthest_R / reach_R).max()):.6g} times its reach"
-    rates_R = torch.tensor(
-        [getattr(event, "sampling_rate", 1.0) for event in last_events(mechanism, step, stack)], dtype=torch.float64
-    )
-    if bool((p_RN > rates_R[:, None] * (1 + ROUNDING)).any()):
-        return "an example is in the batch with more than the sampling rate of the ledger"
     return None
 
 

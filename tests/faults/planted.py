@@ -24,7 +24,7 @@ from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
 from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
 from tests.faults.planted_kinds import DECAYING, DEPENDENT, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
-from tests.faults.planted_releases import LATE, LEAKING, RELEASED
+from tests.faults.planted_releases import LATE, LEAKING, LOW_RATES, RELEASED
 
 # Generators
 
@@ -400,6 +400,7 @@ UNEVEN: Mapping[str, Any] = {
         sample=FaultySampler(lambda seed, step, rate, n: PoissonSampler()(seed, step, (rate * 1.1).clamp_max(1), n))
     ),
     "divided by the examples drawn": faulty(divisor=_drawn),
+    **LOW_RATES,
     **IMPORTANCE,
 }
 

@@ -2,7 +2,7 @@
 
 Noise that goes missing late, one noise used twice, and parameters that learn of the data by another way than by what
 was released. `RELEASED` is for the check `mechanism_releases`, `LEAKING` for `mechanism_replay`, `LATE` for
-`noise_scale`.
+`noise_scale`, `LOW_RATES` for `mechanism_inclusion`.
 """
 
 # ruff: noqa: ARG002, ARG005 (each fault takes what any of them needs)
@@ -20,7 +20,7 @@ from torch import Tensor
 from dpbench import randomness
 from dpbench.clipping import vmap
 from dpbench.clipping._base import Examples
-from dpbench.events import Composition, Event, Gaussian
+from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 from dpbench.functional import Network
 from dpbench.letting_out import let_out
 from dpbench.mechanisms.dpis import Dpis
@@ -52,6 +52,23 @@ LATE: Mapping[str, Any] = {
     "half the noise after step 60": late(lambda step: step > 60),
     "half the noise in the last step of a hundred": late(lambda step: step == 99),
     "half the noise in every second step": late(lambda step: step % 2 == 1),
+}
+
+
+def low_rate(told: Callable[[float], float]) -> Pipeline:
+    """Draws by q, and tells the ledger of another rate."""
+    return Pipeline(
+        clipped_sum=vmap.clipping,
+        update=Sgd(),
+        gaussian=True,
+        release=lambda rate, sigma, sampler: SampledGaussian(told(rate), sigma, "add_or_remove", sampler),
+    )
+
+
+LOW_RATES: Mapping[str, Any] = {
+    "the ledger tells a tenth of the rate": low_rate(lambda rate: rate * 0.1),
+    "the ledger tells one part in a hundred less": low_rate(lambda rate: rate * 0.99),
+    "the ledger tells half of small rates": low_rate(lambda rate: rate / 2 if rate < 0.05 else rate),
 }
 
 
@@ -202,6 +219,7 @@ LEAKING: Mapping[str, Any] = {
     ),
 }
 SOUND: Mapping[str, Any] = {
+    "a ledger that tells more than q": low_rate(lambda rate: min(1.0, 1.1 * rate)),
     "the frame of the leaks": faulty_step(),
     "a step that remembers and does not use it": faulty_step(keeps=True),
     "a count that is told": told(),

@@ -21,7 +21,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CASES = [(check, fault) for check, faults in PLANTED.items() for fault in faults]
 FRAMES = [(check, name) for check in sorted(catalog("checks")) for name in ("the frame of the faults", *SOUND)]
-FRAMES += [(check, name) for check in ("mechanism_releases", "mechanism_replay") for name in SOUND_RELEASES]
+FRAMES += [
+    (check, name)
+    for check in ("mechanism_inclusion", "mechanism_releases", "mechanism_replay")
+    for name in SOUND_RELEASES
+]
 
 
 @pytest.mark.parametrize(("check", "fault"), CASES)
