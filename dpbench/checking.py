@@ -12,13 +12,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import dpbench
 from dpbench.catalog import catalog, find, suggestion
 from dpbench.check_records import CheckRecord, Code, code_of, described, write_check
+from dpbench.checks._apart import apart
 from dpbench.checks._subject import Subject
 from dpbench.errors import DpbenchError
 from dpbench.verdicts import Verdict
@@ -148,7 +149,8 @@ def check_up(target: Target, *, seed: int = 0, told: Telling = lambda _name, _do
     lines = []
     for done, (name, check) in enumerate(checks.items()):
         told(target.title, done, len(checks))
-        verdict = _looked(name, check, subject, target.planned, seed)
+        # A process for each: what a mechanism remembers outside its state reaches no other check, and no training.
+        verdict = apart(partial(_looked, name, check, subject, target.planned, seed))
         if verdict is not None:
             lines.append(Line(_looked_at(catalog("checks")[name].module), verdict))
     told(target.title, len(checks), len(checks))

@@ -4,19 +4,23 @@ A run on one data set lets noisy values out (`letting_out`). The same mechanism 
 common with these, and wherever it would release something it is handed what the first run released there. Seeds, and
 with them batches and projections, are the same. If its parameters, or its ledger, differ in a single bit after any
 step, then something reached them that was not released: a gradient without noise, a statistic of the batch, a number
-remembered from an earlier step. Without chance.
+remembered from an earlier step, in its state or elsewhere: the two runs have a process each. Without chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from dpbench.checks._apart import apart
 from dpbench.checks._subject import Subject, certain
 from dpbench.checks._worlds import (
     Elsewhere,
+    Moment,
     World,
     added,
     planned_for,
@@ -26,6 +30,8 @@ from dpbench.checks._worlds import (
     steps_to_look_at,
     with_last,
 )
+from dpbench.functional import Network
+from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
 SOURCE = "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
@@ -54,21 +60,9 @@ class MechanismReplay:
         steps = steps_to_look_at(mechanism, planned, seed)
         here = World(mechanism, *with_last(inputs, targets, 0))
         there = World(mechanism, 0.3 - others, (labels + 1) % 4)
-        told, stopped = record(here, net, theta_RP, stack, steps)
-        wrong, hidden = None, 0
-        try:
-            for moment, again in replay(there, net, theta_RP, stack, steps, told):
-                for run, events in enumerate(added(mechanism, moment, stack)):
-                    hidden += max(0, len(events) - len(moment.of(run)))
-                place = "the start" if moment.step is None else f"step {moment.step}"
-                if not torch.equal(moment.after.theta_RP, again.after.theta_RP):
-                    wrong = f"after {place} the parameters are others on other data, with all releases the same"
-                elif mechanism.released(moment.after, stack) != mechanism.released(again.after, stack):
-                    wrong = f"after {place} the ledger is another one on other data, with all releases the same"
-                if wrong is not None:
-                    break
-        except Elsewhere as error:
-            wrong = f"with all releases the same, {error}"
+        # Each in a process of its own: what one of them remembers outside its state does not reach the other.
+        told, stopped = apart(lambda: record(here, net, theta_RP, stack, steps))
+        wrong, hidden = apart(lambda: _differs(there, net, theta_RP, stack, steps, told))
         evidence = {"steps": len(told) - 1, "planned": planned, "releases": sum(len(moment.calls) for moment in told)}
         unseen = stopped if wrong is None else None
         if hidden and wrong is not None:
@@ -80,6 +74,25 @@ class MechanismReplay:
             return Verdict("mechanism_replay", subject.name, "undecided", unseen, evidence, 0.0, SOURCE)
         holds = "a run on other data that is told what was released has the same parameters, bit for bit"
         return certain("mechanism_replay", subject, wrong, evidence, holds=holds, source=SOURCE)
+
+
+def _differs(
+    there: World, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment]
+) -> tuple[str | None, int]:
+    """What is another thing on other data, and how many releases of the ledger did not pass the door."""
+    mechanism, hidden = there.mechanism, 0
+    try:
+        for moment, again in replay(there, net, theta_RP, stack, steps, told):
+            for run, events in enumerate(added(mechanism, moment, stack)):
+                hidden += max(0, len(events) - len(moment.of(run)))
+            place = "the start" if moment.step is None else f"step {moment.step}"
+            if not torch.equal(moment.after.theta_RP, again.after.theta_RP):
+                return f"after {place} the parameters are others on other data, with all releases the same", hidden
+            if mechanism.released(moment.after, stack) != mechanism.released(again.after, stack):
+                return f"after {place} the ledger is another one on other data, with all releases the same", hidden
+    except Elsewhere as error:
+        return f"with all releases the same, {error}", hidden
+    return None, hidden
 
 
 check = MechanismReplay()

@@ -200,6 +200,18 @@ RELEASED: Mapping[str, Any] = {
     "N without noise": importance(CountBare),
     "N with noise, the exact one used": importance(CountKept),
 }
+NOTED: dict[Any, Tensor] = {}
+
+
+def _first_sum(key: str) -> Pipeline:
+    """The first sum of gradients is noted down in the module, and every later step adds a little of it."""
+
+    def noted(total: Tensor) -> Tensor:
+        return NOTED.setdefault((key, *total.shape, total.dtype), total.clone())
+
+    return faulty_step(learns=lambda noisy, total, state, found: noisy + 1e-3 * noted(total))
+
+
 LEAKING: Mapping[str, Any] = {
     "the update gets the gradient without noise": faulty_step(learns=lambda noisy, total, state, found: total),
     "a part of the gradient goes without noise": faulty_step(
@@ -214,6 +226,7 @@ LEAKING: Mapping[str, Any] = {
     "the step is divided by the largest norm": faulty_step(
         learns=lambda noisy, total, state, found: noisy / (1 + found.norm_RB.amax(1, keepdim=True))
     ),
+    "the first sum stays in the module": _first_sum("first"),
     "leaks from step 90 on": faulty_step(
         learns=lambda noisy, total, state, found: noisy + 1e-6 * total * (state.step_R >= 90)[:, None]
     ),
