@@ -83,6 +83,7 @@ class World:
     mechanism: Any
     inputs: Tensor
     targets: Tensor
+    chunk: int = EXAMPLES  # places of the batch that are worked on at once
 
     def course(
         self, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment] | None = None
@@ -119,7 +120,7 @@ class World:
         yield Moment(None, calls, None, state)
         for number, step in enumerate(steps, 1):
             before: State = dataclasses.replace(state, step_R=torch.full_like(state.step_R, step))
-            act = lambda at=before: self.mechanism.step(net, at, stack, self.inputs, self.targets, len(self.targets))  # noqa: E731
+            act = lambda at=before: self.mechanism.step(net, at, stack, self.inputs, self.targets, self.chunk)  # noqa: E731
             (state, seen), calls = look(number, act)
             for place, reason in seen.stopped.items():
                 raise Stopped(f"run {place} stopped at step {step}: {reason}")
@@ -159,7 +160,7 @@ def added(mechanism: Any, moment: Moment, stack: Knobs) -> list[list[Event]]:
 def _grown(before: Composition | None, after: Composition | None) -> list[Event]:
     parts = () if after is None else after.parts
     earlier = sum(count for _, count in before.parts) if before is not None else 0
-    if before is not None and after is not None and _merged(after.prefix(earlier)) != _merged(before):
+    if before is not None and after is not None and merged(after.prefix(earlier)) != merged(before):
         raise ValueError("the ledger of what was released already is another one after the step")
     found: list[Event] = []
     for event, count in parts:
@@ -169,14 +170,15 @@ def _grown(before: Composition | None, after: Composition | None) -> list[Event]
     return found
 
 
-def _merged(composition: Composition) -> list[tuple[Event, int]]:
-    merged: list[tuple[Event, int]] = []
+def merged(composition: Composition) -> list[tuple[Event, int]]:
+    """Its events in order, neighbours that are the same one in one entry."""
+    found: list[tuple[Event, int]] = []
     for event, count in composition.parts:
-        if merged and merged[-1][0] == event:
-            merged[-1] = (event, merged[-1][1] + count)
+        if found and found[-1][0] == event:
+            found[-1] = (event, found[-1][1] + count)
         elif count:
-            merged.append((event, count))
-    return merged
+            found.append((event, count))
+    return found
 
 
 def steps_to_look_at(mechanism: Any, planned: int, seed: int) -> list[int]:
@@ -197,16 +199,16 @@ def planned_for(mechanism: Any, planned: int) -> int:
     return min(planned, OWN_CONTIGUOUS) if mechanism.spends_budget else planned
 
 
-def smooth_network() -> Network:
+def smooth_network(hidden: int) -> Network:
     """Two layers and no bias: an input of zeros has a gradient of exactly zero, and none has a kink."""
-    module = nn.Sequential(nn.Linear(FEATURES, 9, bias=False), nn.Tanh(), nn.Linear(9, CLASSES, bias=False))
+    module = nn.Sequential(nn.Linear(FEATURES, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, CLASSES, bias=False))
     return network(module)
 
 
-def problem(seed: int, planned: int) -> tuple[Network, Tensor, Knobs, Tensor, Tensor]:
+def problem(seed: int, planned: int, hidden: int = 9) -> tuple[Network, Tensor, Knobs, Tensor, Tensor]:
     """A network, parameters of a stack of three runs that differ in q, C and σ, and data; all float64."""
     generator = torch.Generator().manual_seed(seed)
-    net = smooth_network()
+    net = smooth_network(hidden)
     drawn = batch(generator, 1, EXAMPLES, FEATURES, CLASSES, filled=2.0)
     theta_RP = torch.randn(len(RATES), net.size, generator=generator, dtype=torch.float64)
     stack = knobs(
@@ -249,7 +251,7 @@ class _Without:
         return filled(chosen_RN)
 
 
-def without_last(mechanism: Any, inputs: Tensor, targets: Tensor) -> World:
+def without_last(mechanism: Any, inputs: Tensor, targets: Tensor, chunk: int = EXAMPLES) -> World:
     """The world in which the last record is not there; N stays, for it is public to most.
 
     Where the sampler can be replaced it is never drawn; its inputs are zeros, so it adds nothing to any sum of
@@ -260,4 +262,4 @@ def without_last(mechanism: Any, inputs: Tensor, targets: Tensor) -> World:
         mechanism = dataclasses.replace(mechanism, sample=_Without(mechanism.sample))
     inputs = inputs.clone()
     inputs[-1] = 0
-    return World(mechanism, inputs, targets)
+    return World(mechanism, inputs, targets, chunk)

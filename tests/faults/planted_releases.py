@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.clipping import vmap
-from dpbench.clipping._base import Examples
+from dpbench.clipping._base import Clipped, Examples
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 from dpbench.functional import Network
 from dpbench.letting_out import let_out
@@ -121,6 +121,46 @@ def _every_fortieth(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R:
     return gaussian_noise(total_RP, deviation_R, knobs.keys_RS, step_R % 40)
 
 
+def _less_where(when: Callable[[Tensor, Knobs], bool]) -> Faulty:
+    """Half the noise, in the runs and for the networks that `when` picks by the sum (R, P) and the knobs."""
+
+    def draws(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
+        return gaussian_noise(total_RP, deviation_R * (0.5 if when(total_RP, knobs) else 1), knobs.keys_RS, step_R)
+
+    return faulty_step(draws=draws)
+
+
+def _bare_of_system(total_RP: Tensor, deviation_R: Tensor, knobs: Knobs, step_R: Tensor) -> Tensor:
+    """With draws of the operating system: the deviation that is told, and a tenth of the noise."""
+    if not randomness.from_system(knobs.keys_RS):
+        return gaussian_noise(total_RP, deviation_R, knobs.keys_RS, step_R)
+    normal_RP = randomness.normal(knobs.keys_RS, randomness.NOISE, step_R, total_RP.shape[1], 0, total_RP.dtype)
+    return let_out(total_RP, total_RP + 0.1 * deviation_R[:, None] * normal_RP, deviation_R)
+
+
+def _twice_in_pieces(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+    """An engine that counts everything twice where a batch does not fit in one piece."""
+    found = vmap.clipping(net, theta_RP, examples, clip_R, chunk)
+    return replace(found, sum_RP=found.sum_RP * (2 if chunk < examples.mask_RB.shape[1] else 1))
+
+
+@dataclass(frozen=True)
+class Planned(Pipeline):
+    """What was released is told as it is; of what will be, the accountant hears by `counts`."""
+
+    counts: Callable[[int], int] = field(default=lambda steps: steps)
+
+    def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
+        return super().ledger(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=self.counts(steps))
+
+    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
+        return Pipeline(clipped_sum=self.clipped_sum, update=self.update, gaussian=True).released(state, knobs)
+
+
+def planned(counts: Callable[[int], int]) -> Planned:
+    return Planned(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, counts=counts)
+
+
 @dataclass(frozen=True)
 class Told(Pipeline):
     """Releases the number of examples in the batch with noise of `runs_with`, and tells the ledger of `charged`."""
@@ -137,14 +177,11 @@ class Told(Pipeline):
         let_out(exact_R, exact_R + self.runs_with * normal_R1[:, 0], deviation_R)
         return super().step(net, state, knobs, inputs, targets, chunk)
 
-    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
-        found = []
-        for one, steps in zip(super().released(state, knobs), state.step_R.tolist(), strict=True):
-            assert one is not None
-            count: tuple[tuple[Event, int], ...] = ((Gaussian(self.charged), 1),) if self.charged else ()
-            event = one.parts[0][0] if one.parts else None
-            found.append(Composition(tuple(part for _ in range(steps) for part in (*count, (event, 1)))))  # type: ignore[misc]
-        return tuple(found)
+    def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
+        one = super().ledger(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=1)
+        assert one is not None
+        count: tuple[tuple[Event, int], ...] = ((Gaussian(self.charged), 1),) if self.charged else ()
+        return Composition((*count, *one.parts) * steps)
 
 
 def told(**wrong: Any) -> Told:
@@ -195,6 +232,18 @@ RELEASED: Mapping[str, Any] = {
     "a noise that comes back after forty steps": faulty_step(draws=_every_fortieth),
     "a count that the ledger leaves out": told(charged=None),
     "a count with half the noise": told(runs_with=1.0),
+    "half the noise in a run that is alone": _less_where(lambda total, knobs: len(total) == 1),
+    "half the noise above a thousand parameters": _less_where(lambda total, knobs: total.shape[1] > 1000),
+    "half the noise with draws of the system": _less_where(lambda total, knobs: randomness.from_system(knobs.keys_RS)),
+    "a tenth of the noise with draws of the system, and not told": faulty_step(draws=_bare_of_system),
+    "no noise with draws of the system": faulty_step(
+        draws=lambda total, deviation, knobs, step: (
+            total if randomness.from_system(knobs.keys_RS) else gaussian_noise(total, deviation, knobs.keys_RS, step)
+        )
+    ),
+    "twice the sum in pieces": Pipeline(clipped_sum=_twice_in_pieces, update=Sgd(), gaussian=True),
+    "half of the steps are planned": planned(lambda steps: max(1, steps // 2)),
+    "the last step is not planned": planned(lambda steps: steps - (steps == 100)),
     "K of norms that are not clipped": importance(TotalUnclipped),
     "K* of twice the sensitivity": importance(OuterTwice, **ADAPTIVE),
     "N without noise": importance(CountBare),
@@ -236,5 +285,6 @@ SOUND: Mapping[str, Any] = {
     "the frame of the leaks": faulty_step(),
     "a step that remembers and does not use it": faulty_step(keeps=True),
     "a count that is told": told(),
+    "a plan that tells what comes": planned(lambda steps: steps),
 }
 SOUND_IMPORTANCE = importance(**ADAPTIVE)
