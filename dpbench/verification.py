@@ -454,6 +454,11 @@ def _notices(
             sum(run.resolved.get("randomness") == "common" for run in runs),
             "randomness common: runs of one seed share batches and noise, so they may not be released together",
         ),
+        (
+            sum(run.ledger is not None and bool(run.curve) and run.curve[-1].releases is None for run in runs),
+            "what was released is not what the ledger of the plan told (or they are too old to say). Their ε is of what"
+            " was released, and may be above the one that was asked for",
+        ),
         (sum(not run.facts.dataset_real for run in runs), "trained on synthetic data and not compared with any paper"),
     ]
     for count, text in cautions:

@@ -304,6 +304,15 @@ def test_an_old_record_of_somebody_s_mechanism_is_unchecked() -> None:
         assert "unchecked" in text, name
 
 
+def test_a_run_that_released_something_else_than_planned_has_a_caution() -> None:
+    """`train` leaves `releases` empty where the ledger of the plan does not begin with what was released."""
+    run = run_record(run_json())
+    assert "not what the ledger of the plan told" not in render(assess([run]))
+    last = replace(run.curve[-1], releases=None)
+    told = render(assess([replace(run, curve=(*run.curve[:-1], last))]))
+    assert "not what the ledger of the plan told" in told
+
+
 def test_a_refuted_mechanism_shows_no_epsilon_anywhere() -> None:
     holds = rows(Checked("holds", "fine", "a" * 64, 10**6))
     (good,) = holds.rows()
