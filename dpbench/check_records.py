@@ -7,15 +7,11 @@ step takes place, and the parameters. A change in any of them makes the mechanis
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
-import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +19,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpbench.atomic import write_text
 from dpbench.catalog import Entry, catalog, find
-from dpbench.errors import DpbenchError
 from dpbench.provenance import code_hash
 from dpbench.records import Checked, RunRecord, finite, restored
 from dpbench.run_key import code_modules, full_parameters, plain
@@ -77,7 +72,7 @@ def code_of(name: str, parameters: Mapping[str, Any]) -> Code:
     if isinstance(full.get("clipping"), str):
         entries.append(find("clipping", full["clipping"]))
     shipped = all(_is_shipped(one) for one in entries)
-    modules = {module: code_hash(module) for module in _modules(entries)}
+    modules = {module: code_hash(module) for module in code_modules(entries)}
     content = {
         "rules": RULES,
         "modules": modules,
@@ -172,89 +167,3 @@ def _covering(record: CheckRecord | None, steps: int) -> Checked | None:
 @cache
 def _adapter() -> TypeAdapter[CheckRecord]:
     return TypeAdapter(CheckRecord)
-
-
-def _modules(entries: Iterable[Entry]) -> list[str]:
-    """The modules whose code decides what a mechanism does: dpbench's core, and somebody else's with all it imports."""
-    found = set(code_modules(entries))
-    for entry in entries:
-        if not _is_shipped(entry):
-            found |= _closure(entry.module)
-    return sorted(found)
-
-
-def _closure(first: str) -> set[str]:
-    """A module and what it imports, directly or not, of the same package, distribution or folder."""
-    roots = _roots(first)
-    folder = _own_folder(first)
-    found: set[str] = set()
-    following = [first]
-    while following:
-        module = following.pop()
-        path = _source(module)
-        if module in found or path is None:
-            continue
-        found.add(module)
-        parents = module.split(".")
-        following += [".".join(parents[:end]) for end in range(1, len(parents))]
-        for name in _imported(module, path):
-            top = name.partition(".")[0]
-            beside = folder is not None and _below(_source(top), folder)
-            if top != "dpbench" and (top in roots or beside):
-                following.append(name)
-    return found
-
-
-def _below(path: Path | None, folder: Path) -> bool:
-    return path is not None and path.resolve().is_relative_to(folder)
-
-
-def _roots(module: str) -> set[str]:
-    """Top-level names of the module's own distribution."""
-    top = module.partition(".")[0]
-    packages = metadata.packages_distributions()
-    mine = set(packages.get(top, ()))
-    return {top} | {name for name, owners in packages.items() if mine & set(owners)}
-
-
-def _own_folder(module: str) -> Path | None:
-    """The folder in which a module's package lies, unless packages are installed there."""
-    path = _source(module.partition(".")[0])
-    if path is None:
-        return None
-    folder = path.resolve().parent.parent if path.name == "__init__.py" else path.resolve().parent
-    places = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")}
-    installed = folder in places or folder.name in ("site-packages", "dist-packages")
-    return None if installed else folder
-
-
-def _source(module: str) -> Path | None:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    return Path(found.origin) if found is not None and found.has_location and found.origin else None
-
-
-def _imported(module: str, path: Path) -> set[str]:
-    """Names of the modules that a file imports, and of those that a `from` may mean."""
-    if path.suffix != ".py":
-        return set()
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DpbenchError(f"module {module!r}: {path} cannot be read as Python source ({error})") from error
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".") if package else []
-                start = ".".join(parents[: len(parents) - node.level + 1])
-                base = ".".join(filter(None, [start, base]))
-            if base:
-                names |= {base} | {f"{base}.{one.name}" for one in node.names if one.name != "*"}
-    return names

@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import token
 import tokenize
 from collections.abc import Mapping
@@ -143,6 +144,108 @@ def code_hash(module_name: str) -> str:
         return _file_hash(path, status.st_mtime_ns, status.st_size)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise DpbenchError(f"module {module_name!r}: {path} cannot be read as Python source ({error})") from error
+
+
+def code_with_imports(module_name: str) -> tuple[str, ...]:
+    """A module and what it imports, directly or not, of the same package, distribution or folder; never of dpbench.
+
+    Raises DpbenchError where one of them cannot be read as Python source.
+
+    >>> code_with_imports("json.tool")
+    ('json', 'json.decoder', 'json.encoder', 'json.scanner', 'json.tool')
+    """
+    roots = _roots(module_name)
+    folder = _own_folder(module_name)
+    found: set[str] = set()
+    following = [module_name]
+    while following:
+        module = following.pop()
+        path = _source(module)
+        if module in found or path is None:
+            continue
+        found.add(module)
+        parents = module.split(".")
+        following += [".".join(parents[:end]) for end in range(1, len(parents))]
+        for name in _imported(module, path):
+            top = name.partition(".")[0]
+            beside = folder is not None and _below(_source(top), folder)
+            if top != "dpbench" and (top in roots or beside):
+                following.append(name)
+    return tuple(sorted(found))
+
+
+def _below(path: Path | None, folder: Path) -> bool:
+    """Whether a file lies in a folder, and not in an environment below it where packages are installed."""
+    if path is None or not path.resolve().is_relative_to(folder):
+        return False
+    inside = path.resolve().relative_to(folder).parts
+    installed = any(place.is_relative_to(folder) and path.resolve().is_relative_to(place) for place in _places())
+    return not installed and not {"site-packages", "dist-packages"} & set(inside)
+
+
+def _places() -> set[Path]:
+    return {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+
+
+def _roots(module: str) -> set[str]:
+    """Top-level names of the module's own distribution."""
+    top = module.partition(".")[0]
+    packages = _distributions(tuple(sys.path))
+    mine = set(packages.get(top, ()))
+    return {top} | {name for name, owners in packages.items() if mine & set(owners)}
+
+
+@cache
+def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def _own_folder(module: str) -> Path | None:
+    """The folder in which a module's package lies, unless packages are installed there."""
+    path = _source(module.partition(".")[0])
+    if path is None:
+        return None
+    folder = path.resolve().parent.parent if path.name == "__init__.py" else path.resolve().parent
+    installed = folder in _places() or folder.name in ("site-packages", "dist-packages")
+    return None if installed else folder
+
+
+def _source(module: str) -> Path | None:
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
+
+
+def _imported(module: str, path: Path) -> frozenset[str]:
+    """Names of the modules that a file imports, and of those that a `from` may mean."""
+    if path.suffix != ".py":
+        return frozenset()
+    try:
+        status = path.stat()
+        return _names(module, path, status.st_mtime_ns, status.st_size)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DpbenchError(f"module {module!r}: {path} cannot be read as Python source ({error})") from error
+
+
+@cache
+def _names(module: str, path: Path, _modified: int, _size: int) -> frozenset[str]:
+    tree = ast.parse(path.read_bytes())
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".") if package else []
+                start = ".".join(parents[: len(parents) - node.level + 1])
+                base = ".".join(filter(None, [start, base]))
+            if base:
+                names |= {base} | {f"{base}.{one.name}" for one in node.names if one.name != "*"}
+    return frozenset(names)
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:

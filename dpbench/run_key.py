@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import Entry, catalog, find
-from dpbench.provenance import code_hash
+from dpbench.provenance import code_hash, code_with_imports
 from dpbench.spec import Choice, Spec
 
 FORMAT = 2
@@ -56,8 +56,8 @@ def key_format(resolved: Mapping[str, Any]) -> int:
 def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
     """A model or mechanism in the resolved run: its role's name and its parameters, without those of `engine`.
 
-    What stands in the spec as `package.module:factory` is named by its code's hash and its factory; defaults of the
-    signature are written out, so that a changed default changes the key.
+    What stands in the spec as `package.module:factory` is named by its factory and the hash of its code and
+    of what that imports of its own; defaults of the signature are written out, so that a changed default changes the key.
     """
     entry = find(kind, choice.name)
     parameters = full_parameters(entry, choice.parameters, skip)
@@ -110,16 +110,18 @@ def full_parameters(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) 
 def code_modules(entries: Iterable[Entry]) -> list[str]:
     """The modules whose code takes part: the core, the entries' own, and the underscore files that these import.
 
-    Accountants, too, where a mechanism asks one while it runs.
+    Accountants, too, where a mechanism asks one while it runs; of somebody else's code all that it imports of its own.
     """
-    return sorted({*CORE.values(), *_with_helpers(entry.module for entry in entries)})
+    entries = list(entries)
+    found = {*CORE.values(), *_with_helpers(entry.module for entry in entries)}
+    return sorted(found.union(*(code_with_imports(entry.module) for entry in entries if not _is_own(entry.module))))
 
 
 def versions(entries: Iterable[Entry]) -> dict[str, int | str]:
     """What the code of each role computes: 1 and one more for every raise of `NUMERICS` in the role's files.
 
     A sum over the files, so that code moved into a new file (whose `NUMERICS` starts at 1) changes nothing. Engines
-    have no version. Somebody else's file that declares none is known by its code's hash.
+    have no version. Somebody else's file that declares none is known by the hash of its code and of what it imports.
     """
     found: dict[str, int | str] = {role: _version([module]) for role, module in CORE.items()}
     for entry in entries:
@@ -132,7 +134,27 @@ def _identity(entry: Entry) -> str:
     """The name in the catalog; of what a spec names by its module, the hash of its code and the factory."""
     if entry.origin != "spec":
         return entry.name
-    return f"{code_hash(entry.module)}:{entry.target.partition(':')[2]}"
+    return f"{_content_hash(entry.module)}:{entry.target.partition(':')[2]}"
+
+
+def _content_hash(module: str) -> str:
+    """The hash of a module's code, with that of every module of the same package or folder that it imports.
+
+    The module's own name is not in it, and of the others' names not the package that they share with it.
+    """
+    if _is_own(module):
+        return code_hash(module)
+    top = module.partition(".")[0]
+    others = sorted(
+        (name if name.partition(".")[0] != top else name.removeprefix(top), code_hash(name))
+        for name in code_with_imports(module)
+        if name != module
+    )
+    return run_key({"code": code_hash(module), "imports": others}) if others else code_hash(module)
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == "dpbench"
 
 
 def _with_helpers(modules: Iterable[str]) -> set[str]:
@@ -166,8 +188,8 @@ def _version(modules: Iterable[str]) -> int | str:
         declared = getattr(importlib.import_module(module), "NUMERICS", None)
         if declared is not None:
             total += int(declared) - 1
-        elif not module.startswith("dpbench."):
-            return code_hash(module)
+        elif not _is_own(module):
+            return _content_hash(module)
     return total
 
 

@@ -26,6 +26,7 @@ from dpbench.errors import ProblemsError
 from dpbench.events import Composition, SampledGaussian
 from dpbench.functional import initial_parameters, network
 from dpbench.plan import Choices, Plan, Run, build_mechanism, context, dataset_source, make_plan, model_builder
+from dpbench.provenance import changed_sources, code_with_imports
 from dpbench.randomness import INIT, STREAMS
 from dpbench.records import Store
 from dpbench.runner import run
@@ -251,6 +252,132 @@ def test_what_comes_from_outside_is_known_by_its_code(tmp_path: Path, monkeypatc
     assert one.key != two.key
     assert one.key == three.key
     assert "outside" not in json.dumps(run_key.plain(one.resolved))
+
+
+LAYOUTS = {
+    "beside": ("used", "{top}_user", {"{top}_user": "import {top}_used as used", "{top}_used": ""}),
+    "in one package": (
+        "used",
+        "{top}.user",
+        {"{top}.__init__": "", "{top}.user": "from . import used", "{top}.used": ""},
+    ),
+    "indirectly": (
+        "deep",
+        "{top}.user",
+        {
+            "{top}.__init__": "",
+            "{top}.user": "from .between import used",
+            "{top}.between": "from {top}.parts import deep as used",
+            "{top}.parts.__init__": "",
+            "{top}.parts.deep": "",
+        },
+    ),
+    "the package itself": ("__init__", "{top}.user", {"{top}.__init__": "", "{top}.user": "import {top} as used"}),
+}
+ROLES = {
+    "model": (
+        "{name: mlp, parameters: {hidden: [16]}}",
+        """
+from torch import nn
+def made(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    %s
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, bias=used.GAIN > 0))
+""",
+    ),
+    "mechanism": (
+        "noisy_sgd",
+        """
+from dpbench.mechanisms.noisy_sgd import mechanism
+def made(*, part: float = 1.0):
+    %s
+    return mechanism()
+""",
+    ),
+    "clipping": (
+        "noisy_sgd",
+        """
+from dpbench.clipping import vmap
+%s
+made = vmap.clipping
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_code_from_outside_is_known_with_all_that_it_imports_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, role: str
+) -> None:
+    """A change of a helper is another run and names the helper as changed; a comment is none, nor is another name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    helper, user, files = LAYOUTS[layout]
+    instead, code = ROLES[role]
+
+    def written(top: str) -> tuple[str, Path]:
+        for name, imports in files.items():
+            path = tmp_path / (name.format(top=top).replace(".", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = imports.format(top=top)
+            path.write_text(code % text if "user" in name else text + "\n")
+        (place,) = [
+            path for path in tmp_path.rglob("*.py") if path.stem.endswith(helper) and "parts/__" not in str(path)
+        ]
+        place.write_text("GAIN = 5.0\n" + place.read_text())
+        return f"{user.format(top=top)}:made", place
+
+    def planned(name: str, folder: str = "specs") -> Run:
+        chosen = f'{{name: noisy_sgd, parameters: {{clipping: "{name}"}}}}' if role == "clipping" else f'"{name}"'
+        return plan_of(tmp_path / folder, SPEC.replace(instead, chosen)).runs[0]
+
+    name, path = written(tmp_path.name.replace("-", "_"))
+    first = planned(name)
+    path.write_text("# what it is for\n" + path.read_text())
+    assert planned(name).key == first.key
+    assert not changed_sources(first.sources)
+    path.write_text(path.read_text().replace("5.0", "6.0"))
+    assert planned(name).key != first.key
+    changed = changed_sources(first.sources)
+    assert len(changed) == 1
+    assert changed[0].endswith(helper) or helper == "__init__"
+    path.write_text(path.read_text().replace("6.0", "5.0"))
+    assert planned(name).key == first.key
+
+
+def test_a_package_under_another_name_is_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = set()
+    for top in ("outside_a", "outside_b"):
+        (tmp_path / top).mkdir()
+        (tmp_path / top / "__init__.py").write_text("")
+        (tmp_path / top / "used.py").write_text("GAIN = 5.0\n")
+        (tmp_path / top / "user.py").write_text(ROLES["model"][1] % "from . import used")
+        text = SPEC.replace(ROLES["model"][0], f'"{top}.user:made"')
+        keys.add(plan_of(tmp_path / "specs", text).runs[0].key)
+    assert len(keys) == 1
+
+
+def test_two_helpers_that_change_places_are_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "changing.py").write_text("import changing_one\nimport changing_two\n")
+    found = set()
+    for one, two in ((1, 2), (2, 1)):
+        (tmp_path / "changing_one.py").write_text(f"GAIN = {one}\n")
+        (tmp_path / "changing_two.py").write_text(f"GAIN = {two}\n")
+        found.add(run_key._content_hash("changing"))
+    assert len(found) == 2
+
+
+def test_an_environment_below_the_folder_is_not_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project often keeps its virtual environment beside its modules."""
+    installed = tmp_path / ".venv" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "somebody_elses.py").write_text("")
+    (tmp_path / "my_code.py").write_text("import somebody_elses\nimport my_part\n")
+    (tmp_path / "my_part.py").write_text("")
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert code_with_imports("my_code") == ("my_code", "my_part")
 
 
 # Fresh from the operating system
