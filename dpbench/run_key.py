@@ -57,7 +57,7 @@ def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
     """A model or mechanism in the resolved run: its role's name and its parameters, without those of `engine`.
 
     What stands in the spec as `package.module:factory` is named by its factory and the hash of its code and
-    of what that imports of its own; defaults of the signature are written out, so that a changed default changes the key.
+    of what that imports of its own; defaults of the signature are written out: a changed default changes the key.
     """
     entry = find(kind, choice.name)
     parameters = full_parameters(entry, choice.parameters, skip)
