@@ -12,7 +12,7 @@ from dpbench.records import Checked, Context, Facts, FailureRecord, finite
 from dpbench.reproduction import Spread
 from dpbench.verdicts import STATUSES, Verdict
 
-PROMISES = ("exact", "certified", "upper_bound")  # the kinds of guarantee on which one may rely
+PROMISES = ("exact", "certified", "upper_bound")  # the kinds on which one may rely, if the ledger is true
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class GuaranteeLine:
         """The kind as it is shown beside the number; None where there is no number."""
         words = None if self.kind is None else self.kind.replace("_", " ")
         return f"{words}, unchecked" if words is not None and self.unchecked else words
+
+    @property
+    def promise(self) -> bool:
+        """Whether one may rely on the number: its kind is a promise, and the mechanism was not left unchecked."""
+        return self.kind in PROMISES and not self.unchecked
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.assessment import PROMISES, Assessment
+from dpbench.assessment import Assessment
 from dpbench.atomic import write_text
 from dpbench.rendering import formatting
 from dpbench.rendering.exports import records_csv, rows_csv, tables_latex
@@ -143,5 +143,5 @@ def _environment() -> Environment:
     ):
         environment.filters[name] = getattr(formatting, name)
     environment.filters |= {function.__name__: function for function in FILTERS}
-    environment.globals |= {"SYMBOLS": SYMBOLS, "PROMISES": PROMISES, "MISSING": formatting.MISSING, "swatch": swatch}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "MISSING": formatting.MISSING, "swatch": swatch}
     return environment

@@ -289,7 +289,7 @@ def _verdicts(
         certified = check == "printed_epsilon" and line.kind == "certified"
         bounds = {"lower": line.lower, "upper": line.upper} if certified else {}
         verdict = number_verdict(check, subject, value, number, source=source, **bounds)
-        reason = f"{name} ({(line.kind or '').replace('_', ' ')}): {verdict.reason}"
+        reason = f"{name} ({line.said or ''}): {verdict.reason}"
         found.append(
             Verdict(check, subject, verdict.verdict, reason, {**verdict.evidence, **evidence}, 0.0, source),
         )

@@ -23,9 +23,10 @@ from dpbench.cli import cli
 from dpbench.errors import DpbenchError
 from dpbench.records import Checked, RunRecord, run_record
 from dpbench.rendering.exports import rows_csv, tables_latex
+from dpbench.rendering.formatting import bound
 from dpbench.report import render
 from dpbench.verification import assess
-from tests.record_samples import run_json
+from tests.record_samples import printed, run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -311,6 +312,88 @@ def test_a_run_that_released_something_else_than_planned_has_a_caution() -> None
     last = replace(run.curve[-1], releases=None)
     told = render(assess([replace(run, curve=(*run.curve[:-1], last))]))
     assert "not what the ledger of the plan told" in told
+
+
+PRINTED = {"epsilon": {"moments": printed("1.19")}, "mu": printed("0.23"), "accuracy_percent": printed("95.0")}
+PRINTED |= {"averaged_over": 1}
+
+
+def two_specs(checked: Checked | None) -> tuple[Any, Any, Any]:
+    """An assessment of somebody's mechanism in two rows beside a shipped one on the same data, and the row of each."""
+    accountants = ["exact", "rdp", "gdp_clt"]
+    theirs = []
+    for label, sigma in (("one", 1.3), ("two", 1.7)):
+        settled = {"published": PRINTED, "accountants": accountants, "target_epsilon": 3.0}
+        data = run_json("theirs", label, sigma=sigma, context=settled)
+        mechanism = {"name": "theirs:made", "parameters": {}}
+        run = run_record({**data, "resolved": {**data["resolved"], "mechanism": mechanism}})
+        theirs.append(replace(run, checked=checked))
+    ours = run_record(run_json("ours", sigma=1.1, context={"accountants": accountants}))
+    assessment = assess([*theirs, ours])
+    assert assessment.comparisons, "one figure of both"
+    of_name = {row.context.name: row for row in assessment.rows()}
+    return assessment, of_name["theirs"], of_name["ours"]
+
+
+def pieces(html: str) -> list[str]:
+    """What a reader sees as one: the cells, captions and sentences of a page, and the texts of its figures."""
+    return re.split(r"</(?:td|th|tr|caption|text|desc|title|li|dd|p|summary)>", html)
+
+
+def numbers_of(row: Any) -> set[str]:
+    """ε and μ of a row as they may be shown: three digits and more."""
+    values = [(value, line.kind) for line in row.guarantees for value in (line.epsilon, line.mu) if value is not None]
+    assert len(values) > 3
+    return {bound(value, kind, 3) for value, kind in values} | {bound(value, None, 4)[:5] for value, _ in values}
+
+
+@pytest.mark.parametrize("checked", [None, Checked("unchecked", "nobody looked", "a" * 64, 10)])
+def test_every_place_that_prints_an_unchecked_number_says_so(checked: Checked | None) -> None:
+    """In the page: each cell and sentence, and never in bold. In the exports: each cell, or the cell beside it."""
+    assessment, theirs, ours = two_specs(checked)
+    numbers = numbers_of(theirs)
+    html = render(assessment)
+    said = [piece for piece in pieces(html) if any(number in piece for number in numbers)]
+    assert len(said) > 6
+    for piece in said:
+        assert "unchecked" in piece, piece
+    assert not any(number in bold for bold in re.findall(r"<b>(.*?)</b>", html) for number in numbers)
+    assert any(number in bold for bold in re.findall(r"<b>(.*?)</b>", html) for number in numbers_of(ours))
+
+    (table,) = [part for part in tables_latex(assessment).split(r"\begin{table}") if "theirs: test" in part]
+    cells = [cell for line in table.splitlines() for cell in line.split("&")]
+    shown_cells = [cell for cell in cells if any(number in cell for number in numbers)]
+    assert len(shown_cells) > 3
+    assert all("unchecked" in cell for cell in shown_cells)
+
+    for row in csv.DictReader(rows_csv(assessment).splitlines()):
+        names = [name for name in row if re.fullmatch(r"(epsilon|mu)_(exact|rdp|gdp_clt|moments)", name) and row[name]]
+        assert len(names) > 3
+        for name in names:
+            assert ("unchecked" in row[f"{name}_kind"]) == (row["spec"] == "theirs"), name
+
+    data = json.loads(json.dumps(assessment.to_json()))
+    for section in data["sections"]:
+        for row in section["rows"]:
+            assert all(line["unchecked"] for line in row["guarantees"] if line["epsilon"]) == (
+                section["name"] == "theirs"
+            )
+            assert (row["checked"]["verdict"] == "unchecked") == (section["name"] == "theirs")
+
+
+def test_a_refuted_row_keeps_its_target_and_what_others_print() -> None:
+    assessment, _, ours = two_specs(Checked("refuted", "half the noise", "a" * 64, 10))
+    _, believed, _ = two_specs(None)
+    numbers = numbers_of(believed) - numbers_of(ours)
+    for name, text in shown(assessment).items():
+        assert not [number for number in numbers if re.search(rf"(?<![\d.]){re.escape(number)}", text)], name
+    text = json.dumps(assessment.to_json())
+    assert not [line for line in believed.guarantees if line.epsilon is not None and repr(line.epsilon) in text]
+    assert "Target ε" in render(assessment)
+    targets = {row["target_epsilon"] for row in csv.DictReader(rows_csv(assessment).splitlines())}
+    assert targets == {"3.0", ""}
+    (section,) = [section for section in assessment.to_json()["sections"] if section["name"] == "theirs"]
+    assert not any(point["epsilon"] for row in section["rows"] for point in row["curve"])
 
 
 def test_a_refuted_mechanism_shows_no_epsilon_anywhere() -> None:

@@ -131,13 +131,12 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         verdict = row.verdict("printed_epsilon", name)
         cells |= {
             f"epsilon_{name}": line.epsilon if line else None,
-            f"epsilon_{name}_kind": line.kind and (f"{line.kind} (unchecked)" if line.unchecked else line.kind)
-            if line
-            else None,
+            f"epsilon_{name}_kind": _kind(line),
             f"epsilon_{name}_lower": line.lower if line else None,
             f"epsilon_{name}_upper": line.upper if line else None,
             f"epsilon_{name}_refused": line.refused if line else None,
             f"mu_{name}": line.mu if line else None,
+            f"mu_{name}_kind": _kind(line) if line and line.mu is not None else None,
             f"epsilon_{name}_printed": printed.text if printed else None,
             f"epsilon_{name}_verdict": verdict.verdict if verdict else None,
         }
@@ -190,11 +189,10 @@ def _table(section: Section) -> str:
             cells.append(words(verdict.verdict) if verdict else "–")
         for name in names:
             line = row.guarantee(name)
-            ours = bound(line.epsilon, line.kind) if line and line.epsilon is not None else ""
-            ours = "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
+            ours = _shown(row, bound(line.epsilon, line.kind) if line and line.epsilon is not None else "")
             cells.append(_beside(ours, published.epsilon.get(name) if published else None))
         if has_mu:
-            ours = next((bound(line.mu) for line in row.guarantees if line.mu is not None), "")
+            ours = _shown(row, next((bound(line.mu) for line in row.guarantees if line.mu is not None), ""))
             cells.append(_beside(ours, published.mu if published else None))
         lines.append(" & ".join(map(latex, cells)) + r" \\")
     caption = f"{section.name}: test accuracy over seeds and privacy guarantees"
@@ -218,6 +216,11 @@ def _table(section: Section) -> str:
             "",
         ]
     )
+
+
+def _shown(row: Row, ours: str) -> str:
+    """A number of the row's ledger, as far as it may be stated."""
+    return "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
 
 
 def _beside(ours: str, claimed: Printed | None) -> str:
