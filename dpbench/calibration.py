@@ -61,11 +61,15 @@ class Calibrated:
     delta: float
     asked: int
     seconds: float
+    adaptive: bool = False
 
     @property
     def promise(self) -> bool:
-        """Whether the target is really met: the accountant's answers are exact, certified or an upper bound."""
-        return self.kind in PROMISES
+        """Whether the target is really met: the accountant's answers are exact, certified or an upper bound.
+
+        Not where parameters depend on earlier outputs: there only a budget holds that was fixed beforehand.
+        """
+        return self.kind in PROMISES and not self.adaptive
 
 
 def solve(
@@ -99,7 +103,8 @@ def solve(
         raise DpbenchError(f"find = {find!r}: expected one of {', '.join(FINDS)}")
     epsilon, delta = as_real(epsilon), check_delta(delta)
     chosen = load_accountant(accountant)
-    refusal = chosen.supports(as_composition(make_composition(1 if find in WHOLE else 1.0)))
+    first = as_composition(make_composition(1 if find in WHOLE else 1.0))
+    adaptive, refusal = first.adaptive, chosen.supports(first)
     if isinstance(refusal, No):
         raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
     if chosen.kind not in (*PROMISES, "approximation"):
@@ -123,7 +128,9 @@ def solve(
     beyond = None if neighbour is None else answer(neighbour)
     seconds = time.perf_counter() - start
     kind: GuaranteeKind = "upper_bound" if group_size > 1 and chosen.kind in PROMISES else chosen.kind
-    return Calibrated(find, value, neighbour, attained, beyond, accountant, kind, epsilon, delta, found.asked, seconds)
+    return Calibrated(
+        find, value, neighbour, attained, beyond, accountant, kind, epsilon, delta, found.asked, seconds, adaptive
+    )
 
 
 def _attained(

@@ -90,6 +90,11 @@ def account(file: Path | None, **options: Any) -> int:
 
         check_path(options["plot"])
     found, group_size = described(options, file, options["group_size"])
+    if options["trade_off"] and found.composition.adaptive:
+        raise DpbenchError(
+            "--trade-off: there is none where later parameters depend on earlier outputs: only one budget (ε, δ) that"
+            " was fixed before the first release holds, and no curve of them; leave the option out"
+        )
     questions: list[dict[str, float]] = []
     questions += [{"delta": delta}] if delta is not None else []
     questions += [{"epsilon": epsilon}] if epsilon is not None else []
@@ -112,14 +117,15 @@ def account(file: Path | None, **options: Any) -> int:
             data["curve"] = _curve_json(curves, points)
         if options["trade_off"]:
             data["trade_off"] = offs
-        from dpbench.statement import statement
+        from dpbench.statement import reserved, statement
 
+        data["reservation"] = reserved(found.composition).removeprefix("* ") or None
         data["statement"] = statement(found, answers[0], group_size)
         emit(data)
     else:
         _show_account(found, questions, answers, group_size)
         if options["curve"]:
-            _show_curve(curves, points)
+            _show_curve(curves, points, found.composition)
         if options["trade_off"]:
             show_trade_offs(offs)
         if options["plot"] is not None:
@@ -160,19 +166,22 @@ def _show_account(
     group_size: int,
 ) -> None:
     from dpbench.rendering.formatting import number
-    from dpbench.statement import statement
+    from dpbench.statement import reserved, statement
     from dpbench.terminal_accounting import console, guarantee_table, refusals, say
 
     out = console()
+    reservation = reserved(found.composition)
     for place, (question, guarantees) in enumerate(zip(questions, answers, strict=True)):
         name, value = next(iter(question.items()))
         asked = f"ε at δ = {number(value)}" if name == "delta" else f"δ at ε = {number(value)}"
         asked += f", groups of {group_size}" if group_size > 1 else ""
         if place:
             out.print()
-        table = guarantee_table(guarantees, asked, out.width)
+        table = guarantee_table(guarantees, asked, out.width, mark=" *" if reservation else "")
         if table.row_count:
             out.print(table)
+            if reservation:
+                say(out, reservation, indent=2)
         else:
             say(out, f"{asked}: no accountant has an answer.")
     without = refusals(answers[0])
@@ -311,11 +320,20 @@ def _curve_json(curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequ
     return found
 
 
-def _show_curve(curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]) -> None:
-    from dpbench.terminal_accounting import console, curve_tables
+def _show_curve(
+    curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float], composition: Composition
+) -> None:
+    from dpbench.statement import reserved
+    from dpbench.terminal_accounting import console, curve_tables, say
 
     out = console()
-    for table in curve_tables(points, [(one.accountant, one.kind or "", deltas) for one, deltas in curves], out.width):
+    reservation = reserved(composition)
+    mark = " *" if reservation else ""
+    shown = [(one.accountant + mark, one.kind or "", deltas) for one, deltas in curves]
+    if reservation and shown:
+        out.print()
+        say(out, reservation, indent=2)
+    for table in curve_tables(points, shown, out.width):
         out.print()
         out.print(table)
 
@@ -324,13 +342,18 @@ def _plot(
     path: Path, found: Releases, curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]
 ) -> None:
     from dpbench.rendering.curves import Curve, save
-    from dpbench.statement import summary
+    from dpbench.statement import reserved, summary
 
+    reservation = reserved(found.composition)
     drawn = [
-        Curve(one.accountant, one.kind or "", [None if math.isnan(delta.value) else delta.value for delta in deltas])
+        Curve(
+            one.accountant + (" *" if reservation else ""),
+            one.kind or "",
+            [None if math.isnan(delta.value) else delta.value for delta in deltas],
+        )
         for one, deltas in curves
     ]
-    save(path, summary(found), points, drawn)
+    save(path, f"{summary(found)}{reservation and f'. {reservation}'}", points, drawn)
 
 
 @click.command()

@@ -221,6 +221,7 @@ def _recalibrate(what: Said, options: dict[str, Any]) -> int:
     from dpbench.accounting import account as ask
     from dpbench.calibration import recalibrate
     from dpbench.releases import releases
+    from dpbench.statement import RESERVATION
     from dpbench.terminal_accounting import console, recalibrated_lines, say
 
     for name in ("epsilon", "find", "group_size"):
@@ -241,11 +242,13 @@ def _recalibrate(what: Said, options: dict[str, Any]) -> int:
     if options["as_json"]:
         given = {"noise_multiplier": found.noise_multiplier, "epsilon": found.epsilon, "accountant": found.given_by}
         data = facts(made, 1) | {"given": given | {"mu": found.mu}, "mu": found.recalibrated_mu}
-        data |= _calibrated_json(edge)
+        data |= _calibrated_json(edge) | {"reservation": RESERVATION if edge.adaptive else None}
         data["guarantees"].append(truth.to_json())
         emit(data)
     else:
         out = console()
         for line in recalibrated_lines(found, truth):
             say(out, line)
+        if edge.adaptive:
+            say(out, f"But {RESERVATION}")
     return 0

@@ -168,6 +168,17 @@ RESERVATION = (
 )
 
 
+def reserved(composition: Composition) -> str:
+    """What stands beside every number of such releases; empty where parameters were fixed beforehand.
+
+    >>> reserved(Composition(()))
+    ''
+    """
+    if not composition.adaptive:
+        return ""
+    return f"* The smallest budget that would have admitted all of this, and no promise: {RESERVATION}"
+
+
 def _best(guarantees: Sequence[Guarantee]) -> Guarantee | str:
     """The least answer that is a promise; a sentence where there is none."""
     promised = [one for one in guarantees if one.kind in PROMISES and one.answer is not None]

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from dpbench.accounting import Estimate, Guarantee
 from dpbench.calibration import Calibrated, Recalibrated
+from dpbench.group_privacy import PROMISES
 from dpbench.rendering.formatting import bound, duration, no_less, number, words
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ def in_order(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
     return sorted(guarantees, key=place)
 
 
-def guarantee_table(guarantees: Sequence[Guarantee], asked: str, width: int = 100) -> Table:
+def guarantee_table(guarantees: Sequence[Guarantee], asked: str, width: int = 100, mark: str = "") -> Table:
     """Accountant, answer, kind, error bar and time of those that answer; `asked` heads the answers.
+
+    `mark` stands behind every kind, for a reservation that is told below.
 
     Where `width` is too small for every column, μ and then the time are left out: no number is ever cut off.
     """
@@ -107,7 +110,7 @@ def guarantee_table(guarantees: Sequence[Guarantee], asked: str, width: int = 10
     columns: list[tuple[str, list[str]]] = [
         ("accountant", [one.accountant for one in answering]),
         (asked, [figure(one.answer, one.kind) for one in answering if one.answer]),
-        ("kind", [words(one.kind) for one in answering]),
+        ("kind", [words(one.kind) + mark for one in answering]),
         ("error", [error_bar(one.answer, one.kind) for one in answering if one.answer]),
         ("μ", ["" if one.mu is None else bound(one.mu, None, 5) for one in answering]),
         ("time", [time_words(one.seconds) for one in answering]),
@@ -191,7 +194,7 @@ def calibrated_lines(found: Calibrated) -> Iterator[str]:
     else:
         yield f"  neighbour  {letter} = {_value(found.neighbour)} fails: ε {figure(beside, found.kind)}"
     yield f"  time       {time_words(found.seconds)}, {found.asked} values asked about"
-    if not found.promise:
+    if found.kind not in PROMISES:
         yield f"{found.accountant} is an approximation: the true ε may be larger than {number(found.epsilon)}."
 
 
@@ -209,8 +212,8 @@ def recalibrated_lines(found: Recalibrated, truth: Guarantee) -> Iterator[str]:
         yield f"  μ          {bound(found.mu, None, 5)} at σ, {bound(found.recalibrated_mu, None, 5)} at σ̃"
     if truth.answer is not None:
         promised = f"ε {figure(truth.answer, truth.kind)} by {truth.accountant} ({words(truth.kind)})"
-        yield f"  promised   σ̃ = {_value(edge.value)}: {promised}"
-    if not edge.promise:
+        yield f"  {'budget  ' if edge.adaptive else 'promised'}   σ̃ = {_value(edge.value)}: {promised}"
+    if edge.kind not in PROMISES:
         yield f"{found.spent_by} is an approximation: the true ε at σ̃ may be larger than what was given."
 
 

@@ -177,6 +177,59 @@ class TestAccount:
         for one in told(f"account {SMALL} --adaptive", capsys)["guarantees"]:
             assert (one["refused"] is None) == ("filter" in one["accountant"])
 
+    @pytest.mark.parametrize("question", ["--delta 1e-5", "--epsilon 2", "--delta 1e-5 --epsilon 2 --curve"])
+    @pytest.mark.parametrize("how", ["--sampling-rate 0.01 --steps 100 --sigma 1 --adaptive", "FILE"])
+    def test_no_number_of_adaptive_parameters_stands_without_its_reservation(
+        self, tmp_path: Path, how: str, question: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "adaptive.yaml"
+        event = "{event: sampled_gaussian, sampling_rate: 0.01, noise_multiplier: 1, count: 100}"
+        path.write_text(f"kind: events\nadaptive: true\nevents:\n  - {event}\n")
+        how = how.replace("FILE", str(path))
+        data = told(f"account {how} {question}", capsys)
+        assert "fixed before the first release" in data["reservation"]
+        status, out, _ = call(f"account {how} {question}", capsys)
+        assert status == 0
+        blocks = out.split("accountant  ")[1:]
+        assert len(blocks) == len(re.findall("--delta|--epsilon", question))
+        for block in blocks:
+            line = next(line for line in block.splitlines() if line.startswith("rdp_filter"))
+            assert "upper bound *" in line
+            assert "* The smallest budget that would have admitted" in block
+        if "--curve" in question:
+            assert re.search(r"\* The smallest budget[^≤]*?\n\n *ε +≤ rdp_filter \*", out)
+        refused, _, err = call(f"account {how} {question} --trade-off", capsys)
+        assert refused == 2
+        assert "--trade-off: there is none" in err
+        fixed = how.replace(" --adaptive", "")
+        if fixed != how:
+            assert told(f"account {fixed} {question}", capsys)["reservation"] is None
+            assert "*" not in call(f"account {fixed} {question}", capsys)[1]
+
+    @pytest.mark.parametrize("find", ["noise_multiplier", "steps", "sampling_rate", "epochs"])
+    def test_what_is_calibrated_for_adaptive_parameters_is_no_promise(
+        self, find: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        given = {"noise_multiplier": "--sigma 1", "steps": "--steps 100", "sampling_rate": "--sampling-rate 0.01"}
+        rest = " ".join(text for name, text in given.items() if name != {"epochs": "steps"}.get(find, find))
+        line = f"calibrate --find {find} {rest} --epsilon 2 --delta 1e-5 --accountant rdp_filter"
+        assert told(line, capsys)["promise"] is True
+        data = told(f"{line} --adaptive", capsys)
+        assert data["promise"] is False
+        assert "fixed before the first release" in data["reservation"]
+        assert "But later parameters depend" in call(f"{line} --adaptive", capsys)[1]
+
+    def test_nor_is_what_is_recalibrated(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rest = (
+            "--recalibrate rdp_filter --accountant rdp_filter --sampling-rate 0.01 --steps 100 --sigma 1 --delta 1e-5"
+        )
+        data = told(f"calibrate {rest} --adaptive", capsys)
+        assert data["promise"] is False
+        assert "fixed before the first release" in data["reservation"]
+        out = call(f"calibrate {rest} --adaptive", capsys)[1]
+        assert "promised" not in out
+        assert "But later parameters depend" in out
+
     def test_a_curve_as_table_and_as_points(self, capsys: pytest.CaptureFixture[str]) -> None:
         data = told(f"account {SMALL} --curve --points 5 --accountant rdp", capsys)
         [curve] = data["curve"]
