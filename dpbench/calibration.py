@@ -1,7 +1,7 @@
 """How far a budget goes: the smallest noise, the most steps, the largest sampling rate or batch, by any accountant.
 
-Each answer is rounded to the safe side, the accountant has been asked at exactly the number that is returned, and the
-neighbour beside it misses the target. Three lines are enough:
+Each answer is rounded to the safe side, the accountant has been asked at exactly the number that is returned, and its
+answer at the neighbour beside it misses the target; a refusal there is none. Three lines are enough:
 
 >>> from dpbench.calibration import largest_steps
 >>> from dpbench.events import SampledGaussian
@@ -29,6 +29,7 @@ from dpbench.accounting import (
     in_a_sentence,
     load_accountant,
 )
+from dpbench.catalog import catalog
 from dpbench.compose import MOST_RELEASES, as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
@@ -47,7 +48,8 @@ class Calibrated:
     """What was found: `value` meets the target, `neighbour` (None where the numbers end) is the next and misses it.
 
     `attained` is the accountant's ε at `value`, `neighbour_attained` its ε at the neighbour, infinite with a reason
-    where the accountant gives none there. `asked` counts the numbers that were tried, `seconds` is wall time.
+    where there are no such releases.
+    `asked` counts the numbers that were tried, `seconds` is wall time.
     """
 
     find: str
@@ -88,8 +90,9 @@ def solve(
     (with `scaling.noise_scaled`, `repeated` and `rates_scaled`) `noise_factor`, `repetitions`, `rate_factor`. Noise is
     made as small as possible, all else as large. `make_composition` takes the number and returns what would then be
     released. `most` limits whole numbers (2^53 without it). With `group_size` g the target is for groups of g records,
-    by the generic bound. Raises DpbenchError where the accountant refuses or gives only lower bounds, and where no
-    number or every number meets the target.
+    by the generic bound. Raises DpbenchError where the accountant refuses or gives only lower bounds, where no number
+    or every number meets the target, and where the accountant refuses the number beside the last that meets it;
+    refusals elsewhere are passed over.
 
     >>> from dpbench.events import Gaussian
     >>> found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp")
@@ -112,12 +115,27 @@ def solve(
 
     start = time.perf_counter()
 
-    def answer(value: Any) -> Estimate:
-        return _attained(chosen, make_composition, value, delta, group_size)
+    refused: dict[Any, DpbenchError] = {}
+    tried: list[Any] = []
 
-    found = _search(
-        find, lambda value: answer(value).safe, epsilon, f"accountant {accountant!r} at delta = {delta:g}", most
-    )
+    def answer(value: Any) -> Estimate:
+        tried.append(value)
+        try:
+            return _attained(chosen, make_composition, value, delta, group_size)
+        except DpbenchError as error:
+            refused[value] = error
+            return Estimate(math.inf)  # for the search: nothing is promised there
+
+    try:
+        who = f"accountant {accountant!r} at delta = {delta:g}"
+        found = _search(find, lambda value: answer(value).safe, epsilon, who, most)
+    except DpbenchError as error:
+        if not tried or tried[-1] not in refused:
+            raise
+        raise DpbenchError(
+            f"cannot calibrate with accountant {accountant!r}: no {find} is known to meet epsilon = {epsilon:g}, and it"
+            f" refuses {find} = {tried[-1]!r} ({refused[tried[-1]]}); {_another(accountant, first)}"
+        ) from error
     value, neighbour = found.value, found.neighbour
     attained = answer(value)
     if not attained.safe <= epsilon:
@@ -126,6 +144,12 @@ def solve(
             f" then said {attained.safe:.9g}; it cannot be calibrated with"
         )
     beyond = None if neighbour is None else answer(neighbour)
+    if neighbour in refused:
+        raise DpbenchError(
+            f"cannot calibrate with accountant {accountant!r}: {find} = {value!r} meets epsilon = {epsilon:g} (with"
+            f" {attained.safe:.9g}), and the next, {neighbour!r}, it refuses ({refused[neighbour]}), so how far the"
+            f" budget goes is not known; {_another(accountant, first)}"
+        )
     seconds = time.perf_counter() - start
     kind: GuaranteeKind = "upper_bound" if group_size > 1 and chosen.kind in PROMISES else chosen.kind
     return Calibrated(
@@ -136,12 +160,34 @@ def solve(
 def _attained(
     accountant: Accountant, make_composition: Callable[[Any], Releases], value: Any, delta: float, group_size: int
 ) -> Estimate:
-    """ε at a number; infinite, with the reason, where there is no answer, for then nothing is promised."""
+    """ε at a number; infinite, with the reason, where there are no such releases (a sampling rate above 1).
+
+    Raises DpbenchError, with the reason, where the accountant has no answer.
+    """
     try:
-        curve = curve_or_refusal(accountant, as_composition(make_composition(value)), group_size)
-        return Estimate(math.inf, reason=curve.reason) if isinstance(curve, No) else curve.epsilon(delta)
+        made = as_composition(make_composition(value))
     except FAILURES as error:
         return Estimate(math.inf, reason=in_a_sentence(error))
+    try:
+        curve = curve_or_refusal(accountant, made, group_size)
+        if not isinstance(curve, No):
+            return curve.epsilon(delta)
+    except FAILURES as error:
+        raise DpbenchError(in_a_sentence(error)) from error
+    raise DpbenchError(curve.reason)
+
+
+def _another(accountant: str, composition: Composition) -> str:
+    """What to do where an accountant refuses."""
+    names = []
+    for name in sorted(catalog("accountants"), key=lambda name: (name != "rdp", name != "lattice", name)):
+        try:
+            other = load_accountant(name)
+        except DpbenchError:  # a plug-in's own fault; `dpbench account` shows it
+            continue
+        if name != accountant and other.kind in PROMISES and other.supports(composition):
+            names.append(name)
+    return f"use another --accountant ({', '.join(names[:3])})" if names else "ask for another epsilon or delta"
 
 
 def _search(find: str, attained: Callable[[Any], float], target: float, who: str, most: int | None) -> Found:
@@ -262,11 +308,13 @@ def recalibrate(
     >>> round(found.epsilon, 2), found.recalibrated.value
     (1.35, 1.05598)
     """
-    estimate = _attained(load_accountant(given_by), make_composition, noise_multiplier, delta, 1)
+    nothing = f"accountant {given_by!r} gives no epsilon at noise multiplier {noise_multiplier:g}"
+    try:
+        estimate = _attained(load_accountant(given_by), make_composition, noise_multiplier, delta, 1)
+    except DpbenchError as error:
+        raise DpbenchError(f"{nothing}: {error}") from error
     if not math.isfinite(estimate.safe):
-        raise DpbenchError(
-            f"accountant {given_by!r} gives no epsilon at noise multiplier {noise_multiplier:g}: {estimate.reason}"
-        )
+        raise DpbenchError(f"{nothing}: {estimate.reason or 'it is infinite'}")
     found = solve("noise_multiplier", make_composition, epsilon=estimate.safe, delta=delta, accountant=spent_by)
     spender = load_accountant(spent_by)
 

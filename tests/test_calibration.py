@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import mpmath
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpbench import calibrate
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import Estimate, load_accountant, steps_from_epochs
+from dpbench.accounting import Estimate, No, load_accountant, steps_from_epochs
 from dpbench.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Gaussian, Laplace, SampledGaussian
@@ -371,6 +372,49 @@ class TestUnlikeReleases:
             solve("noise_factor", lambda c: noise_scaled(fixed, c), epsilon=1.0, delta=1e-5)
 
 
+def cost(composition: Composition) -> float:
+    """What grows with every number of `MAKERS` but noise, and falls with that."""
+    ((event, count),) = composition.parts
+    assert isinstance(event, SampledGaussian)
+    return event.sampling_rate * count**0.5 / event.noise_multiplier
+
+
+def refuse_beyond(monkeypatch: pytest.MonkeyPatch, most: float, how: str) -> list[bool]:
+    """`rdp` under the name of `fragile`, without an answer above that cost; returns where it refused."""
+    rdp, real = load_accountant("rdp"), load_accountant
+    asked: list[bool] = []
+
+    class Fragile:
+        name, kind, first = "fragile", "upper_bound", True
+
+        def supports(self, composition: Composition) -> Any:
+            first, self.first = self.first, False  # whether it is the right accountant at all
+            refused = how == "says no" and not first and cost(composition) > most * (1 + 1e-9)
+            return No("planted") if refused else rdp.supports(composition)
+
+        def curve(self, composition: Any) -> Any:
+            asked.append(cost(composition) > most * (1 + 1e-9))
+            if asked[-1] and how == "raises":
+                raise ZeroDivisionError("planted")
+            curve: Any = rdp.curve(composition)
+            return Nan(curve) if asked[-1] else curve
+
+    monkeypatch.setattr(
+        "dpbench.calibration.load_accountant", lambda name: Fragile() if name == "fragile" else real(name)
+    )
+    return asked
+
+
+class Nan:
+    """A curve whose ε is no number."""
+
+    def __init__(self, curve: Any) -> None:
+        self.kind, self.adjacency, self.mu = curve.kind, curve.adjacency, None
+
+    def epsilon(self, _delta: float) -> Estimate:
+        return Estimate(math.nan)
+
+
 class TestSolve:
     def test_both_sides_of_the_edge_are_told(self) -> None:
         found = solve("noise_multiplier", training(0.01, 1000), epsilon=1.0, delta=1e-5, accountant="rdp")
@@ -387,26 +431,62 @@ class TestSolve:
         assert found.value > 2.5 * alone
         assert found.kind == "upper_bound"
 
-    def test_where_there_is_no_answer_there_is_no_promise(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An accountant that fails below σ = 3 calibrates to 3, and the neighbour's reason is told."""
+    MAKERS: ClassVar[dict[str, Any]] = {
+        "noise_multiplier": lambda noise: Composition(((SampledGaussian(0.01, noise), 100),)),
+        "noise_factor": lambda factor: Composition(((SampledGaussian(0.01, factor), 100),)),
+        "steps": lambda steps: Composition(((SampledGaussian(0.01, 1.0), steps),)),
+        "epochs": lambda epochs: Composition(((SampledGaussian(0.01, 1.0), math.ceil(100 * epochs)),)),
+        "sampling_rate": lambda rate: Composition(((SampledGaussian(rate, 1.0), 100),)),
+        "batch": lambda batch: Composition(((SampledGaussian(batch / 10**6, 1.0), 100),)),
+    }
 
-        class Fragile:
-            name, kind = "fragile", "upper_bound"
+    @pytest.mark.parametrize("how", ["raises", "says no", "answers nan"])
+    @pytest.mark.parametrize("find", MAKERS)
+    def test_a_refusal_beside_the_answer_is_no_failure(
+        self, find: str, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An accountant that refuses beyond some point, where it still meets the target: both are told."""
+        make, whole = self.MAKERS[find], find in ("steps", "batch")
+        edge = solve(find, make, epsilon=1.0, delta=1e-5).value
+        last = edge // 2 if whole else 2 * edge if "noise" in find else edge / 2
+        refuse_beyond(monkeypatch, cost(make(last)), how)
+        with pytest.raises(DpbenchError, match=r"planted|no number") as raised:
+            solve(find, make, epsilon=1.0, delta=1e-5, accountant="fragile")
+        told = str(raised.value)
+        numbers = re.search(rf"{find} = (\S+) meets epsilon = 1 .* and the next, (\S+), it refuses", told)
+        assert numbers
+        meets, refused = (int(text) if whole else float(text) for text in numbers.groups())
+        limit = cost(make(last)) * (1 + 1e-9)
+        assert cost(make(meets)) <= limit < cost(make(refused))
+        assert "--accountant (rdp, lattice" in told
 
-            def supports(self, composition: Composition) -> Any:
-                return load_accountant("rdp").supports(composition)
+    @pytest.mark.parametrize("find", MAKERS)
+    def test_a_refusal_far_from_the_answer_is_passed_over(self, find: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        make = self.MAKERS[find]
+        known = solve(find, make, epsilon=1.0, delta=1e-5)
+        far = known.value * 1.02 if "noise" not in find else known.value / 1.02
+        asked = refuse_beyond(monkeypatch, cost(make(math.ceil(far) if find in ("steps", "batch") else far)), "raises")
+        found = solve(find, make, epsilon=1.0, delta=1e-5, accountant="fragile")
+        assert (found.value, found.neighbour) == (known.value, known.neighbour)
+        assert found.neighbour_attained is not None
+        assert 1.0 < found.neighbour_attained.value < math.inf
+        assert any(asked), "it refused somewhere on the way"
 
-            def curve(self, composition: Any) -> Any:
-                if composition.parts[0][0].noise_multiplier < 3:
-                    raise ZeroDivisionError("planted")
-                return load_accountant("rdp").curve(composition)
+    @pytest.mark.parametrize("find", MAKERS)
+    def test_refused_everywhere_is_not_out_of_reach(self, find: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        refuse_beyond(monkeypatch, -1.0, "raises")
+        with pytest.raises(DpbenchError, match=r"is known to meet epsilon = 1, and it refuses .*planted"):
+            solve(find, self.MAKERS[find], epsilon=1.0, delta=1e-5, accountant="fragile")
 
-        monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Fragile())
-        found = solve("noise_multiplier", training(0.01, 10), epsilon=5.0, delta=1e-5, accountant="fragile")
-        assert found.value == 3.0
-        assert found.neighbour_attained == Estimate(
-            math.inf, reason="its arithmetic does not reach this corner (ZeroDivisionError: planted)"
+    def test_an_infinite_answer_misses_the_target(self) -> None:
+        """Randomized response with an output that only one dataset has: ε is infinite from the second release on."""
+        pair = DiscretePair((0.9, 0.1, 0.0), (0.1, 0.9 - 1e-6, 1e-6))
+        found = solve(
+            "steps", lambda steps: Composition(((pair, steps),)), epsilon=9.0, delta=1.5e-6, accountant="exact"
         )
+        assert found.value == 1
+        assert found.neighbour_attained is not None
+        assert found.neighbour_attained.value == math.inf
 
     def test_an_accountant_that_changes_its_mind_is_found_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: dict[float, int] = {}

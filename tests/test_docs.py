@@ -14,9 +14,7 @@ import dpbench
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
-    found.name
-    for found in pkgutil.walk_packages(dpbench.__path__, "dpbench.")
-    if not found.name.endswith("__main__")
+    found.name for found in pkgutil.walk_packages(dpbench.__path__, "dpbench.") if not found.name.endswith("__main__")
 )
 
 
