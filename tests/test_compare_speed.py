@@ -134,20 +134,23 @@ def test_an_asv_that_fails_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys
     assert "status 2" in capsys.readouterr().err
 
 
-def benchmarks() -> Iterator[tuple[str, type, str, tuple[Any, ...]]]:
-    """Every benchmark of tests/speed as asv finds it, with its parameters."""
+def benchmarks() -> Iterator[Any]:
+    """Every benchmark of tests/speed as asv finds it: by default its first and last parameters, else all."""
     for file in sorted((Path(__file__).parent / "speed").glob("[!_]*.py")):
         module = importlib.import_module(f"tests.speed.{file.stem}")
         for name, kind in vars(module).items():
             if inspect.isclass(kind) and not name.startswith("_") and kind.__module__ == module.__name__:
                 for method, _ in inspect.getmembers(kind, inspect.isfunction):
                     if method.partition("_")[0] in ("time", "peakmem", "track", "timeraw"):
-                        for values in itertools.product(*getattr(kind, "params", ())):
-                            yield f"{file.stem}.{name}.{method}{values or ''}", kind, method, values
+                        every = list(itertools.product(*getattr(kind, "params", ())))
+                        for at, values in enumerate(every):
+                            marks = [] if at in (0, len(every) - 1) else [pytest.mark.long]
+                            label = f"{file.stem}.{name}.{method}{values or ''}"
+                            yield pytest.param(kind, method, values, id=label, marks=marks)
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(("kind", "method", "values"), [pytest.param(*rest, id=name) for name, *rest in benchmarks()])
+@pytest.mark.parametrize(("kind", "method", "values"), list(benchmarks()))
 def test_asv_benchmarks_run(kind: type, method: str, values: tuple[Any, ...]) -> None:
     """Once each, without asv, so that a benchmark does not rot unseen; those of whole processes give their code."""
     benchmark = kind()
