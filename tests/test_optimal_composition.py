@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from random import Random
 
 import mpmath
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from dpbench.accountants import advanced, basic, lattice, optimal_composition
 from dpbench.accountants.optimal_composition import accountant, least_total
 from dpbench.accounting import No
-from dpbench.events import Composition, Gaussian, Laplace, RandomSensitivityGaussian, SampledGaussian
+from dpbench.events import Composition, DiscretePair, Gaussian, Laplace, RandomSensitivityGaussian, SampledGaussian
 
 Real = mpmath.mpf
 
@@ -68,14 +69,99 @@ def test_a_lattice_is_a_bound_and_close(monkeypatch: pytest.MonkeyPatch) -> None
     kinds = [(0.02, 100), (0.05, 30), (0.031, 11)]
     exact = least_total(kinds, 1e-6)
     monkeypatch.setattr(optimal_composition, "MOST_OUTCOMES", 1000)
-    monkeypatch.setattr(optimal_composition, "LATTICE", 80)
-    assert exact < least_total(kinds, 1e-6) < 1.01 * exact
-    same = np.exp(optimal_composition._answers(0.02, 3000, 13.0)[1])
-    monkeypatch.setattr(optimal_composition, "LATTICE", 50)
-    losses, log_w = optimal_composition._answers(0.02, 3000, 13.0)[:2]
-    coarse, log_coarse = optimal_composition._on_a_lattice(losses, log_w)
-    assert np.exp(log_coarse).sum() == pytest.approx(same.sum(), rel=1e-12)
-    assert np.exp(log_coarse - coarse).sum() == pytest.approx(np.exp(log_w - losses).sum(), rel=1e-12)
+    assert exact < least_total(kinds, 1e-6) < 1.0001 * exact
+
+
+@pytest.mark.parametrize(("epsilon", "width"), [(0.02, 0.3), (0.02, 1e-3), (1.0, 20.0), (50.0, 700.0), (1e-9, 1e-7)])
+def test_a_lattice_keeps_both_probabilities(epsilon: float, width: float) -> None:
+    law = optimal_composition._answers(epsilon, 300, 13.0)
+    losses, log_w = law[:2]
+    coarse, log_coarse, cut, _ = optimal_composition._on_a_lattice([law], width)
+    step = 2.0 ** (math.floor(math.log2(width)) + 1)
+    assert np.array_equal(coarse, np.round(coarse / step) * step)
+    assert np.exp(log_coarse).sum() + cut == pytest.approx(np.exp(log_w).sum(), rel=1e-13)
+    kept = np.exp(log_w - losses)[(losses >= coarse.min()) & (losses <= coarse.max())].sum()
+    assert np.exp(log_coarse - coarse).sum() == pytest.approx(kept, rel=1e-10)
+
+
+def by_counts(kinds: Sequence[tuple[float, int]], at: float) -> Real:
+    """Σ (P − e^ε' Q)₊ over how many answers of each kind are false: `every_answer` for many; 40 digits."""
+    with mpmath.workdps(40):
+        law = {Real(0): Real(1)}
+        for epsilon, count in kinds:
+            e, following = mpmath.exp(Real(epsilon)), dict[Real, Real]()
+            for (loss, mass), wrong in itertools.product(law.items(), range(count + 1)):
+                place = loss + (count - 2 * wrong) * Real(epsilon)
+                share = math.comb(count, wrong) * e ** (count - wrong) / (1 + e) ** count
+                following[place] = following.get(place, Real(0)) + mass * share
+            law = following
+        return mpmath.fsum(mass * -mpmath.expm1(at - loss) for loss, mass in law.items() if loss > at)
+
+
+def some_delta(random: Random) -> float:
+    """From 1 down to 1e-290, half of them below 1e-14."""
+    return math.exp(-random.random() * random.choice([3.0, 32.0, 100.0, 660.0]))
+
+
+def responses(epsilon: float) -> DiscretePair:
+    false = 1 / (1 + math.exp(epsilon))
+    return DiscretePair((1 - false, false), (false, 1 - false))
+
+
+class TestAtAnyDelta:
+    """ε(δ) and δ(ε) of random releases, enumerated or on a lattice: above the truth, and never against each other."""
+
+    @pytest.mark.parametrize("seed", range(40))
+    @pytest.mark.parametrize("outcomes", [10, 80_000])
+    def test_pure_releases(self, seed: int, outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(optimal_composition, "MOST_OUTCOMES", outcomes)
+        random = Random(seed)
+        sizes = random.choice([(150,), (40, 12), (9, 8, 5)])
+        kinds = [(10 ** random.uniform(-3, 1.5), random.randint(1, size)) for size in sizes]
+        most = sum(epsilon * count for epsilon, count in kinds)
+        before = (1.0, 0.0)
+        for delta in sorted((some_delta(random) for _ in range(6)), reverse=True):
+            found = least_total(kinds, delta)
+            assert before[1] <= found * (1 + 1e-12) + 1e-12, (before, delta)
+            before = (delta, found)
+            assert by_counts(kinds, found) <= delta
+            close = 0.02 * most / len(kinds) if outcomes == 10 else 1e-9 * (1 + found)
+            assert found <= close or by_counts(kinds, found - close) >= delta * (1 - 1e-9)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_both_directions(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(optimal_composition, "MOST_OUTCOMES", 20 if seed % 3 else 80_000)
+        random = Random(seed)
+        kinds = [(10 ** random.uniform(-2, 1), random.randint(1, size)) for size in random.choice([(90,), (9, 8, 5)])]
+        curve = accountant.curve(Composition(tuple((responses(epsilon), count) for epsilon, count in kinds)))
+        most = sum(epsilon * count for epsilon, count in kinds)
+        for delta in (some_delta(random), some_delta(random)):
+            epsilon = curve.epsilon(delta).value
+            assert by_counts(kinds, epsilon) <= delta
+            assert curve.delta(epsilon).value <= delta or epsilon < 1e-12
+        for epsilon in (random.random() * most, 0.9 * most):
+            found = curve.delta(epsilon).value
+            assert by_counts(kinds, epsilon) <= found
+            beyond = found * (1 + 1e-10)  # ε(δ) is that of a δ smaller by about 1e-11
+            assert not 0 < beyond < 1 or curve.epsilon(beyond).value <= epsilon * (1 + 1e-11)
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_unlike_releases_by_the_hundred(self, seed: int) -> None:
+        """On the lattice as it is, where ε of each release depends on δ."""
+        random = Random(seed)
+        parts = tuple((Gaussian(10 ** random.uniform(-0.5, 1)), random.randint(10, 200)) for _ in range(4))
+        curve = accountant.curve(Composition(parts))
+        delta = some_delta(random)
+        for moved in (1.0, 0.98, 0.96):
+            assert curve.delta(curve.epsilon(delta * moved).value).value <= delta * moved
+
+    @pytest.mark.parametrize("noise", [1e-5, 1e-6, 1e-8, 1e-20])
+    @pytest.mark.parametrize("count", [1, 3, 10**6])
+    def test_epsilon_beyond_a_thousand_million(self, noise: float, count: int) -> None:
+        for event in (Laplace(noise), Gaussian(noise)):
+            curve = accountant.curve(Composition(((event, count),)))
+            for delta in (0.3, 1e-5, 1e-14, 1e-200):
+                assert curve.delta(curve.epsilon(delta).value).value <= delta
 
 
 COMPOSITIONS = [

@@ -26,6 +26,7 @@ from dpbench.accountants._poisson import not_covered, poisson_refusal, reveals_n
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Event, Gaussian, Laplace, SampledGaussian
 
+TOLERANCE = 1e-13  # of log δ in `smallest_delta`: absolute where it is above −1, else relative
 _UP = 1 + 2.0**-50
 _COVERED = "Gaussian, SampledGaussian, Laplace, DiscretePair and ConfidentGNMax"
 
@@ -108,7 +109,7 @@ def smallest_delta(epsilon_at: Callable[[float], float], epsilon: float) -> floa
         return math.ulp(0.0)
     excess = [epsilon_at(low) - epsilon, epsilon_at(high) - epsilon]
     for step in range(200):
-        width = 1e-12 * max(1.0, -high)
+        width = TOLERANCE * max(1.0, -high)
         if high - low <= width:
             break
         # regula falsi with halving (Illinois); bisection at every third step, on a plateau and where ε is infinite

@@ -1,4 +1,9 @@
-"""The curve of a composition theorem that splits δ over the releases: ε from δ is its formula, δ from ε its inverse."""
+"""The curve of a composition theorem that splits δ over the releases: ε from δ is its formula, δ from ε its inverse.
+
+The inverse is sought among doubles, within a tolerance, and a formula's doubles do not fall strictly as δ grows. So ε
+is stated for a δ that is smaller by more than that tolerance, and by `slack`, which a formula with larger errors in
+log δ sets, and enlarged by more than the doubles rise otherwise: δ at ε(δ) is never above δ.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpbench.accountants._poisson import adjacency_of, reveals_nothing
-from dpbench.accountants._single import smallest_delta
+from dpbench.accountants._single import TOLERANCE, smallest_delta
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import merge
 from dpbench.events import Adjacency, Composition, Event
@@ -27,12 +32,14 @@ class SplitCurve:
     adjacency: Adjacency
     theorem: Theorem
     infinite: str
+    slack: float = 0.0
     kind: GuaranteeKind = "upper_bound"
     mu: None = None
 
     def epsilon(self, delta: float) -> Estimate:
         """An upper bound on ε at `delta`, in [0, inf]."""
-        value = self._epsilon(math.log(check_delta(delta)))
+        log_delta = math.log(check_delta(delta))
+        value = self._epsilon(log_delta - self.slack - 2 * TOLERANCE * max(1.0, -log_delta)) * (1 + 2.0**-44)
         return Estimate(value, None, value, self.infinite if value == math.inf else None)
 
     def delta(self, epsilon: float) -> Estimate:
@@ -44,9 +51,9 @@ class SplitCurve:
         return self.theorem(self.parts, log_delta) if self.parts else 0.0
 
 
-def split_curve(composition: Composition, theorem: Theorem, infinite: str) -> SplitCurve:
+def split_curve(composition: Composition, theorem: Theorem, infinite: str, slack: float = 0.0) -> SplitCurve:
     """The curve of a composition that the accountant supports."""
-    return SplitCurve(revealing(composition), adjacency_of(composition), theorem, infinite)
+    return SplitCurve(revealing(composition), adjacency_of(composition), theorem, infinite, slack)
 
 
 def releases(parts: Parts) -> int:

@@ -36,7 +36,7 @@ def lowest_order(function: Callable[[float], float], highest: int) -> tuple[floa
         while beta > LOWEST_BETA and at(1 + beta / 2) <= at(1 + beta):
             beta /= 2
         if beta <= LOWEST_BETA:
-            return 1 + beta, at(1 + beta)
+            return _from_the_end(at, 1 + beta, 1 + 2 * beta)
         return _refine(at, 1 + beta / 2, 1 + beta, 3.0 if beta == 1.0 else 1 + 2 * beta)
     return _refine(at, low, float(best), best + 1.0)
 
@@ -54,6 +54,16 @@ def _lowest_whole(at: Callable[[float], float], highest: int) -> int:
         else:
             low = middle + 1
     return low
+
+
+def _from_the_end(at: Callable[[float], float], end: float, beyond: float) -> tuple[float, float]:
+    """The lowest place between `end` and `beyond`, where it is higher, halved towards the end until it is not."""
+    while beyond - end > 2 * _TOLERANCE * (end - 1):
+        middle = (end + beyond) / 2
+        if at(middle) < at(end):
+            return _refine(at, end, middle, beyond)
+        beyond = middle
+    return end, at(end)
 
 
 def _refine(at: Callable[[float], float], low: float, middle: float, high: float) -> tuple[float, float]:

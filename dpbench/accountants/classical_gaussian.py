@@ -46,7 +46,7 @@ class ClassicalCurve:
     def epsilon(self, delta: float) -> Estimate:
         """An upper bound on ε at `delta`, in [0, 1], or infinite with the reason."""
         factor = math.sqrt(2 * math.log(1.25 / check_delta(delta)))
-        value = factor * self.scale * _UP if self.scale else 0.0
+        value = factor * self.scale * (1 + 2.0**-46) if self.scale else 0.0  # more than `delta` is raised by
         if value <= 1:
             return Estimate(value, None, value)
         reason = f"{THEOREM} holds for epsilon below 1 only, and its formula gives {value:.4g} here; use another"

@@ -14,18 +14,25 @@ C(k, l) e^(lε)/(1+e^ε)^k the same for the other record; k releases are (ε', 1
 
 **Unlike releases** have the same answer with products of such responses (Murtagh and Vadhan 2016, arXiv:1507.03113,
 Theorem 1.5), and computing it is #P-complete in general. Equal releases are counted together here, so that few kinds
-are enumerated exactly. Where more than MOST_OUTCOMES would be needed losses are split between neighbours of a lattice
-of LATTICE points, which keeps both probabilities and raises the curve (`_lattice_grid` has the source): a bound, but
-no longer the optimum.
+are enumerated exactly. Where more than MOST_OUTCOMES would be needed every kind's losses are split between neighbours
+of one lattice of about LATTICE points, which keeps both probabilities and raises the curve (`_lattice_grid` has the
+source), and the lattice's laws are convolved: a bound, but no longer the optimum.
+
+**A bound that falls as δ grows.** The finer of two lattices bounds less if it contains the coarser one. So losses lie
+at multiples of a power of two that depends on δ only through the ε_i and `reach`, which both grow as δ falls, and
+whether outcomes are enumerated depends on counts and `reach` alone. A lattice between the least and the largest loss
+of each δ would move with it, and ε'(δ) would jump up and down by as much as the lattice costs.
 
 Half of δ is split equally over the releases, ε_i = ε_i(δ/2T) by each one's exact curve alone; what the T shares leave
 of δ is δ'. The theorem leaves that split free, and what a release is beyond its ε_i and δ_i is not used: the exact
 composition of the releases themselves gives less.
 
 Doubles: a logarithm of W or V has a relative error of at most 2^−50 of its largest term, k log k + kε; sums of W are
-enlarged and sums of V reduced by that and by their rounding. Left out are numbers of false answers farther than t √k
-from their mean, of probability at most 2 e^(−2t²) (Hoeffding), 2e-20 δ', and W below the smallest double; both are
-added.
+enlarged and sums of V reduced by that and by their rounding. Both shares of a split are products of exact differences
+(1 − e^−x), and a convolution of m positive masses has a relative error of at most (m + 1) 2^−53. A loss has one
+rounding, and so has its place between two neighbours, which moves its V alone. Left out are numbers of false answers
+farther than t √k from their mean, of probability at most 2 e^(−2t²) (Hoeffding), 2e-20 δ', what the lattice's ends cut
+off, and W below the smallest double; all are added, 1e-300 for the last, which is far above what it makes of V.
 """
 
 from __future__ import annotations
@@ -45,9 +52,10 @@ if TYPE_CHECKING:
     from dpbench.accountants._hinges import Floats
 
 MOST_OUTCOMES = 80_000
-LATTICE = 280
+LATTICE = 4096
 MOST_RELEASES = 10**8
 _UNIT = 2.0**-50
+_LARGEST = 1e300
 
 
 def least_total(kinds: Sequence[tuple[float, int]], delta: float) -> float:
@@ -61,37 +69,44 @@ def least_total(kinds: Sequence[tuple[float, int]], delta: float) -> float:
     import numpy as np
 
     together = _together(kinds)
-    if any(epsilon == math.inf for epsilon, _ in together):
-        return math.inf
-    losses, log_w = np.zeros(1), np.zeros(1)
-    error = 0.0
+    most = sum(count * epsilon for epsilon, count in together) * (1 + 2.0**-50)
+    if most > _LARGEST:  # sums of losses would overflow
+        return most
     reach = math.sqrt((46 - math.log(max(delta, 1e-300))) / 2)
-    answers = [_answers(epsilon, count, reach) for epsilon, count in together]
-    whole = math.prod(len(loss) for loss, _, _ in answers) <= MOST_OUTCOMES
-    for loss, log_mass, wrong in answers:
-        if not whole:
-            losses, log_w = _on_a_lattice(losses, log_w)
-            loss, log_mass = _on_a_lattice(loss, log_mass)
-        losses = np.add.outer(losses, loss).ravel()
-        log_w = np.add.outer(log_w, log_mass).ravel()
-        error += wrong + 2.0**-42
+    laws = [_answers(epsilon, count, reach) for epsilon, count in together]
+    error = math.fsum(wrong for _, _, wrong in laws) + len(laws) * 2.0**-42
+    slip = 2 * _UNIT * (1 + math.fsum(float(np.abs(loss).max()) for loss, _, _ in laws))  # of log V alone
+    if math.prod(min(count + 1, 2 * reach * math.sqrt(count) + 3) for _, count in together) <= MOST_OUTCOMES:
+        losses, log_w, cut = np.zeros(1), np.zeros(1), 0.0
+        for loss, log_mass, _ in laws:
+            losses = np.add.outer(losses, loss).ravel()
+            log_w = np.add.outer(log_w, log_mass).ravel()
+    else:
+        spread = math.hypot(*(epsilon * math.sqrt(count) for epsilon, count in together))
+        width = 4 * reach * spread / LATTICE
+        losses, log_w, cut, rounding = _on_a_lattice(laws, width)
+        error += rounding
+        slip += len(laws) * width * _UNIT
     order = np.argsort(-losses, kind="stable")
     losses, log_w = losses[order], log_w[order]
-    error += len(losses) * 2.0**-52 + 2 * _UNIT * (1 + abs(float(losses[0])))
-    total = np.cumsum(np.exp(log_w)) * math.exp(error) + len(together) * (2 * math.exp(-2 * reach * reach) + 1e-300)
-    most = math.fsum(count * epsilon for epsilon, count in together) * (1 + 2.0**-50)
+    error += len(losses) * 2.0**-52
+    left_out = len(laws) * (2 * math.exp(-2 * reach * reach) + 1e-300)
+    total = (np.cumsum(np.exp(log_w)) + cut) * math.exp(error) + left_out
     first = int(np.argmax(total > delta))
     if not total[first] > delta:
         return 0.0
     log_v = log_w - losses
     scale = float(log_v[: first + 1].max())  # sums from there on matter, and those before are in doubles' reach of it
     sums = np.cumsum(np.exp(np.minimum(log_v - scale, 600.0)))[first:]
-    best = float((np.log(total[first:] - delta) - np.log(sums)).max()) - scale + error
+    best = float((np.log(total[first:] - delta) - np.log(sums)).max()) - scale + error + slip
     return max(min(best, most), 0.0)
 
 
 def _answers(epsilon: float, count: int, reach: float) -> tuple[Floats, Floats, float]:
-    """Losses (k − 2l) ε and log W_l for every l within `reach` √k of the mean, and the error of log W_l."""
+    """Losses (k − 2l) ε and log W_l for every l within `reach` √k of the mean, and the error of log W_l.
+
+    Where lε is above 1000 + k, W_l is below e^−1000, and no error of it matters.
+    """
     import numpy as np
     from scipy.special import gammaln
 
@@ -100,27 +115,39 @@ def _answers(epsilon: float, count: int, reach: float) -> tuple[Floats, Floats, 
     wrong = np.arange(max(math.floor(mean - reach), 0), min(math.ceil(mean + reach), count) + 1, dtype=np.float64)
     log_choose = gammaln(count + 1) - gammaln(wrong + 1) - gammaln(count - wrong + 1)
     log_mass = log_choose - wrong * epsilon - count * math.log1p(math.exp(-epsilon))
-    size = 4 * count * math.log(count + 2) + count * min(epsilon, 1.0) + float(wrong[-1]) * epsilon + 16
+    size = (
+        4 * count * math.log(count + 2) + count * min(epsilon, 1.0) + min(float(wrong[-1]) * epsilon, 1e3 + count) + 16
+    )
     return (count - 2 * wrong) * epsilon, log_mass, _UNIT * size
 
 
-def _on_a_lattice(losses: Floats, log_w: Floats) -> tuple[Floats, Floats]:
-    """The same law on LATTICE evenly spaced losses, where it has more: each W goes to both neighbours, so that V stays.
+def _on_a_lattice(laws: Sequence[tuple[Floats, Floats, float]], width: float) -> tuple[Floats, Floats, float, float]:
+    """Losses and log W of the sum of `laws` (losses, log W, anything), the W cut off, and the error of log W.
 
-    With t above the lower neighbour and step Δ the upper one gets (1 − e^−t)/(1 − e^−Δ) of it.
+    Losses are multiples of the least power of two above `width`; LATTICE of them about the mean are kept. A loss at t
+    above its lower neighbour gives the upper one, Δ on, (1 − e^−t)/(1 − e^−Δ) of its W, and the lower one the rest.
     """
     import numpy as np
 
-    if len(losses) <= LATTICE:
-        return losses, log_w
-    low, step = float(losses.min()), float(np.ptp(losses)) / (LATTICE - 2)
-    cell = np.clip(np.floor((losses - low) / step).astype(np.int64), 0, LATTICE - 2)
-    share = np.clip(np.expm1(-np.clip(losses - low - cell * step, 0.0, step)) / math.expm1(-step), 0.0, 1.0)
-    mass = np.exp(log_w)
-    totals = np.bincount(cell, mass * (1 - share), LATTICE) + np.bincount(cell + 1, mass * share, LATTICE)
-    kept = totals > 0
-    points: Floats = low + step * np.arange(LATTICE, dtype=np.float64)
-    return points[kept], np.log(totals[kept])
+    step = math.ldexp(1.0, math.frexp(width)[1])
+    first, mass, cut, error = 0.0, np.ones(1), 0.0, 0.0
+    for losses, log_w, _ in laws:
+        cells = np.floor(losses / step)
+        low = float(cells.min())
+        cell, above = (cells - low).astype(np.int64), losses - cells * step
+        up = np.expm1(-above) / math.expm1(-step)
+        down = np.exp(-above) * np.expm1(above - step) / math.expm1(-step)
+        w, size = np.exp(log_w), int(cell.max()) + 2
+        law = np.bincount(cell, w * down, size) + np.bincount(cell + 1, w * up, size)
+        mass = np.convolve(mass, law).astype(np.float64, copy=False)
+        start = max(int(np.dot(mass, np.arange(len(mass)))) - LATTICE // 2, 0)
+        cut += float(mass[:start].sum() + mass[start + LATTICE :].sum())
+        first, mass = first + low + start, mass[start : start + LATTICE]
+        error += (len(losses) + size + 64) * 2.0**-52
+    kept = np.flatnonzero(mass)
+    points: Floats = (first + kept) * step
+    log_mass: Floats = np.log(mass[kept])
+    return points, log_mass, cut, error
 
 
 def _together(kinds: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -164,7 +191,9 @@ class OptimalCompositionAccountant:
     def curve(self, composition: Composition) -> SplitCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        return split_curve(composition, _epsilon, "the ε of a single release exceeds the largest double")
+        total = releases(composition.parts)
+        slack = (total * (4 * math.log(total + 2) + 2) + 1e3) * 2 * _UNIT  # twice the error of log W
+        return split_curve(composition, _epsilon, "the ε of a single release exceeds the largest double", slack)
 
 
 accountant = OptimalCompositionAccountant()

@@ -22,7 +22,9 @@ found is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given 
 It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
 
 **Rounding.** Moments carry relative errors below `moment_error`; every answer is raised by that much, and by the
-rounding of the other terms, so that it stays an upper bound.
+rounding of the other terms, so that it stays an upper bound. ε is raised by what δ at that ε is raised by, and once
+more by its own rounding, which (α−1) ε puts into log δ: at each order δ at ε(δ) is no more than δ. ε is the one at a δ
+that is smaller by about 1e-9, for the search at that ε may end at another order.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from dpbench.events import Adjacency, Composition
 Conversion = Literal["canonne", "classical"]
 CONVERSIONS: tuple[Conversion, ...] = ("canonne", "classical")
 _ROUNDING = 4e-16  # of a logarithm or a sum of a few
+_SEARCH = 1e-9, 1e-10  # of log δ, absolute and relative: two searches for one order end closer than that
 
 __all__ = [
     "CONVERSIONS",
@@ -88,10 +91,10 @@ def moment_error(order: float) -> float:
 
 
 def epsilon_at(moment: float, order: float, log_delta: float, conversion: Conversion) -> float:
-    """ε at log δ by one order, raised by the rounding it may carry; it may be negative."""
-    term = conversion_term(order, conversion)
-    value = (moment + term - log_delta) / (order - 1)
-    return value + (moment_error(order) * moment + _ROUNDING * (_size(order, conversion) - log_delta)) / (order - 1)
+    """ε at log δ by one order, raised by the rounding it may carry, so that δ there is no more; it may be negative."""
+    value = moment + conversion_term(order, conversion) - log_delta
+    value += moment_error(order) * moment + 4 * _ROUNDING * (moment + _size(order, conversion) - log_delta)
+    return (value + 4 * _ROUNDING * abs(value)) / (order - 1)
 
 
 def log_delta_at(moment: float, order: float, epsilon: float, conversion: Conversion) -> float:
@@ -110,7 +113,7 @@ def _size(order: float, conversion: Conversion) -> float:
 
 def best_epsilon(moment: Callable[[float], float], delta: float, conversion: Conversion) -> tuple[float, float]:
     """The least ε at `delta` over all real orders, not below 0, and the order that gives it."""
-    log_delta = math.log(check_delta(delta))
+    log_delta = math.log(check_delta(delta)) * (1 + _SEARCH[1]) - _SEARCH[0]
     order, value = lowest_order(lambda a: epsilon_at(moment(a), a, log_delta, conversion), HIGHEST_ORDER)
     return max(value, 0.0), order
 
