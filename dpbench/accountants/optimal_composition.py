@@ -139,13 +139,13 @@ def _on_a_lattice(laws: Sequence[tuple[Floats, Floats, float]], width: float) ->
         down = np.exp(-above) * np.expm1(above - step) / math.expm1(-step)
         w, size = np.exp(log_w), int(cell.max()) + 2
         law = np.bincount(cell, w * down, size) + np.bincount(cell + 1, w * up, size)
-        mass = np.convolve(mass, law).astype(np.float64, copy=False)
+        mass = np.convolve(mass, law)
         start = max(int(np.dot(mass, np.arange(len(mass)))) - LATTICE // 2, 0)
         cut += float(mass[:start].sum() + mass[start + LATTICE :].sum())
         first, mass = first + low + start, mass[start : start + LATTICE]
         error += (len(losses) + size + 64) * 2.0**-52
     kept = np.flatnonzero(mass)
-    points: Floats = (first + kept) * step
+    points: Floats = (first + kept.astype(np.float64)) * step
     log_mass: Floats = np.log(mass[kept])
     return points, log_mass, cut, error
 
