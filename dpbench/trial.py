@@ -33,7 +33,7 @@ def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape:
 def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     """Raise DpbenchError where the clipping engine cannot take a model, with the layer.
 
-    An engine that knows only some layers has a function `refuse`; any engine is tried on one example of zeros.
+    An engine that knows only some layers has a function `refuse`; any engine is tried on examples of zeros.
     """
     import torch
 
@@ -53,18 +53,21 @@ def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape
 
 
 def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raise DpbenchError for whatever an engine raises on one example of zeros, with the layer."""
+    """Raise DpbenchError for whatever an engine raises on examples of zeros, three in each of two runs, with the layer.
+
+    Two and three, so that an operator cannot take one axis for another.
+    """
     import torch
 
     from dpbench.clipping._base import Examples
     from dpbench.functional import network
     from dpbench.probe import entered, sentence
 
-    theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None]
-    examples = Examples(torch.zeros(1, 1, *shape), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
+    theta_P = torch.cat([value.detach().flatten() for value in module.parameters()])
+    examples = Examples(torch.zeros(2, 3, *shape), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3) > 0)
     with entered(module) as trail:
         try:
-            engine(network(module), theta_RP, examples, torch.ones(1, dtype=torch.float64), 1)
+            engine(network(module), theta_P.repeat(2, 1), examples, torch.ones(2, dtype=torch.float64), 3)
         except DpbenchError:
             raise
         except Exception as error:
@@ -75,7 +78,7 @@ def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int,
 def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model.
 
-    Its `refuse` is asked; an engine without one is tried on one example of zeros. That differentiates the model, which
+    Its `refuse` is asked; an engine without one is tried on examples of zeros. That differentiates the model, which
     takes seconds for a large one, so only what will be trained is tried, and what passed once is not tried again: the
     answer does not hang on how many projections there are.
     """
@@ -94,7 +97,7 @@ def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tupl
     if refuse is not None:
         refuse(module, torch.zeros(shape))
     else:
-        draw = Draw(randomness.table([0]), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64))
+        draw = Draw(randomness.table([0, 1]), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
         _one_sum(f"the engine of {type(mechanism).__name__}", engine.at(draw), module, shape)
     _TRIED.add(key)
 

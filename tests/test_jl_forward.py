@@ -59,13 +59,8 @@ def words(length: int, runs: int = 1, seed: int = 0) -> Tensor:
     return found
 
 
-def products(net: Network, theta_RP: Tensor, vectors_RJP: Tensor, examples: Examples, way: Any) -> Tensor:
-    engine = ProjectedSum(VECTORS, way)
-    return engine._products(net, net.split(theta_RP), _split(net, vectors_RJP), examples)
-
-
-def by_definition(net: Network, theta_RP: Tensor, vectors_RJP: Tensor, examples: Examples) -> tuple[Tensor, Tensor]:
-    """⟨g_i, v_j⟩ and ‖g_i‖·‖v_j‖, both (R, J, B), one example and one ordinary backward pass at a time."""
+def by_definition(net: Network, theta_RP: Tensor, examples: Examples) -> Tensor:
+    """The gradients (R, B, P), one example and one ordinary backward pass at a time."""
     runs, places = examples.mask_RB.shape
     gradient_RBP = torch.zeros(runs, places, net.size, dtype=torch.float64)
     for run in range(runs):
@@ -76,14 +71,13 @@ def by_definition(net: Network, theta_RP: Tensor, vectors_RJP: Tensor, examples:
             loss = net.example_loss(leaves, examples.inputs[run, place], examples.targets[run, place])
             pieces = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             gradient_RBP[run, place] = torch.cat([piece.flatten() for piece in pieces])
-    sizes = vectors_RJP.norm(dim=2)[:, :, None] * gradient_RBP.norm(dim=2)[:, None]
-    return vectors_RJP @ gradient_RBP.mT, sizes
+    return gradient_RBP
 
 
 def agree(
     module: nn.Module, inputs: Tensor, seed: int = 0, theta_RP: Tensor | None = None, limit: float = LIMIT
 ) -> None:
-    """Both ways give the inner products; the gradients do not vanish."""
+    """Both ways give the inner products and a weighted sum; the gradients do not vanish."""
     runs = len(inputs)
     net = network(module.double())
     generator = torch.Generator().manual_seed(seed)
@@ -92,11 +86,17 @@ def agree(
     vectors_RJP = torch.randn(runs, VECTORS, net.size, generator=generator, dtype=torch.float64)
     targets = torch.randint(CLASSES, inputs.shape[:2], generator=generator)
     examples = Examples(inputs, targets, torch.ones(inputs.shape[:2]) > 0)
-    expected, sizes = by_definition(net, theta_RP, vectors_RJP, examples)
+    gradient_RBP = by_definition(net, theta_RP, examples)
+    sizes = vectors_RJP.norm(dim=2)[:, :, None] * gradient_RBP.norm(dim=2)[:, None]
     assert bool((sizes > 0).all())
+    weight_RB = torch.rand(inputs.shape[:2], generator=generator, dtype=torch.float64)
     for way in ("jvp", "vjp"):
-        found = products(net, theta_RP, vectors_RJP, examples, way)
-        worst = float(((found - expected).abs() / sizes).max())
+        engine, named, tangents = ProjectedSum(VECTORS, way), net.split(theta_RP), _split(net, vectors_RJP)
+        found = engine._one_pass(net, named, tangents, examples, lambda _, weight_B: weight_B, weight_RB)
+        worst = float(((found.products_RJB - vectors_RJP @ gradient_RBP.mT).abs() / sizes).max())
+        assert worst <= limit, (way, worst)
+        off_R = (found.sum_RP - (weight_RB[:, :, None] * gradient_RBP).sum(1)).norm(dim=1)
+        worst = float((off_R / gradient_RBP.norm(dim=2).sum(1)).max())
         assert worst <= limit, (way, worst)
 
 

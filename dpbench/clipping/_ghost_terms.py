@@ -39,6 +39,11 @@ class Term(Protocol):
         """How many numbers `gradients` forms for one example."""
         ...
 
+    @property
+    def size_RB(self) -> Tensor:
+        """At least the sum of the norms of what `weighted` adds up for each example with the factor 1; float64."""
+        ...
+
     def gradients(self, rows: Tensor | slice) -> Tensor:
         """Of some examples, (Q', P)."""
         ...
@@ -63,6 +68,11 @@ class Product:
     @property
     def elements(self) -> int:
         return self.a.shape[2] * self.a.shape[-1] * self.g.shape[-1]
+
+    @property
+    def size_RB(self) -> Tensor:
+        """Σ_t |a_t||g_t| ≤ |a||g|, by Cauchy and Schwarz."""
+        return _size(self.a) * _size(self.g)
 
     def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """a (Q', G, T, I) and g (Q', G, T, O)."""
@@ -98,6 +108,11 @@ class Convolution:
     def elements(self) -> int:
         groups, positions, inputs, outputs = self.shape
         return groups * inputs * (positions + outputs)
+
+    @property
+    def size_RB(self) -> Tensor:
+        """As for `Product`; each input is in at most as many patches as the kernel has places."""
+        return math.sqrt(math.prod(self.size[2:])) * _size(self.a) * _size(self.g)
 
     def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The patches that the kernel sees (Q', G, T, I), and g (Q', G, T, O)."""
@@ -142,6 +157,11 @@ class Lookup:
     def elements(self) -> int:
         return self.rows * self.g.shape[-1]
 
+    @property
+    def size_RB(self) -> Tensor:
+        each_RBT: Tensor = torch.linalg.vector_norm(self.g, dim=-1, dtype=torch.float64)
+        return each_RBT.sum(-1)
+
     def pairs(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Which rows were looked up (Q', T), and g (Q', T, D)."""
         return self.a.flatten(0, 1)[rows], self.g.flatten(0, 1)[rows]
@@ -162,6 +182,10 @@ class Elementwise:
     @property
     def elements(self) -> int:
         return self.a.shape[2]
+
+    @property
+    def size_RB(self) -> Tensor:
+        return _size(self.a)
 
     def gradients(self, rows: Tensor | slice) -> Tensor:
         return self.a.flatten(0, 1)[rows]
@@ -223,9 +247,14 @@ def norms(terms: Sequence[Term], places: int) -> Tensor:
     return _in_parts(whole, places, sum(term.elements for term in terms))
 
 
+def in_one_go(elements: int) -> int:
+    """For how many examples something is formed at once that has so many elements for each."""
+    return max(1, _ELEMENTS // max(1, elements))
+
+
 def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int) -> Tensor:
     """The function of all examples, some at a time, so that about `_ELEMENTS` numbers are formed at once."""
-    step = max(1, _ELEMENTS // max(1, elements))
+    step = in_one_go(elements)
     return torch.cat([function(slice(start, start + step)) for start in range(0, places, step)])
 
 
@@ -283,6 +312,12 @@ def _gathered(numbers_QT: Tensor, g_QTD: Tensor, rows: int) -> Tensor:
 
 def _scaled(value: Tensor, factor_RB: Tensor) -> Tensor:
     return value * factor_RB.reshape(*factor_RB.shape, *[1] * (value.dim() - 2))
+
+
+def _size(value: Tensor) -> Tensor:
+    """The norm over everything but runs and places, (R, B), in float64, where squares neither vanish nor overflow."""
+    found: Tensor = torch.linalg.vector_norm(value.flatten(2), dim=2, dtype=torch.float64)
+    return found
 
 
 def _norm(value: Tensor) -> Tensor:

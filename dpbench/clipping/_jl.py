@@ -1,16 +1,17 @@
 """Clipped sums with estimated norms (jl2021, Algorithm 1, lines 3 to 11): random projections by forward mode.
 
 The norm of example i's gradient g_i is estimated by M_i = √((1/r) Σ_j ⟨g_i, v_j⟩²) with v_1, ..., v_r standard normal
-vectors, drawn anew at each step; the sum is Σ_i min{1, C/M_i} g_i. All ⟨g_i, v_j⟩ come from Jacobian-vector products of
-the vector of losses (`way` jvp, forward mode; or vjp, the paper's double reverse mode), the sum from one backward pass
-of Σ_i w_i · loss_i, the weights being numbers. No gradient of a single example is ever held.
+vectors, drawn anew at each step; the sum is Σ_i min{1, C/M_i} g_i. All ⟨g_i, v_j⟩ are Jacobian-vector products of the
+vector of losses (`way` jvp, forward mode; or vjp, the paper's double reverse mode), the sum is the backward pass of
+Σ_i w_i · loss_i, the weights being numbers. No gradient of a single example is ever held.
 
 One example moves this sum by C·|g|/M, not by at most C: |g|/M has the law of Z_r = (χ²_r / r)^(−1/2). So the engine is
 no entry of the catalog, where it could be named by a mechanism whose ledger says C; `estimated_norms` says it too.
 
-What is summed has to be what was measured: both passes see each example as a batch of one, under the same operators,
-in parts of the same shape, so that rounding is the same in both. In other parts it could fall on the two sides of the
-kink of a ReLU, and then a gradient would be summed whose projections nobody has taken.
+That law needs the gradient that is summed to be the gradient that was projected. So the losses of a part of the batch
+are computed once, each example as a batch of one, and both the projections and the weighted sum are derivatives of
+that one computation: whatever rounding decides at the kink of a ReLU, and whatever the model would do
+when it is called again, it is decided once.
 
 | the paper | here | |
 | --- | --- | --- |
@@ -20,26 +21,26 @@ kink of a ReLU, and then a gradient would be summed whose projections nobody has
 | M_i | `Clipped.norm_RB` | |
 | C_t | `clip_R` | |
 
-Shapes: R runs, B batch, P parameters, J projections of one pass.
+Shapes: R runs, B batch, P parameters, J projections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vjp
+from torch.func import jvp, vjp
 from torch.func import vmap as over
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpbench import randomness
 from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples, clip_factor
-from dpbench.clipping._jl_forward import Forward
+from dpbench.clipping._jl_forward import Forward, Unrecorded
 from dpbench.clipping._jl_refuse import refuse
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network
@@ -49,7 +50,7 @@ NUMERICS = 1
 Way = Literal["jvp", "vjp"]
 
 # How much is held at once, in numbers, on a CPU and on other devices; it changes no result.
-_VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of all projections of one pass
+_VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of the projections of all runs of one pass; one run has all of its own
 _TANGENTS = {"cpu": 1 << 25, "other": 1 << 29}  # of the widest layer's outputs with their derivatives
 _PIECE = {"cpu": 1 << 16, "other": 1 << 24}  # of the normals that are made in one go
 
@@ -80,73 +81,113 @@ class ProjectedSum:
     def refuse(self, module: nn.Module, example: Tensor) -> None:
         """Raise DpbenchError that names the layer whose derivative this way does not give; no batch axis."""
 
-        def one(net: Network, theta_1P: Tensor, tangent_1JP: Tensor, examples: Examples) -> Tensor:
-            return self._products(net, net.split(theta_1P), _split(net, tangent_1JP), examples)
+        def one(net: Network, theta_1P: Tensor, tangent_1JP: Tensor, examples: Examples) -> tuple[Tensor, Tensor]:
+            found = self._one_pass(
+                net, net.split(theta_1P), _split(net, tangent_1JP), examples, lambda all_JB: 1 + 0 * all_JB[0]
+            )
+            return found.products_RJB, found.sum_RP
 
         refuse(module, example, one)
 
     def _sum(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
+        """As many runs at a time as their projections fit into memory, one at least."""
+        step = max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size))
+        parts = []
+        for start in range(0, len(theta_RP), step):
+            of = slice(start, start + step)
+            drawn = Draw(draw.keys_RS[of], draw.step_R[of], draw.index_RB[of])
+            some = Examples(examples.inputs[of], examples.targets[of], examples.mask_RB[of])
+            parts.append(self._sum_of_runs(drawn, net, theta_RP[of], some, clip_R[of], chunk))
+        return Clipped(
+            torch.cat([part.sum_RP for part in parts]),
+            torch.cat([part.norm_RB for part in parts]),
+            torch.cat([part.loss_RB for part in parts]),
+        )
+
+    def _sum_of_runs(
+        self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
+    ) -> Clipped:
         mask_RB = examples.mask_RB
         examples = _refilled(examples)
         chunk = self._places(net, theta_RP, examples, chunk)
-        norm_RB = torch.where(mask_RB, self._estimates(draw, net, theta_RP, examples, chunk), 0.0)
-        factor_RB = clip_factor(norm_RB, clip_R, mask_RB)
-        named, total, losses = net.split(theta_RP), torch.zeros_like(theta_RP), []
+        named, total = net.split(theta_RP), torch.zeros_like(theta_RP)
+        tangents = _split(net, normals(draw, self.projections, net.size, theta_RP.dtype))
+        norms, losses = [], []
         for start in range(0, mask_RB.shape[1], chunk):
             part = examples.part(start, start + chunk)
-            weighted = over(grad(partial(_weighted, net), has_aux=True))
-            gradient, loss_RB = weighted(named, part.inputs, part.targets, factor_RB[:, start : start + chunk])
-            total = total + net.join(gradient)
-            losses.append(loss_RB)
+            found = self._one_pass(net, named, tangents, part, _weights, clip_R, part.mask_RB)
+            total = total + found.sum_RP
+            norms.append(torch.where(part.mask_RB, _estimates(found.products_RJB), 0.0))
+            losses.append(found.loss_RB)
         total = torch.where(mask_RB.any(1)[:, None], total, 0.0)  # what stands in a batch of empty places is nobody's
-        return Clipped(total, norm_RB, torch.where(mask_RB, torch.cat(losses, 1), 0.0))
-
-    def _estimates(self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> Tensor:
-        """M_i of every place (R, B), NaN where it is not finite, so that the run stops and no example drops out.
-
-        The squares are summed in float64, where those of float32 do not overflow.
-        """
-        runs, places = examples.mask_RB.shape
-        named, at_once = net.split(theta_RP), self._at_once(net, theta_RP)
-        total_RB = torch.zeros(runs, places, dtype=torch.float64, device=theta_RP.device)
-        for first in range(0, self.projections, at_once):
-            count = min(at_once, self.projections - first)
-            tangents = _split(net, normals(draw, first, count, net.size, theta_RP.dtype))
-            for start in range(0, places, chunk):
-                products_RJB = self._products(net, named, tangents, examples.part(start, start + chunk))
-                total_RB[:, start : start + chunk] += products_RJB.double().square().sum(1)
-        norm_RB = (total_RB / self.projections).sqrt().to(theta_RP.dtype)
-        return torch.where(norm_RB.isfinite(), norm_RB, torch.nan)
-
-    def _at_once(self, net: Network, theta_RP: Tensor) -> int:
-        """Projections of one pass."""
-        return min(self.projections, max(1, _VECTORS[_kind(theta_RP)] // (len(theta_RP) * net.size)))
+        return Clipped(total, torch.cat(norms, 1), torch.where(mask_RB, torch.cat(losses, 1), 0.0))
 
     def _places(self, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> int:
-        """Places of one call, in both passes: at most `chunk`, and what fits into memory with the derivatives."""
+        """Places of one call: at most `chunk`, and what fits into memory with the derivatives."""
         width = _widest(net, net.split(theta_RP), examples)
-        each = len(theta_RP) * (self._at_once(net, theta_RP) + 1) * width
+        each = len(theta_RP) * (self.projections + 1) * width
         return max(1, min(chunk, _TANGENTS[_kind(theta_RP)] // each))
 
-    def _products(
-        self, net: Network, named: Mapping[str, Tensor], tangents: Mapping[str, Tensor], part: Examples
-    ) -> Tensor:
-        """⟨g_i, v_j⟩ for all runs, projections and places: (R, J, B)."""
-        of_one_run = partial(_forward if self.way == "jvp" else _twice_reverse, net)
-        result: Tensor = over(of_one_run)(named, tangents, part.inputs, part.targets)
-        return result
+    def _one_pass(
+        self,
+        net: Network,
+        named: dict[str, Tensor],
+        tangents: dict[str, Tensor],
+        part: Examples,
+        weights: Callable[..., Tensor],
+        *given: Tensor,
+    ) -> Pass:
+        """`weights` makes w (B,) of one run from its products (J, B) and from what is given for it, (R, ...)."""
+        linearised = _forward if self.way == "jvp" else _twice_reverse
+
+        def of_one_run(
+            named: dict[str, Tensor], tangents: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor, *given: Tensor
+        ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+            loss_B, products_JB, pull = linearised(net, named, tangents, inputs_B, targets_B)
+            return pull(weights(products_JB, *given))[0], products_JB, loss_B
+
+        summed, products_RJB, loss_RB = over(of_one_run)(named, tangents, part.inputs, part.targets, *given)
+        return Pass(net.join(summed), products_RJB, loss_RB)
 
 
-def normals(draw: Draw, first: int, count: int, size: int, dtype: torch.dtype) -> Tensor:
-    """The projections `first` to `first + count` of each run's step: standard normals (R, J, P)."""
+@dataclass(frozen=True)
+class Pass:
+    """Of one computation of the losses F(θ) (R, B): Σ_i w_i g_i (R, P), and the ⟨g_i, v_j⟩ (R, J, B) that made w."""
+
+    sum_RP: Tensor
+    products_RJB: Tensor
+    loss_RB: Tensor
+
+
+# Of one run: the losses (B,), their products with all tangents (J, B), and w (B,) -> (Σ_i w_i g_i,)
+Linearised = tuple[Tensor, Tensor, Callable[[Tensor], tuple[dict[str, Tensor]]]]
+
+
+def _estimates(products: Tensor) -> Tensor:
+    """M_i of every place, (..., J, B) to (..., B); NaN where it is not finite: the run stops, no example drops out.
+
+    The squares are summed in float64, where those of float32 do not overflow.
+    """
+    norm = products.double().square().mean(-2).sqrt().to(products.dtype)
+    return torch.where(norm.isfinite(), norm, torch.nan)
+
+
+def _weights(products_JB: Tensor, clip: Tensor, mask_B: Tensor) -> Tensor:
+    """min{1, C/M_i} of one run, and 0 at empty places."""
+    norm_B = torch.where(mask_B, _estimates(products_JB), 0.0)
+    return clip_factor(norm_B[None], clip[None], mask_B[None])[0]
+
+
+def normals(draw: Draw, count: int, size: int, dtype: torch.dtype) -> Tensor:
+    """The projections of each run's step: standard normals (R, J, P)."""
     flat = torch.empty(len(draw.keys_RS), count * size, dtype=dtype, device=draw.keys_RS.device)
     piece = max(1, _PIECE[_kind(flat)] // len(flat))
     for start in range(0, count * size, piece):
         stop = min(start + piece, count * size)
         flat[:, start:stop] = randomness.normal(
-            draw.keys_RS, randomness.PROJECTION, draw.step_R, stop - start, first * size + start, dtype
+            draw.keys_RS, randomness.PROJECTION, draw.step_R, stop - start, start, dtype
         )
     return flat.reshape(-1, count, size)
 
@@ -164,49 +205,54 @@ def _split(net: Network, vectors_RJP: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _losses(net: Network, inputs_B: Tensor, targets_B: Tensor, named: dict[str, Tensor]) -> Tensor:
-    """F(θ): the losses (B,) of one run. Every example is a batch of one under vmap, so that nothing can mix them."""
-    with Forward():
-        result: Tensor = over(net.example_loss, in_dims=(None, 0, 0))(named, inputs_B, targets_B)
-    return result
-
-
 def _forward(
     net: Network, named: dict[str, Tensor], tangents: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor
-) -> Tensor:
-    """Jacobian-vector products by forward mode, all J tangents (J, ...) in one pass: (J, B)."""
-    losses = partial(_losses, net, inputs_B, targets_B)
+) -> Linearised:
+    """Jacobian-vector products by forward mode, all J tangents (J, ...) beside one pass that reverse mode records.
 
-    def product(tangent: dict[str, Tensor]) -> Tensor:
-        moved: Tensor = jvp(losses, (named,), (tangent,))[1]
-        return moved
+    Every example is a batch of one under vmap, so that nothing can mix them. The losses hang on no tangent, so there
+    is one of them for all J; the recording of the tangents is dropped as they come (`Unrecorded`).
+    """
 
-    result: Tensor = over(product)(tangents)
-    return result
+    def one(
+        named: dict[str, Tensor], tangent: dict[str, Tensor], example: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        def loss(named: dict[str, Tensor]) -> Tensor:
+            with Unrecorded(), Forward():
+                return net.example_loss(named, example, target)
+
+        return jvp(loss, (named,), (tangent,))  # type: ignore[return-value]  # two without has_aux
+
+    each_example = over(one, in_dims=(None, None, 0, 0))
+    each_tangent = over(each_example, in_dims=(None, 0, None, None), out_dims=(None, 0))  # type: ignore[arg-type]
+
+    def both(named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = each_tangent(named, tangents, inputs_B, targets_B)
+        return result
+
+    loss_B, pull, products_JB = vjp(both, named, has_aux=True)  # type: ignore[misc]
+    return loss_B, products_JB, pull
 
 
 def _twice_reverse(
     net: Network, named: dict[str, Tensor], tangents: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor
-) -> Tensor:
+) -> Linearised:
     """The same by reverse mode twice (Section 2.1): G(α) = αᵀ∇F is linear in α, and its derivative along v is ∇F·v."""
-    losses = partial(_losses, net, inputs_B, targets_B)
-    value_B, pull = vjp(losses, named)  # type: ignore[misc]  # two without has_aux, whatever its annotation says
-    _, pull_again = vjp(pull, torch.zeros_like(value_B))  # type: ignore[misc]
+
+    def losses(named: dict[str, Tensor]) -> Tensor:
+        with Forward():
+            result: Tensor = over(net.example_loss, in_dims=(None, 0, 0))(named, inputs_B, targets_B)
+        return result
+
+    loss_B, pull = vjp(losses, named)  # type: ignore[misc]  # two without has_aux, whatever its annotation says
+    _, pull_again = vjp(pull, torch.zeros_like(loss_B))  # type: ignore[misc]
 
     def product(tangent: dict[str, Tensor]) -> Tensor:
         moved: Tensor = pull_again((tangent,))[0]
         return moved
 
-    result: Tensor = over(product)(tangents)
-    return result
-
-
-def _weighted(
-    net: Network, named: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor, factor_B: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The reweighted loss of one run (line 11, times B), and the losses."""
-    loss_B = _losses(net, inputs_B, targets_B, named)
-    return (factor_B * loss_B).sum(), loss_B
+    products_JB: Tensor = over(product)(tangents)
+    return loss_B, products_JB, pull
 
 
 def _refilled(examples: Examples) -> Examples:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dpbench.clipping._recurrent import STEPS
 from dpbench.errors import DpbenchError
@@ -54,6 +55,30 @@ class Forward(TorchFunctionMode):
         return result
 
 
+class Unrecorded(TorchFunctionMode):
+    """Inside `torch.func.jvp` inside `torch.func.vjp`: the backward pass of the value alone is recorded.
+
+    Else every derivative along a vector would be kept until the backward pass, which never asks for it. What shares
+    memory with something else, so that writing into one changes the other, stays as it is: that costs memory only.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = {id(leaf) for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor)}
+
+        def stripped(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point() or id(value) in given or value._is_view():
+                return value
+            primal, tangent = fwAD.unpack_dual(value)  # type: ignore[no-untyped-call]
+            return value if tangent is None else fwAD.make_dual(primal, tangent.detach())  # type: ignore[no-untyped-call]
+
+        return tree_map(stripped, result)
+
+
 def _constant(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) and value.is_floating_point() else value
 
@@ -86,13 +111,6 @@ def _rows(
     """torch.embedding, where no row is at -1."""
     padding = padding_idx if padding_idx >= 0 else None
     return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-
-
-def _prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """0 is on the side of the weight, as in torch's first backward pass; in its other derivatives it is not."""
-    if weight.numel() > 1:
-        weight = weight.reshape(-1, *[1] * (input.dim() - 2))
-    return torch.where(input > 0, input, weight * input)
 
 
 def _fmax(input: Tensor, other: Tensor) -> Tensor:
@@ -148,7 +166,6 @@ _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.b
 WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     torch.embedding: _rows,
-    **dict.fromkeys((F.prelu, torch.prelu, Tensor.prelu), _prelu),
     **dict.fromkeys((torch.fmax, Tensor.fmax), _fmax),
     **dict.fromkeys((torch.fmin, Tensor.fmin), _fmin),
     F.group_norm: _group_norm,

@@ -29,14 +29,15 @@ NUMERICS = 1
 # product of the norms leaves room for 10^7 roundings; a wrong derivative of a layer is of the layer's own size.
 _PARTED = 1e-8
 
-Products = Callable[[Network, Tensor, Tensor, Examples], Tensor]  # theta (1, P), vectors (1, 1, P) -> (1, 1, 1)
+# theta (1, P), vectors (1, 1, P) -> products (1, 1, 1), gradient (1, P)
+Products = Callable[[Network, Tensor, Tensor, Examples], tuple[Tensor, Tensor]]
 
 
 def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
     """Raise DpbenchError that names the first layer with a derivative that is absent or wrong.
 
     `example` has no batch axis; it, ones in its place, and normals in its place are tried, as far as the model takes
-    them. `products` gives the derivatives of one example's loss.
+    them. `products` gives the derivative of one example's loss along a vector, and the gradient that would be summed.
     """
     net = network(copy.deepcopy(module).double())
     generator = torch.Generator().manual_seed(0)
@@ -52,10 +53,11 @@ def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
         examples = Examples(inputs[None, None], target[None, None], torch.ones(1, 1) > 0)
         with _named_layer(net.module) as trail:
             try:
-                found = products(net, theta_1P, tangent_11P, examples)[0, 0, 0]
+                product_111, summed_1P = products(net, theta_1P, tangent_11P, examples)
             except Exception as error:
                 raise _refusal(net.module, trail, _first_sentence(error)) from error
-        parted = (found - tangent_11P[0, 0] @ gradient_P).abs()
+        parted = (product_111[0, 0, 0] - tangent_11P[0, 0] @ gradient_P).abs()
+        parted = torch.maximum(parted, (summed_1P[0] - gradient_P).norm() * tangent_11P.norm())
         if not bool(parted <= _PARTED * gradient_P.norm() * tangent_11P.norm() + 1e-300):
             layer = _first_wrong(net, theta_1P, inputs, generator)
             raise _refusal(net.module, layer, "its derivative along a vector is not the gradient's product with it")

@@ -2,7 +2,7 @@
 
 The module's own Python runs and its own weights are used, so whatever `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells
 take is taken: layers, directions, projections, biases or none, batches or single sequences, a first state or none.
-A packed sequence is refused.
+A packed sequence is refused. A PReLU stands here too: torch's own has no right backward pass for a stack of runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +24,7 @@ NUMERICS = 1
 
 
 class WrittenOut(TorchFunctionMode):
-    """Replaces recurrent kernels by `STEPS` inside a transform of torch.func; outside torch's own are faster.
+    """Replaces the operators of `STEPS` inside a transform of torch.func; outside torch's own are faster.
 
     >>> from torch import nn
     >>> with WrittenOut():
@@ -64,8 +65,16 @@ def _cell(written_out: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given: written_out(Watch({}, {}, {}, None), *given)
 
 
+def _prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """0 is on the side of the weight, as in torch's first backward pass; in its other derivatives it is not."""
+    if weight.numel() > 1:
+        weight = weight.reshape(-1, *[1] * (input.dim() - 2))
+    return torch.where(input > 0, input, weight * input)
+
+
 STEPS: Mapping[Any, Callable[..., Any]] = {
     **{fused: _layers(written_out) for fused, written_out in LAYERS.items()},
     **{fused: _cell(written_out) for fused, written_out in CELLS.items()},
     torch._VF._pack_padded_sequence: _packed,
+    **dict.fromkeys((F.prelu, torch.prelu, Tensor.prelu), _prelu),
 }

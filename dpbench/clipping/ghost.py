@@ -5,6 +5,10 @@ from these (`_ghost_terms`), and the clipped sum is the sum of the same products
 second backward pass is needed. It is exact, recurrent layers included: they are written out in time
 (`_ghost_recurrent`), and the backward pass through time is one for the whole batch.
 
+Norms and sum add up the same products in another order. Where an example's products cancel, each is far longer than
+their sum: their rounding would exceed C, and a huge one would wipe out what the others have added. Such an example,
+with products longer than `_CANCELS` clip norms together after clipping, gets its gradient formed, clipped and added.
+
 Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about what a plain training step
 needs, two copies of each layer's input and output gradient, and no R · B · P gradients. Shared parameters are exact:
 the uses are added before a norm is taken. A parameter that is not used has the gradient zero. What the engine does not
@@ -26,11 +30,15 @@ from torch.func import vmap as over
 from dpbench.clipping._base import Clipped, Examples, clip_factor
 from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_recurrent import RECURRENT
-from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, joined, norms
+from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.clipping._ghost_watch import Use, Watch
+from dpbench.errors import DpbenchError
 from dpbench.functional import Network
 
 NUMERICS = 1
+
+# Rounding of an example's products may then move the sum by about 2^8 · 2^-24 of C in float32.
+_CANCELS = 2.0**8
 
 _KNOWN = {**OPERATORS, **RECURRENT}
 
@@ -56,20 +64,48 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
     all_norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
-        inputs, gradients, loss_RB = _recorded(net, named, part, seen)
+        uses, inputs, gradients, loss_RB = _recorded(net, named, part, seen)
         inputs, gradients = ([_filled(value, part.mask_RB) for value in values] for values in (inputs, gradients))
-        terms = _terms(seen.uses, inputs, gradients)
+        terms = _terms(uses, inputs, gradients)
         places = part.mask_RB.numel()
         each_PQ = [norms(pieces, places) for pieces in terms.values()]
         flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else theta_RP.new_zeros(places)
         norm_RB = flat_Q.reshape(part.mask_RB.shape)
         factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB)
+        size_RB = sum((piece.size_RB for pieces in terms.values() for piece in pieces), start=norm_RB.double() * 0)
+        cancels_RB = factor_RB * size_RB > _CANCELS * clip_R[:, None]
+        factor_RB = torch.where(cancels_RB, 0.0, factor_RB)
         for name, pieces in terms.items():
             for piece in pieces:
                 total[name] += piece.weighted(factor_RB).reshape(total[name].shape)
+        if bool(cancels_RB.any()):
+            _add_formed(total, norm_RB, terms, cancels_RB, clip_R)
         all_norms.append(norm_RB)
         losses.append(_filled(loss_RB, part.mask_RB))
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
+
+
+def _add_formed(
+    total: dict[str, Tensor],
+    norm_RB: Tensor,
+    terms: Mapping[str, Sequence[Term]],
+    chosen_RB: Tensor,
+    clip_R: Tensor,
+) -> None:
+    """Add the clipped gradients of the chosen examples, each formed before it is clipped, and correct their norms."""
+    step = in_one_go(sum(piece.elements for pieces in terms.values() for piece in pieces))
+    for run, chosen_B in enumerate(chosen_RB):
+        for place_B in chosen_B.nonzero().flatten().split(step):
+            rows = run * len(chosen_B) + place_B
+            formed = {
+                name: sum((piece.gradients(rows) for piece in pieces[1:]), start=pieces[0].gradients(rows))
+                for name, pieces in terms.items()
+            }
+            norm_B = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in formed.values()]).norm(dim=0)
+            factor_1B = clip_factor(norm_B[None], clip_R[run, None], torch.ones_like(place_B[None]) > 0)
+            for name, g in formed.items():
+                total[name][run] += (factor_1B @ g).reshape(total[name][run].shape)
+            norm_RB[run, place_B] = norm_B
 
 
 def _owners(module: nn.Module) -> dict[str, str]:
@@ -107,19 +143,26 @@ def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[
 
 def _recorded(
     net: Network, named: Mapping[str, Tensor], part: Examples, seen: Watch
-) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """Of each use the input (R, B, ...); of each tap the gradient (R, B, ...); the losses (R, B)."""
+) -> tuple[Sequence[Use], Sequence[Tensor], Sequence[Tensor], Tensor]:
+    """The uses, of each its input (R, B, ...); of each tap the gradient (R, B, ...); the losses (R, B).
+
+    Raises DpbenchError where the model does something else with its parameters than when it was looked at.
+    """
+    uses: list[Use] = []
 
     def loss(taps: Sequence[Tensor], one: dict[str, Tensor], example: Tensor, target: Tensor) -> Any:
         watch = Watch(_KNOWN, seen.owners, one, taps)
         value = net.example_loss(one, example, target, watch)
+        uses.extend(watch.uses)
+        if watch.uses != seen.uses or watch.tap_shapes != seen.tap_shapes:
+            raise DpbenchError("clipping engine ghost: the model uses its parameters in another way at another call")
         return value, (tuple(watch.inputs), value)
 
     zero = next(iter(named.values())).new_zeros(())
     taps = tuple(zero.expand(shape) for shape in seen.tap_shapes)
     of_one = partial(grad(loss, has_aux=True), taps)
     gradients, (inputs, loss_RB) = over(over(of_one, in_dims=(None, 0, 0)))(named, part.inputs, part.targets)
-    return inputs, gradients, loss_RB
+    return uses, inputs, gradients, loss_RB
 
 
 def _filled(value: Tensor, mask_RB: Tensor) -> Tensor:
