@@ -270,3 +270,5 @@ def test_the_report_accounts_for_what_was_released(tmp_path: Path) -> None:
     assert proven["context"]["calibrate_with"] == "rdp_filter"
     (filtered,) = [one for one in printed["guarantees"] if one["accountant"] == "rdp_filter"]
     assert filtered["epsilon"] > 3.0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "N is public in this record" in page, "beside the number of examples that the page prints"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,11 @@ from dpbench.mechanisms._dpis_rules import VARIANTS
 from dpbench.mechanisms._dpis_sums import all_norms
 from dpbench.pipeline import Knobs, State
 from dpbench.randomness import ESTIMATE, REJECT, SAMPLE
+from dpbench.records import run_record
+from dpbench.report import render
+from dpbench.verification import assess
 from tests.dpis_problems import N, begin, clipped_gradients, forced, go, parameters, problem, same, small
+from tests.record_samples import run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,6 +112,15 @@ def test_a_coin_at_its_probability_falls_as_the_norm_is_rounded() -> None:
     found = [drawn_at(0.0, *way) for way in WAYS]
     assert len({drawn[0] for drawn in found}) > 1
     assert found == [drawn_at(0.0, *way) for way in WAYS]
+
+
+def test_the_report_promises_the_same_batches_except_where_rounding_moves_them() -> None:
+    """What a reader is told of a run that went on from a checkpoint, beside what happens at unlucky coins."""
+    moved = len({drawn_at(0.0, *way)[0] for way in WAYS}) > 1
+    page = render(assess([run_record(run_json())]))
+    (told,) = [words for entry, words in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page) if "resumed" in entry]
+    assert "the same batches and noise" in told
+    assert ("for dpis unless rounding moves a probability past a coin" in told) is moved
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
