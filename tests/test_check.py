@@ -19,7 +19,7 @@ from dpbench import checking
 from dpbench.catalog import catalog
 from dpbench.check_records import code_of, read_checks
 from dpbench.checking import Target, check_mechanism, check_up
-from dpbench.cli import cli
+from dpbench.cli import cli, main
 from dpbench.errors import DpbenchError
 from dpbench.records import Checked, RunRecord, run_record
 from dpbench.rendering.exports import rows_csv, tables_latex
@@ -149,11 +149,20 @@ def inside(package: Path, few_checks: None, monkeypatch: pytest.MonkeyPatch) -> 
 # The verb
 
 
-def test_every_line_says_what_was_looked_at_and_found(tmp_path: Path) -> None:
-    done = dpbench("check", "noisy_sgd", "--json", "--steps", "30", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    *lines, whole = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {"noise_scale", "mechanism_replay", "mechanism_releases"} <= {line["check"] for line in lines}
+@pytest.mark.parametrize("checks", [pytest.param("all", marks=pytest.mark.long), "few"])
+def test_every_line_says_what_was_looked_at_and_found(
+    checks: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As a program with all checks, or in this process with the quick ones."""
+    if checks == "all":
+        done = dpbench("check", "noisy_sgd", "--json", "--steps", "30", cwd=tmp_path)
+        status, said = done.returncode, done.stdout
+    else:
+        status, said = request.getfixturevalue("inside")("check", "noisy_sgd", "--json", "--steps", "30")
+    assert status == 0
+    *lines, whole = [json.loads(line) for line in said.splitlines()]
+    found = {line["check"] for line in lines}
+    assert found == set(FEW) if checks == "few" else set(FEW) < found
     for line in lines:
         assert line["verdict"] == "holds"
         assert line["looked_at"]
@@ -186,11 +195,20 @@ def test_half_the_noise_is_refuted_and_the_verdict_kept(package: Path, inside: A
         (["math:floor", "--set", "x=1"], "math:floor"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = dpbench("check", *arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_one_sentence(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main(["check", *arguments])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.usefixtures("few_checks")

@@ -135,18 +135,22 @@ def test_an_asv_that_fails_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def benchmarks() -> Iterator[Any]:
-    """Every benchmark of tests/speed as asv finds it: by default its first and last parameters, else all."""
+    """Every benchmark of tests/speed as asv finds it: by default every method, and of every class both ends of the
+    parameters, the first by one method and the last by another where it has two; else all.
+    """
     for file in sorted((Path(__file__).parent / "speed").glob("[!_]*.py")):
         module = importlib.import_module(f"tests.speed.{file.stem}")
         for name, kind in vars(module).items():
             if inspect.isclass(kind) and not name.startswith("_") and kind.__module__ == module.__name__:
-                for method, _ in inspect.getmembers(kind, inspect.isfunction):
-                    if method.partition("_")[0] in ("time", "peakmem", "track", "timeraw"):
-                        every = list(itertools.product(*getattr(kind, "params", ())))
-                        for at, values in enumerate(every):
-                            marks = [] if at in (0, len(every) - 1) else [pytest.mark.long]
-                            label = f"{file.stem}.{name}.{method}{values or ''}"
-                            yield pytest.param(kind, method, values, id=label, marks=marks)
+                kinds = ("time", "peakmem", "track", "timeraw")
+                methods = [one for one, _ in inspect.getmembers(kind, inspect.isfunction) if one.split("_")[0] in kinds]
+                every = list(itertools.product(*getattr(kind, "params", ())))
+                for place, method in enumerate(methods):
+                    ends = (0, len(every) - 1) if len(methods) == 1 else (place % 2 * (len(every) - 1),)
+                    for at, values in enumerate(every):
+                        marks = [] if at in ends else [pytest.mark.long]
+                        label = f"{file.stem}.{name}.{method}{values or ''}"
+                        yield pytest.param(kind, method, values, id=label, marks=marks)
 
 
 @pytest.mark.usefixtures("one_thread")

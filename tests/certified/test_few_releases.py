@@ -58,7 +58,7 @@ def two_releases(rate: float, noise: float, epsilon: float) -> mpmath.mpf:
         return mpmath.quad(integrand, cuts)
 
 
-CASES = [(0.01, 0.3, 0.5), (0.01, 0.3, 3.0), (0.01, 3.0, 0.5)]
+CASES = [(0.01, 0.3, 0.5), (0.01, 0.3, 3.0), pytest.param(0.01, 3.0, 0.5, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("rate", "noise", "epsilon"), CASES)

@@ -5,6 +5,7 @@ That each planted fault is found is in `tests/faults/test_planted.py`; here ever
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -52,6 +53,8 @@ def test_applies_says_yes_or_no(name: str) -> None:
 @every_check
 def test_verdicts_are_valid_and_set_by_the_seed(name: str) -> None:
     check, words = CHECKS[name], (*STATUSES, *FINDINGS)
+    if hasattr(check, "planned") and name != "noise_scale":  # a short run: how long it is changes neither
+        check = dataclasses.replace(check, planned=12)
     subject = next(subject for subject in subjects() if check.applies(subject))
     first, again, other = (check(subject, seed=seed) for seed in (0, 0, 1))
     assert first == again, "all randomness comes from the seed"

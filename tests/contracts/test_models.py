@@ -129,7 +129,13 @@ def test_module_is_deterministic_and_has_nothing_that_training_refuses(
     assert torch.equal(before, torch.get_rng_state())
 
 
-@every_variant
+@pytest.mark.parametrize(
+    ("factory", "more"),
+    [  # vgg13 has no kind of layer that alexnet has not, and takes several times as long
+        pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if one.id == "vgg13" else [])
+        for one in variants()
+    ],
+)
 def test_training_takes_every_model(factory: Callable[..., nn.Module], more: dict[str, Any]) -> None:
     shape = shape_of(factory, **more)
     answers = probe_model(lambda: factory(shape, CLASSES, **more), shape, CLASSES)
@@ -145,19 +151,17 @@ def test_start_is_set_by_the_seed_alone(factory: Callable[..., nn.Module], more:
 
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = [initial_parameters(build, seed) for seed in range(4)]
+    first = [initial_parameters(build, seed) for seed in (0, 3)]
     assert torch.equal(before, torch.get_rng_state()), "torch's global generator is put back"
     torch.manual_seed(2)
-    again = [initial_parameters(build, seed) for seed in range(4)]
+    again = [initial_parameters(build, seed) for seed in (0, 3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    for at, left in enumerate(first):
-        for right in first[:at]:
-            # A convex model may start at zero; any other start differs between seeds.
-            assert not torch.equal(left, right) or not bool(left.any())
+    # A convex model may start at zero; any other start differs between seeds.
+    assert not torch.equal(*first) or not bool(first[0].any())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(3, INIT))
         module = build()
-    assert torch.equal(first[3], nn.utils.parameters_to_vector(module.parameters()).detach())
+    assert torch.equal(first[1], nn.utils.parameters_to_vector(module.parameters()).detach())
 
 
 @every_variant
@@ -199,18 +203,20 @@ def test_evaluate_is_the_direct_computation(factory: Callable[..., nn.Module], m
     generator = torch.Generator().manual_seed(1)
     start = torch.stack([initial_parameters(lambda: factory(shape, CLASSES, **more), seed) for seed in range(3)])
     theta_RP = start + 0.02 * torch.randn(start.shape, generator=generator)
-    inputs, targets = inputs_of(shape, 17), torch.randint(CLASSES, (17,), generator=generator)
-    for chunk in (1, 5, 17, 100):
+    inputs, targets = inputs_of(shape, 7), torch.randint(CLASSES, (7,), generator=generator)
+    truth = []
+    for run in range(3):
+        module = factory(shape, CLASSES, **more)
+        nn.utils.vector_to_parameters(theta_RP[run], module.parameters())
+        scores = module.double()(inputs.double()).detach()
+        right = (scores.argmax(1) == targets).double().mean()
+        truth.append((float(nn.functional.cross_entropy(scores, targets)), float(right)))
+    for chunk in (1, 3, 7, 100):
         loss_R, accuracy_R = evaluate(net, theta_RP, inputs, targets, chunk)
         assert loss_R.dtype == accuracy_R.dtype == torch.float64
-        for run in range(3):
-            module = factory(shape, CLASSES, **more)
-            nn.utils.vector_to_parameters(theta_RP[run], module.parameters())
-            scores = module.double()(inputs.double()).detach()
-            loss = float(nn.functional.cross_entropy(scores, targets))
+        for run, (loss, right) in enumerate(truth):
             assert float(loss_R[run]) == pytest.approx(loss, abs=1e4 * 2.0**-24 * 10)
-            right = (scores.argmax(1) == targets).double().mean()
-            assert float(accuracy_R[run]) == pytest.approx(float(right), abs=1e-15)
+            assert float(accuracy_R[run]) == pytest.approx(right, abs=1e-15)
 
 
 def test_refused_activation_says_what_is_known() -> None:

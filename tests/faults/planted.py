@@ -23,7 +23,15 @@ from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
 from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
-from tests.faults.planted_kinds import DECAYING, DEPENDENT, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
+from tests.faults.planted_kinds import (
+    DECAYING,
+    DEPENDENT,
+    IMPORTANCE,
+    MICROBATCHED,
+    PREPARED,
+    PROJECTED,
+    per_example,
+)
 from tests.faults.planted_releases import LATE, LEAKING, LOW_RATES, RELEASED
 
 # Generators
@@ -202,11 +210,8 @@ Engine = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
 
 def _unclipped(net: Network, theta_RP: Tensor, examples: Examples) -> tuple[Tensor, Clipped]:
     """Every example's own gradient (R, B, P), empty places 0; and what the real engine says without clipping."""
-    per_example = torch.func.vmap(torch.func.vmap(torch.func.grad(net.example_loss), in_dims=(None, 0, 0)))
-    named = per_example(net.split(theta_RP), examples.inputs, examples.targets)
-    each_RBP = torch.cat([named[name].flatten(2) for name, _ in net.shapes], 2) * examples.mask_RB[:, :, None]
     whole_R = torch.full((len(theta_RP),), torch.inf, dtype=torch.float64)
-    return each_RBP, vmap.clipping(net, theta_RP, examples, whole_R, 100)
+    return per_example(net, theta_RP, examples), vmap.clipping(net, theta_RP, examples, whole_R, 100)
 
 
 def _scaled(norm: Tensor, clip_R: Tensor) -> Tensor:

@@ -117,6 +117,14 @@ def clip_pairs(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tenso
     return Clipped(total, told.norm_RB, told.loss_RB)
 
 
+def per_example(net: Network, theta_RP: Tensor, examples: Examples) -> Tensor:
+    """Every example's own gradient (R, B, P), not clipped; empty places 0."""
+    over = torch.func.vmap(torch.func.vmap(torch.func.grad(net.example_loss), in_dims=(None, 0, 0)))
+    named = over(net.split(theta_RP), examples.inputs, examples.targets)
+    each_RBP = torch.cat([named[name].flatten(2) for name, _ in net.shapes], 2)
+    return torch.where(examples.mask_RB[:, :, None], each_RBP, 0.0)
+
+
 @dataclass(frozen=True)
 class PairsByIndex:
     """Examples 2i and 2i+1 of the data share a microbatch, whoever else is drawn: one example moves the sum by 2C."""
@@ -125,11 +133,11 @@ class PairsByIndex:
         def summed(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
             whole_R = torch.full_like(clip_R, torch.inf)
             told = vmap.clipping(net, theta_RP, examples, whole_R, chunk)
-            total = torch.zeros_like(theta_RP)
-            for pair in range(int(draw.index_RB.max()) // 2 + 1):
-                own = replace(examples, mask_RB=examples.mask_RB & (draw.index_RB // 2 == pair))
-                pair_RP = vmap.clipping(net, theta_RP, own, whole_R, chunk).sum_RP
-                total = total + pair_RP * _scaled(pair_RP.norm(dim=1, keepdim=True), clip_R)
+            each_RBP = per_example(net, theta_RP, examples)
+            pair_RB = draw.index_RB // 2
+            pairs_RKP = each_RBP.new_zeros(len(theta_RP), int(pair_RB.max()) + 1, theta_RP.shape[1])
+            pairs_RKP.scatter_add_(1, pair_RB[:, :, None].expand_as(each_RBP), each_RBP)
+            total = (pairs_RKP * _scaled(pairs_RKP.norm(dim=2), clip_R)[:, :, None]).sum(1)
             return Clipped(total, told.norm_RB, told.loss_RB)
 
         return summed

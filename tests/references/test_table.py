@@ -23,7 +23,8 @@ STORED: dict[str, dict[str, Any]] = {
 }
 POINTS = [(name, point) for name, table in STORED.items() for point in table["points"]]
 WAYS: tuple[Which, ...] = ("remove", "add", "both")
-ANEW = {"random_sensitivity_gaussian": 1, "fixed_size_gaussian": 1, "unlike": 1}  # compositions: the slower ones
+# Points computed anew, of one release and of several: fewer of the slower ones, where long tests run as many of all.
+ANEW = {"random_sensitivity_gaussian": (2, 0), "fixed_size_gaussian": (5, 1), "unlike": (5, 1)}
 
 
 def single(point: dict[str, Any]) -> bool:
@@ -113,12 +114,14 @@ def test_delta_falls_along_the_stored_points(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_handful_computed_anew_overlaps_the_stored(name: str) -> None:
+@pytest.mark.parametrize("anew", [ANEW, pytest.param({}, marks=pytest.mark.long)], ids=["few", "more"])
+def test_a_handful_computed_anew_overlaps_the_stored(name: str, anew: dict[str, tuple[int, int]]) -> None:
     """Other points at every run: all enclosures of one number overlap, whatever the draw and the grid."""
     draw, reference = random.Random(), TABLES[name].reference
     once = [point for point in STORED[name]["points"] if single(point)]
     often = [point for point in STORED[name]["points"] if not single(point)]
-    handful = draw.sample(once, min(len(once), 5)) + draw.sample(often, min(len(often), ANEW.get(name, 3)))
+    alone, together = anew.get(name, (5, 3))
+    handful = draw.sample(once, min(len(once), alone)) + draw.sample(often, min(len(often), together))
     for point in handful:
         for way in WAYS[:2]:
             if enclosure(point[way]).upper > Decimal("1e-30") or single(point):
