@@ -19,13 +19,15 @@ docs/claims.md tells the keys of each kind.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import catalog, suggestion
 from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
+from dpbench.claims.controls import controls
+from dpbench.claims.expressions import names_in
 from dpbench.claims.grammar import (
     AT,
     BOUNDS,
@@ -34,12 +36,15 @@ from dpbench.claims.grammar import (
     DIGITS,
     MISTAKE,
     NAME,
+    NUMBER_NAME,
     QUANTITIES,
     TOP,
     UNJUDGED,
     Key,
     required,
 )
+from dpbench.claims.judge import what_judges
+from dpbench.claims.judges import Judge
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
@@ -47,6 +52,7 @@ from dpbench.events import Composition, Event
 from dpbench.grammar.yaml_loader import Document, Listing, Node, Scalar, Table, plain, read
 from dpbench.releases import composed
 
+PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
 _SUFFIXES = (".yaml", ".yml")
 _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
@@ -59,8 +65,10 @@ class Read:
     problems: tuple[Problem, ...]
 
 
-def read_ledgers(paths: Sequence[Path]) -> Read:
+def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
     """The ledgers of files and folders, searched to the bottom; in folders, files of other kinds are skipped.
+
+    Judges of the `chosen` claims (of all) are loaded, to see that they take every printed number.
 
     Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
 
@@ -75,7 +83,7 @@ def read_ledgers(paths: Sequence[Path]) -> Read:
         kind = root.get("kind") if isinstance(root, Table) else None
         if not named and (not isinstance(kind, Scalar) or kind.value != "claims"):
             continue
-        reader = _LedgerReader(document)
+        reader = _LedgerReader(document, chosen)
         ledgers.append(reader.ledger())
         problems += reader.problems
     first: dict[str, Claim] = {}
@@ -109,8 +117,11 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
 class _LedgerReader:
     """Reads one document and keeps its mistakes."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
         self.document = document
+        self.chosen = chosen
+        self.published: Mapping[str, Any] = {}
+        self.read: set[str] = set()  # places in `published` that a claim takes
         self.file = document.file
         self.problems: list[Problem] = list(document.problems)
         self.paper = ""
@@ -140,7 +151,10 @@ class _LedgerReader:
         if not isinstance(listing, Listing):
             self.add(listing or root, "expected `claims:` with a list")
             return empty
+        self.published = self._tables_of_numbers(root)
         claims = tuple(claim for claim in map(self._claim, listing.items) if claim is not None)
+        if not self.problems:
+            self._all_read(root)
         return Ledger(
             paper=self.paper,
             title=self._text(root, "title"),
@@ -190,6 +204,7 @@ class _LedgerReader:
             message = f"verdict = {texts['verdict']!r}: expected one of {', '.join(verdicts)}"
             self.add(node.get("verdict") or node, message)
         parts = self._events(node)
+        taken = self._taken(node)
         made = Claim(
             paper=self.paper,
             id=texts["id"],
@@ -208,14 +223,20 @@ class _LedgerReader:
             attained=self._attained(node),
             by=self._text(node, "by"),
             parameters=self._mapping(node, "parameters"),
+            published=taken or {},
+            holds=self._text(node, "holds"),
             runs=self._runs(node),
             file=self.file,
             line=node.place.line,
             column=node.place.column,
             path=node.place.path,
         )
+        if taken is None:  # which is told already
+            return None
         if len(self.problems) == before:
             self._whole(node, made)
+        if len(self.problems) == before and (self.chosen is None or self.chosen(made)):
+            self._takes(node, made)
         return made if len(self.problems) == before else None
 
     def _whole(self, node: Table, claim: Claim) -> None:
@@ -226,8 +247,13 @@ class _LedgerReader:
             if not claim.runs:
                 self.add(node, "a utility claim needs `runs:`, the run specs that judge it")
             return
+        if claim.holds:
+            if claim.by or claim.counts or claim.kind == "bound":
+                self.add(node.get("holds") or node, "`holds:` judges alone, without `by:` or `events:`, and no bound")
+            return
         if not claim.by and claim.events is None and not claim.counts:
-            self.add(node, "nothing says how to judge it: give `events:` or `by:`", "docs/claims.md has the grammar")
+            message = "nothing says how to judge it: give `events:`, `by:` or `holds:`"
+            self.add(node, message, "docs/claims.md has the grammar")
         elif claim.kind in ("number", "bound") and not claim.printed:
             self.add(node, f"a claim of kind {claim.kind} needs `printed:` with the printed digits")
         elif not claim.by and claim.kind not in ("number", "bound"):
@@ -241,6 +267,115 @@ class _LedgerReader:
             self.add(node, "a bound is printed as {epsilon: ..., delta: ...}, as {mu: ...} or as {rdp: ...}")
         if claim.kind == "bound" and "delta" in claim.printed and not 0 < claim.printed["delta"].value < 1:
             self.add(node, f"delta = {claim.printed['delta'].text}: expected a number above 0 and below 1")
+
+    def _takes(self, node: Table, claim: Claim) -> None:
+        """Every printed number has to be read by what judges the claim, and every number of `holds:` to matter."""
+        if claim.holds:
+            read: Iterable[str] = names_in(claim.holds)
+            what = "`holds:`"
+        elif claim.by:
+            try:
+                judge = what_judges(claim)
+            except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
+                return
+            if not isinstance(judge, Judge):
+                return
+            read, what = judge.reads, f"{claim.by} ({judge.place})"
+            for name in claim.parameters:
+                if name not in judge.arguments:
+                    self.add(self._entry(node, "parameters", name), f"parameters: {what} takes no {name!r}")
+        else:
+            return
+        for key in ("printed", "published"):
+            for name in getattr(claim, key):
+                if name not in read:
+                    message = f"{name!r} is printed and {what} does not read it"
+                    self.add(self._entry(node, key, name), message, "what is only context is a parameter")
+        if claim.holds:
+            where = node.get("holds") or node
+            try:
+                for control in controls(claim):
+                    if not control.changed:
+                        self.add(where, f"no other number changes the verdict: {control.name}")
+            except DpbenchError as error:
+                self.add(where, str(error))
+
+    def _entry(self, node: Table, key: str, name: str) -> Node:
+        found = node.get(key)
+        return (found.get(name) or found) if isinstance(found, Table) else found or node
+
+    # ---- printed numbers ----
+
+    def _tables_of_numbers(self, root: Table) -> Mapping[str, Any]:
+        found = root.get("published")
+        if found is None:
+            return {}
+        if not isinstance(found, Table):
+            self.add(found, "expected `published:` with tables of numbers by name")
+            return {}
+        numbers: Mapping[str, Any] = self._numbers(found)
+        return numbers
+
+    def _numbers(self, node: Node) -> Any:
+        """Nested mappings and tuples of printed numbers."""
+        if isinstance(node, Table):
+            for name, entry in node.entries.items():
+                if not re.fullmatch(NUMBER_NAME, name):
+                    self.add(entry.value, f"{name!r}: expected a name of letters, digits and _")
+            return {name: self._numbers(entry.value) for name, entry in node.entries.items()}
+        if isinstance(node, Listing):
+            return tuple(self._numbers(item) for item in node.items)
+        return self._digits(node)
+
+    def _at_place(self, node: Node, place: str) -> Any:
+        """The numbers at a dotted place of `published`; None where there are none."""
+        found: Any = self.published
+        for name in place.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                known = tuple(found) if isinstance(found, Mapping) else ()
+                self.add(node, f"{place!r} is no place in `published`{suggestion(name, known)}")
+                return None
+            found = found[name]
+        if isinstance(found, Mapping):
+            self.add(node, f"{place!r} holds {', '.join(found)}; name one of them")
+            return None
+        self.read.add(place)
+        return found
+
+    def _taken(self, node: Table) -> Mapping[str, Any] | None:
+        """The numbers of `published` that a claim takes, by its own key and by the names in `holds:`, or None."""
+        places: dict[str, tuple[Node, str]] = {}
+        found = node.get("published")
+        if isinstance(found, Table):
+            for name, entry in found.entries.items():
+                places[name] = (entry.value, entry.value.text if isinstance(entry.value, Scalar) else "")
+        elif found is not None:
+            self.add(found, "published: expected `name: place` lines")
+        holds = node.get("holds")
+        if isinstance(holds, Scalar):
+            printed = node.get("printed")
+            own = printed.entries if isinstance(printed, Table) else {"value"} if printed is not None else set()
+            try:
+                places |= {name: (holds, name) for name in names_in(holds.text) if name not in own}
+            except DpbenchError as error:
+                self.add(holds, str(error))
+                return None
+        numbers = {name: self._at_place(where, place) for name, (where, place) in places.items()}
+        return None if any(map(_lacks, numbers.values())) else numbers
+
+    def _all_read(self, root: Table) -> None:
+        """No published number that no claim takes."""
+
+        def unread(path: str, node: Node) -> Iterator[tuple[str, Node]]:
+            if isinstance(node, Table):
+                for name, entry in node.entries.items():
+                    yield from unread(f"{path}.{name}" if path else name, entry.value)
+            elif path not in self.read:
+                yield path, node
+
+        found = root.get("published")
+        for path, node in unread("", found) if found is not None else ():
+            self.add(node, f"{path!r} is published and no claim takes it")
 
     def _printed(self, node: Table) -> Mapping[str, Printed]:
         found = node.get("printed")
@@ -391,3 +526,8 @@ class _LedgerReader:
             self._known(table, MISTAKE)
             found = {key: self._text(table, key, required=True) for key in required(MISTAKE)}
             yield Mistake(claims=self._named(table, ids), **found)
+
+
+def _lacks(numbers: Any) -> bool:
+    """Whether a number is missing, alone or in a table."""
+    return numbers is None or (isinstance(numbers, tuple) and any(map(_lacks, numbers)))

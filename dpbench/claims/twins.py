@@ -11,6 +11,7 @@ from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
 from dpbench.claims.computation import Computation
 from dpbench.claims.demonstration import Demonstration
 from dpbench.claims.judge import judgement, what_judges
+from dpbench.claims.judges import Judge
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.renyi_bounds import judge_renyi
 from dpbench.claims.truth import Truth
@@ -53,7 +54,7 @@ def twins(claim: Claim) -> Iterator[tuple[str, Judgement]]:
         yield "the truth less one unit", judge.judge(numbers, claim.parameters, False)
     elif isinstance(judge, Demonstration):
         yield "planted mistake", judge.judge_twin(claim.parameters)
-    else:
+    elif not isinstance(judge, Judge):
         for name, twin in judge.twins().items():
             yield name, twin.judge()
 

@@ -12,10 +12,12 @@ import pytest
 from dpbench.claims.bounds import Known, compare, judge_bound
 from dpbench.claims.claim import Claim, Printed
 from dpbench.claims.computation import Computation
+from dpbench.claims.controls import controls
 from dpbench.claims.demonstration import Demonstration, Shown
 from dpbench.claims.formula import Formula
 from dpbench.claims.inequality import Inequality, Range
 from dpbench.claims.judge import judge
+from dpbench.claims.judges import shown
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.truth import Truth
 from dpbench.claims.twins import below, twins
@@ -173,10 +175,59 @@ def test_a_demonstration_and_its_twin() -> None:
     assert shown.judge_twin({}).verdict == "refuted"
 
 
+def claim_of(verdict: str, holds: str = "", **printed: str) -> Claim:
+    numbers = {name: Printed(text) for name, text in printed.items()}
+    return Claim("mine", "one", "here", "comparison", "", verdict, "", numbers, holds=holds)
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [
+        ("a < b", "holds"),
+        ("b < a", "refuted"),
+        ("a * 1.4 > b", "undecided"),  # 2.5 and 3.5 round to 2 and 3
+        ("a + 1 == b", "holds"),
+        ("a == b and a < b", "refuted"),
+        ("not a == b", "holds"),
+        ("2 <= a < b <= sqrt(9)", "holds"),
+        ("max(a, b) / min(a, b) > 1.1", "holds"),
+    ],
+)
+def test_expressions_over_printed_numbers(holds: str, verdict: str) -> None:
+    assert judge(claim_of(verdict, holds, a="2", b="3")).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "holds", ["__import__('os')", "a.__class__ == a", "a if a else a", "a + 1", "[a][0] < a", "a / 0 < a"]
+)
+def test_nothing_else_is_an_expression(holds: str) -> None:
+    found = judge(claim_of("holds", holds, a="2"))
+    assert found.verdict == "crashes"
+    assert "Error" not in found.failure
+
+
+def test_a_decorated_function_is_judged_by_its_arguments() -> None:
+    @shown(control={"rows": 3})
+    def fewer(factor: Printed, rows: int = 1) -> Shown:
+        return Shown(rows * factor.value < 5, "counted")
+
+    @shown(control={"rows": 2})
+    def deaf(factor: Printed, rows: int = 1) -> Shown:  # noqa: ARG001
+        return Shown(rows == 1, "counted")
+
+    claim = claim_of("holds", factor="2")
+    assert fewer.judge(claim).verdict == "holds"
+    assert fewer.judge(claim, change=fewer.controls[0]).verdict == "refuted"
+    assert "test_judges.py:" in fewer.place
+    for judged, changed in ((fewer, [True, True]), (deaf, [True, False])):
+        found = list(controls(replace(claim, by="x:y"), judged))
+        assert [control.changed for control in found] == changed
+
+
 def test_what_judges_has_to_exist_and_to_be_a_judge() -> None:
     claim = Claim("mine", "one", "here", "formula", "", "holds", "", by="nowhere:thing")
     assert "there is no such file" in judge(claim).failure
-    assert "expected one of Computation" in judge(replace(claim, by="dpbench.errors:DpbenchError")).failure
+    assert "expected a function decorated by number" in judge(replace(claim, by="dpbench.errors:DpbenchError")).failure
     assert "there is no such name" in judge(replace(claim, by="dpbench.errors:nothing")).failure
 
 

@@ -1,0 +1,139 @@
+"""Negative controls of a claim: other printed numbers and planted mistakes, each of which has to change the verdict.
+
+Every printed number of a judged claim is moved, by units of its last place, up and down, then by factors, until the
+verdict is another one; a claim that holds has to fail then. A number that is computed has to change it both ways within
+ten units. What the judge's `control` replaces comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
+from dpbench.claims.judge import judgement, what_judges
+from dpbench.claims.judges import Bound, Judge
+from dpbench.claims.twins import below
+
+_UNITS = (1, -1, 10, -10, 100, -100)
+_FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8")
+_FARTHEST = 1e300  # an end of an interval that is no number to print
+
+Path = tuple[Any, ...]  # a printed number's name, then its place in a table
+
+
+@dataclass(frozen=True)
+class Control:
+    """One control: what was changed, whether the verdict changed with it, and the last judgement in words."""
+
+    name: str
+    changed: bool
+    found: str
+
+
+def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
+    """Every control of a claim, judged by `judge` in place of what `by` names where that is given.
+
+    None for what is undecided or not run, which says nothing about its numbers.
+
+    >>> claim = Claim("demo", "one", "here", "comparison", "", "holds", "", {"a": Printed("2"), "b": Printed("3")},
+    ...               holds="a < b")
+    >>> [(control.name, control.changed) for control in controls(claim)]
+    [('a = 2', True), ('b = 3', True)]
+    """
+    if claim.verdict in ("undecided", "not_run"):
+        return
+    named = what_judges(claim) if claim.by and judge is None else judge
+    yield from _Controlled(claim, named if isinstance(named, Judge) else None).all()
+
+
+class _Controlled:
+    """One claim with what judges it (None: events or an expression) and its judgement."""
+
+    def __init__(self, claim: Claim, judge: Judge | None) -> None:
+        self.claim, self.judge = claim, judge
+        self.found = self._judgement(claim)
+
+    def all(self) -> Iterator[Control]:
+        done: set[str] = set()
+        for change in self.judge.controls if self.judge is not None else ():
+            moved = {name: Printed(str(value)) for name, value in change.items() if name in self.claim.printed}
+            planted = {name: value for name, value in change.items() if name not in moved}
+            other = replace(self.claim, printed={**self.claim.printed, **moved})
+            name = "control " + ", ".join(f"{name} = {value!r}" for name, value in change.items())
+            yield self._compared(name, self._judgement(other, planted))
+            done |= set() if planted else set(moved)
+        for name, found in self.judge.more_controls(self.claim) if self.judge is not None else ():
+            yield self._compared(name, found)
+        for path, number in (*_leaves(self.claim.printed), *_leaves(self.claim.published)):
+            if path[0] not in done:
+                yield from self._moved(path, number)
+
+    def _judgement(self, claim: Claim, change: Mapping[str, Any] | None = None) -> Judgement:
+        return judgement(claim, False) if self.judge is None else self.judge.judge(claim, change=change)
+
+    def _compared(self, name: str, found: Judgement) -> Control:
+        held = self.claim.verdict
+        changed = found.verdict != held and not (held in FAVOURABLE and found.verdict in FAVOURABLE)
+        return Control(name, changed, f"{found.verdict}: {found.reason}")
+
+    def _moved(self, path: Path, number: Printed) -> Iterator[Control]:
+        """The controls of one printed number."""
+        name = f"{'.'.join(map(str, path))} = {number.text}"
+        if self.claim.kind == "number" and self.claim.verdict == "holds" and path == ("value",):
+            for units in (10, -10):
+                yield self._with(f"{name}, {units:+d} units", path, number.moved(units))
+            return
+        control = Control(name, False, "nothing was tried")
+        for other in self._others(path, number):
+            control = self._with(name, path, other)
+            if control.changed:
+                break
+        yield control
+
+    def _others(self, path: Path, number: Printed) -> Iterator[Printed]:
+        """Other numbers to try: first what the judgement says is the truth, less or more than that, then the ladder."""
+        events = next((name for name in ("epsilon", "mu", "rdp") if name in self.claim.printed), "")
+        compared = self.judge.name if isinstance(self.judge, Bound) else events if self.judge is None else ""
+        lower, upper = self.found.evidence.get("lower"), self.found.evidence.get("upper")
+        if self.claim.kind == "bound" and path == (compared,):
+            if isinstance(lower, float) and lower > 0 and self.claim.verdict in FAVOURABLE:
+                yield below(lower, number)
+            if isinstance(upper, float) and 0 < upper < _FARTHEST:
+                yield Printed(format(Decimal(repr(upper)) + Decimal(number.unit_text), "f"))
+        if self.claim.kind == "number" and self.found.number is not None:
+            yield Printed(format(Decimal(repr(float(self.found.number))).quantize(Decimal(number.unit_text)), "f"))
+        yield from map(number.moved, _UNITS)
+        yield from map(number.times, _FACTORS)
+
+    def _with(self, name: str, path: Path, number: Printed) -> Control:
+        first, *rest = path
+        if first in self.claim.printed:
+            other = replace(self.claim, printed={**self.claim.printed, first: number})
+        else:
+            table = _set(self.claim.published[first], rest, number)
+            other = replace(self.claim, published={**self.claim.published, first: table})
+        try:
+            return self._compared(name, self._judgement(other))
+        except Exception as error:  # noqa: BLE001 (what a judge refuses it does not judge: the next number is tried)
+            return Control(name, False, f"{type(error).__name__}: {error}")
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[Path, Printed]]:
+    def inside(path: Path, value: Any) -> Iterator[tuple[Path, Printed]]:
+        if isinstance(value, Printed):
+            yield path, value
+            return
+        for place, entry in enumerate(value):
+            yield from inside((*path, place), entry)
+
+    for name, value in values.items():
+        yield from inside((name,), value)
+
+
+def _set(value: Any, path: list[Any], number: Printed) -> Any:
+    if not path:
+        return number
+    return tuple(_set(entry, path[1:], number) if place == path[0] else entry for place, entry in enumerate(value))
