@@ -2,7 +2,8 @@
 
 Every printed number of a judged claim is moved, by units of its last place, up and down, then by factors, until the
 verdict is another one; a claim that holds has to fail then. A number that is computed has to change it both ways within
-ten units. What the judge's `control` replaces comes on top.
+ten units. Where a bound is so far from the truth that no δ matters, δ has to matter beside the truth. What the judge's
+`control` replaces comes on top.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dpbench.claims.twins import below
 
 _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8")
+_JUST_BELOW = 1e-4  # relative
 _FARTHEST = 1e300  # an end of an interval that is no number to print
 
 Path = tuple[Any, ...]  # a printed number's name, then its place in a table
@@ -69,7 +71,7 @@ class _Controlled:
             yield self._compared(name, found)
         for path, number in (*_leaves(self.claim.printed), *_leaves(self.claim.published)):
             if path[0] not in done:
-                yield from self._moved(path, number)
+                yield from self.moved(path, number)
 
     def _judgement(self, claim: Claim, change: Mapping[str, Any] | None = None) -> Judgement:
         return judgement(claim, False) if self.judge is None else self.judge.judge(claim, change=change)
@@ -79,7 +81,7 @@ class _Controlled:
         changed = found.verdict != held and not (held in FAVOURABLE and found.verdict in FAVOURABLE)
         return Control(name, changed, f"{found.verdict}: {found.reason}")
 
-    def _moved(self, path: Path, number: Printed) -> Iterator[Control]:
+    def moved(self, path: Path, number: Printed) -> Iterator[Control]:
         """The controls of one printed number."""
         name = f"{'.'.join(map(str, path))} = {number.text}"
         if self.claim.kind == "number" and self.claim.verdict == "holds" and path == ("value",):
@@ -91,14 +93,33 @@ class _Controlled:
             control = self._with(name, path, other)
             if control.changed:
                 break
+        if not control.changed and (close := self._close(path)) is not None:
+            control = next((one for one in close.moved(path, number) if one.changed), control)
         yield control
+
+    def _close(self, path: Path) -> _Controlled | None:
+        """For another number of a bound that is far from the truth: the same bound just below the truth."""
+        name, lower = self._compared_number, self.found.evidence.get("lower")
+        if self.claim.kind != "bound" or path == (name,) or not isinstance(lower, float) or not lower > 0:
+            return None
+        printed = Printed(format(Decimal(repr(lower * (1 - _JUST_BELOW))), "f"))
+        if printed == self.claim.printed[name]:  # it is
+            return None
+        close = replace(self.claim, printed={**self.claim.printed, name: printed})
+        return _Controlled(replace(close, verdict=self._judgement(close).verdict), self.judge)
+
+    @property
+    def _compared_number(self) -> str:
+        """The printed number of a bound that is held against the truth."""
+        if isinstance(self.judge, Bound):
+            return self.judge.name
+        names = ("epsilon", "mu", "rdp") if self.judge is None else ()
+        return next((name for name in names if name in self.claim.printed), "")
 
     def _others(self, path: Path, number: Printed) -> Iterator[Printed]:
         """Other numbers to try: first what the judgement says is the truth, less or more than that, then the ladder."""
-        events = next((name for name in ("epsilon", "mu", "rdp") if name in self.claim.printed), "")
-        compared = self.judge.name if isinstance(self.judge, Bound) else events if self.judge is None else ""
         lower, upper = self.found.evidence.get("lower"), self.found.evidence.get("upper")
-        if self.claim.kind == "bound" and path == (compared,):
+        if self.claim.kind == "bound" and path == (self._compared_number,):
             if isinstance(lower, float) and lower > 0 and self.claim.verdict in FAVOURABLE:
                 yield below(lower, number)
             if isinstance(upper, float) and 0 < upper < _FARTHEST:

@@ -11,8 +11,9 @@ Names are printed numbers of the claim and dotted places of the tables; columns 
 Known are + - * / **, comparisons, and, or, not, brackets for one entry (`seconds.jl[0]`), and abs, all, any, count,
 exp, len, log, max, min, sqrt and sum. Nothing else is, and nothing is executed.
 
-Arithmetic is exact, in the printed digits. A printed number may have been rounded: an order (<, <=, >, >=) is refuted
-only where it fails for every number that rounds to what is printed, else undecided; equality is about the digits.
+Arithmetic is exact, in the printed digits. A number of a table may have been rounded: an order (<, <=, >, >=) is
+refuted only where it fails for every number that rounds to what is printed, else undecided; equality is about the
+digits. What the claim itself prints is a statement, and means what it says.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def judge_expression(claim: Claim) -> Judgement:
     ('holds', 'abs(more / less / factor - 1) <= 0.1: 0.04744 against 0.1')
     """
     seen: dict[str, tuple[Any, Any]] = {}
-    found = _Evaluation(claim.holds, {**claim.published, **claim.printed}, seen).answer()
+    found = _Evaluation(claim, seen).answer()
     verdict = "holds" if found.value else "undecided" if found.may else "refuted"
     reason = "; ".join(f"{text}: {_short(left)} against {_short(right)}" for text, (left, right) in seen.items())
     if verdict == "undecided":
@@ -112,8 +113,8 @@ def _dotted(node: ast.AST) -> str:
 class _Evaluation:
     """Walks one expression; `seen` collects both sides of its comparisons."""
 
-    def __init__(self, text: str, names: Mapping[str, Any], seen: dict[str, tuple[Any, Any]]) -> None:
-        self.text, self.names, self.seen = text.strip(), names, seen
+    def __init__(self, claim: Claim, seen: dict[str, tuple[Any, Any]]) -> None:
+        self.text, self.claim, self.seen = claim.holds.strip(), claim, seen
 
     def answer(self) -> Answer:
         try:
@@ -146,9 +147,10 @@ class _Evaluation:
         raise DpbenchError(f"{ast.unparse(node)!r} is not known in expressions; docs/claims.md tells what is")
 
     def _named(self, name: str) -> Any:
-        if name not in self.names:
+        names = {**self.claim.published, **self.claim.printed}
+        if name not in names:
             raise DpbenchError(f"{name!r} is no printed number of this claim")
-        return _lift(_printed, self.names[name])
+        return _lift(_rounded if name in self.claim.published else _stated, names[name])
 
     def _compared(self, node: ast.Compare) -> Any:
         sides = [self.at(side) for side in (node.left, *node.comparators)]
@@ -178,7 +180,11 @@ def _exactly(value: Exact) -> Rounded:
     return Rounded(value, value, value)
 
 
-def _printed(number: Printed) -> Rounded:
+def _stated(number: Printed) -> Rounded:
+    return _exactly(Fraction(number.text))
+
+
+def _rounded(number: Printed) -> Rounded:
     value, half = Fraction(number.text), Fraction(number.unit_text) / 2
     return Rounded(value, value - half, value + half)
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbench.events import Composition, SampledGaussian
-from dpbench.papers import mathematics
-from dpbench.papers.mathematics import accounted_curve, enclosed_delta
+from dpbench.papers.mathematics import accounted_curve, enclosed_delta, true_curve
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Row:
     """One private model; `batch` over `records` is p."""
 
     name: str
-    batch: int
+    batch: float
     records: int
     sigma: float
     epochs: float
@@ -55,7 +54,7 @@ class Row:
     @property
     def true(self) -> Any:
         """The curve of the composition itself, T rounded up, by `exact`."""
-        return mathematics.true_curve(self.releases)
+        return true_curve(self.releases)
 
     @property
     def moments(self) -> Any:
@@ -92,16 +91,3 @@ ROWS = (
 def mnist(sigma: float, epochs: float) -> Row:
     """Training on MNIST with batches of 256 at δ = 1e-5, as in Table 1."""
     return Row(f"sigma {sigma:g}, {epochs:g} epochs", 256, 60000, sigma, epochs, 1e-5)
-
-
-# what the files that are not moved yet ask for
-def _curve(by: str) -> Any:
-    return lambda rate, sigma, steps: accounted_curve(by, SampledGaussian(rate, sigma), steps)
-
-
-moments_curve, clt_curve = _curve("moments"), _curve("gdp_clt")
-
-
-def true_curve(rate: float, sigma: float, steps: int) -> Any:
-    """As above."""
-    return mathematics.true_curve(Composition(((SampledGaussian(rate, sigma), steps),)))
