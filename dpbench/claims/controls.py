@@ -8,15 +8,15 @@ ten units. Where a bound is so far from the truth that no δ matters, δ has to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
 from dpbench.claims.judge import judgement, what_judges
 from dpbench.claims.judges import Bound, Judge
-from dpbench.claims.twins import below
 
 _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8")
@@ -158,3 +158,14 @@ def _set(value: Any, path: list[Any], number: Printed) -> Any:
     if not path:
         return number
     return tuple(_set(entry, path[1:], number) if place == path[0] else entry for place, entry in enumerate(value))
+
+
+def below(lower: float, printed: Printed) -> Printed:
+    """`lower` less one unit of the last printed place (less a tenth of itself, where that is smaller), rounded down.
+
+    >>> below(0.86454, Printed("1.19")).text, below(0.003, Printed("1")).text
+    ('0.8545', '0.002700')
+    """
+    less = lower - min(printed.unit, lower / 10)
+    places = 4 - (math.floor(math.log10(less)) + 1) if less > 0 else 4
+    return Printed(format(Decimal(repr(less)).quantize(Decimal(1).scaleb(-places), rounding=ROUND_FLOOR), "f"))

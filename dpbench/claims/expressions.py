@@ -21,33 +21,25 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from dpbench.claims.claim import Claim, Judgement, Printed
 from dpbench.errors import DpbenchError
 
-Exact = Fraction | float
-
 
 @dataclass(frozen=True)
 class Rounded:
-    """A number by the printed digits, and the least and the largest that it is before rounding."""
+    """A number by the printed digits, and the least and the largest that it may be before rounding.
 
-    value: Exact
-    low: Exact
-    high: Exact
+    Or an answer: by the printed digits, whether it is yes for all numbers that round to them, and for some.
+    """
 
-
-@dataclass(frozen=True)
-class Answer:
-    """Yes or no by the printed digits; `may`: for some numbers that round to them; `must`: for all of them."""
-
-    value: bool
-    may: bool
-    must: bool
+    value: Any
+    low: Any
+    high: Any
 
 
 def judge_expression(claim: Claim) -> Judgement:
@@ -60,18 +52,18 @@ def judge_expression(claim: Claim) -> Judgement:
     >>> found.verdict, found.reason
     ('holds', 'abs(more / less / factor - 1) <= 0.1: 0.04744 against 0.1')
     """
-    seen: dict[str, tuple[Any, Any]] = {}
-    found = _Evaluation(claim, seen).answer()
-    verdict = "holds" if found.value else "undecided" if found.may else "refuted"
+    evaluation = _Evaluation(claim)
+    found, seen = evaluation.answer(), evaluation.seen
+    verdict = "holds" if found.value else "undecided" if found.high else "refuted"
     reason = "; ".join(f"{text}: {_short(left)} against {_short(right)}" for text, (left, right) in seen.items())
     if verdict == "undecided":
         reason += "; rounding may have made the difference"
-    evidence = {text: [_plain(left), _plain(right)] for text, (left, right) in seen.items()}
-    ends = {text: [_plain(left, ends=True), _plain(right, ends=True)] for text, (left, right) in seen.items()}
+    evidence = {text: [_plain(side) for side in sides] for text, sides in seen.items()}
+    ends = {text: [_plain(side, ends=True) for side in sides] for text, sides in seen.items()}
     first = next(iter(seen.values()), (None, None))[0]
     value = float(first.value) if isinstance(first, Rounded) else None
     routes = {"the printed digits": evidence, "before rounding": ends}
-    return Judgement(verdict, reason, value, {**evidence, "robust_to_rounding": found.must or not found.may}, routes)
+    return Judgement(verdict, reason, value, {**evidence, "robust_to_rounding": found.low == found.high}, routes)
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -80,48 +72,37 @@ def names_in(text: str) -> tuple[str, ...]:
     >>> names_in("all(seconds.jl <= factor * seconds.sgd)")
     ('seconds.jl', 'factor', 'seconds.sgd')
     """
-    return tuple(dict.fromkeys(_names(_parsed(text).body)))
+
+    def names(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield ast.unparse(node)
+            return
+        for child in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+            yield from names(child)
+
+    return tuple(dict.fromkeys(names(_parsed(text))))
 
 
-def _parsed(text: str) -> ast.Expression:
+def _parsed(text: str) -> ast.AST:
     try:
-        return ast.parse(text.strip(), mode="eval")
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise DpbenchError(f"{text!r} is no expression: {error}") from None
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call):
-        children: list[ast.AST] = list(node.args)
-    elif isinstance(node, ast.Name | ast.Attribute):
-        yield _dotted(node)
-        return
-    else:
-        children = list(ast.iter_child_nodes(node))
-    for child in children:
-        yield from _names(child)
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    raise DpbenchError(f"{ast.unparse(node)!r}: expected a name")
 
 
 class _Evaluation:
     """Walks one expression; `seen` collects both sides of its comparisons."""
 
-    def __init__(self, claim: Claim, seen: dict[str, tuple[Any, Any]]) -> None:
-        self.text, self.claim, self.seen = claim.holds.strip(), claim, seen
+    def __init__(self, claim: Claim) -> None:
+        self.claim, self.text = claim, claim.holds.strip()
+        self.seen: dict[str, tuple[Any, Any]] = {}
 
-    def answer(self) -> Answer:
+    def answer(self) -> Rounded:
         try:
-            found = self.at(_parsed(self.text).body)
+            found = self.at(_parsed(self.text))
         except (ArithmeticError, ValueError, TypeError, IndexError) as error:
             raise DpbenchError(f"{self.text!r} cannot be computed: {error}") from None
-        if not isinstance(found, Answer):
+        if not isinstance(found, Rounded) or not isinstance(found.value, bool):
             raise DpbenchError(f"{self.text!r}: expected a comparison, or all(...) or any(...) of a column")
         return found
 
@@ -129,17 +110,17 @@ class _Evaluation:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return _exactly(Fraction(ast.get_source_segment(self.text, node) or str(node.value)))
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._named(_dotted(node))
+            return self._named(ast.unparse(node))
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             return self.at(node.value)[node.slice.value]
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             return _lift(_ARITHMETIC[type(node.op)], self.at(node.left), self.at(node.right))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return _lift(lambda x: Rounded(-x.value, -x.high, -x.low), self.at(node.operand))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return _lift(lambda x: Answer(not x.value, not x.must, not x.may), self.at(node.operand))
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _FLIPS:
+            flip = _FLIPS[type(node.op)]
+            return _lift(lambda x: Rounded(flip(x.value), flip(x.high), flip(x.low)), self.at(node.operand))
         if isinstance(node, ast.BoolOp):
-            return (_all if isinstance(node.op, ast.And) else _any)([self.at(value) for value in node.values])
+            function = all if isinstance(node.op, ast.And) else any
+            return _lift(lambda *answers: _of_all(function)(answers), *map(self.at, node.values))
         if isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
             return self._compared(node)
         if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
@@ -147,20 +128,22 @@ class _Evaluation:
         raise DpbenchError(f"{ast.unparse(node)!r} is not known in expressions; docs/claims.md tells what is")
 
     def _named(self, name: str) -> Any:
-        names = {**self.claim.published, **self.claim.printed}
-        if name not in names:
+        if name in self.claim.published:
+            return _lift(_rounded, self.claim.published[name])
+        if name not in self.claim.printed:
             raise DpbenchError(f"{name!r} is no printed number of this claim")
-        return _lift(_rounded if name in self.claim.published else _stated, names[name])
+        return _exactly(Fraction(self.claim.printed[name].text))
 
     def _compared(self, node: ast.Compare) -> Any:
-        sides = [self.at(side) for side in (node.left, *node.comparators)]
-        words = [ast.unparse(side) for side in (node.left, *node.comparators)]
+        parts = [node.left, *node.comparators]
+        sides = [self.at(part) for part in parts]
         found = []
         for place, op in enumerate(node.ops):
             symbol, compared = _COMPARISONS[type(op)]
-            self.seen[f"{words[place]} {symbol} {words[place + 1]}"] = (sides[place], sides[place + 1])
-            found.append(_lift(compared, sides[place], sides[place + 1]))
-        return found[0] if len(found) == 1 else _lift(lambda *answers: _all(list(answers)), *found)
+            text = f"{ast.unparse(parts[place])} {symbol} {ast.unparse(parts[place + 1])}"
+            self.seen[text] = (sides[place], sides[place + 1])
+            found.append(_lift(compared, *self.seen[text]))
+        return _lift(lambda *answers: _of_all(all)(answers), *found)
 
 
 def _lift(function: Callable[..., Any], *values: Any) -> Any:
@@ -176,12 +159,8 @@ def _lift(function: Callable[..., Any], *values: Any) -> Any:
     )
 
 
-def _exactly(value: Exact) -> Rounded:
+def _exactly(value: Any) -> Rounded:
     return Rounded(value, value, value)
-
-
-def _stated(number: Printed) -> Rounded:
-    return _exactly(Fraction(number.text))
 
 
 def _rounded(number: Printed) -> Rounded:
@@ -189,108 +168,90 @@ def _rounded(number: Printed) -> Rounded:
     return Rounded(value, value - half, value + half)
 
 
-def _between(function: Callable[[Exact, Exact], Exact], a: Rounded, b: Rounded) -> Rounded:
-    """By the corners: the functions here rise or fall in each argument on its own."""
-    corners: list[Exact] = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    return Rounded(function(a.value, b.value), min(corners), max(corners))
+def _corners(function: Callable[[Any, Any], Any]) -> Callable[[Rounded, Rounded], Rounded]:
+    """For a function that rises or falls in each argument on its own."""
+
+    def applied(a: Rounded, b: Rounded) -> Rounded:
+        found = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        return Rounded(function(a.value, b.value), min(found), max(found))
+
+    return applied
 
 
 def _divided(a: Rounded, b: Rounded) -> Rounded:
     if b.low <= 0 <= b.high:
         return Rounded(a.value / b.value, -math.inf, math.inf)
-    return _between(operator.truediv, a, b)
+    return _corners(operator.truediv)(a, b)
 
 
 def _power(a: Rounded, b: Rounded) -> Rounded:
-    if a.low <= 0 and b.value != 2:
+    if a.low <= 0:
         raise DpbenchError("a power needs a positive number below it")
-    found = _between(lambda x, y: float(x) ** float(y), a, b)
-    return replace(found, low=min(found.low, 0.0)) if a.low <= 0 else found
+    return _corners(lambda x, y: float(x) ** float(y))(a, b)
 
 
-def _ordered(below: Callable[[Exact, Exact], bool], swapped: bool = False) -> Callable[[Rounded, Rounded], Answer]:
-    def compared(a: Rounded, b: Rounded) -> Answer:
+def _ordered(below: Callable[[Any, Any], bool], swapped: bool = False) -> Callable[[Rounded, Rounded], Rounded]:
+    def compared(a: Rounded, b: Rounded) -> Rounded:
         a, b = (b, a) if swapped else (a, b)
-        return Answer(below(a.value, b.value), below(a.low, b.high), below(a.high, b.low))
+        return Rounded(below(a.value, b.value), below(a.high, b.low), below(a.low, b.high))
 
     return compared
 
 
-def _equal(a: Rounded, b: Rounded) -> Answer:
-    same = a.value == b.value
-    return Answer(same, same, same)
+def _absolute(x: Rounded) -> Rounded:
+    nearest = 0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high))
+    return Rounded(abs(x.value), nearest, max(-x.low, x.high))
 
 
-def _flat(values: Any) -> list[Any]:
-    if not isinstance(values, list | tuple):
-        return [values]
-    return [entry for value in values for entry in _flat(value)]
+def _flat(values: Any) -> list[Rounded]:
+    return [values] if isinstance(values, Rounded) else [entry for value in values for entry in _flat(value)]
 
 
-def _all(values: Any) -> Answer:
-    found = _flat(values)
-    return Answer(*(all(getattr(answer, name) for answer in found) for name in ("value", "may", "must")))
+def _of_all(function: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Rounded]:
+    """For a function of many numbers or answers that does not fall in any of them."""
 
-
-def _any(values: Any) -> Answer:
-    found = _flat(values)
-    return Answer(*(any(getattr(answer, name) for answer in found) for name in ("value", "may", "must")))
-
-
-def _count(values: Any) -> Rounded:
-    found: list[Answer] = _flat(values)
-    exactly, least, most = (sum(answers) for answers in zip(*((a.value, a.must, a.may) for a in found), strict=True))
-    return Rounded(Fraction(exactly), Fraction(least), Fraction(most))
-
-
-def _of_all(function: Callable[[list[Exact]], Exact]) -> Callable[[Any], Rounded]:
     def applied(values: Any) -> Rounded:
-        found: list[Rounded] = _flat(values)
-        ends = [[one.value for one in found], [one.low for one in found], [one.high for one in found]]
-        return Rounded(*map(function, ends))
+        found = _flat(values)
+        return Rounded(*(function([getattr(one, end) for one in found]) for end in ("value", "low", "high")))
 
     return applied
 
 
-def _rising(function: Callable[[Exact], Exact]) -> Callable[[Any], Any]:
-    return lambda values: _lift(lambda x: Rounded(function(x.value), function(x.low), function(x.high)), *values)
+def _each(function: Callable[[Rounded], Rounded]) -> Callable[[Any], Any]:
+    return lambda values: _lift(function, *values)
 
 
-def _absolute(values: Any) -> Any:
-    def absolute(x: Rounded) -> Rounded:
-        flipped = Rounded(-x.value, -x.high, -x.low)
-        nearest: Exact = x.low if x.low > 0 else flipped.low if x.high < 0 else Fraction(0)
-        return Rounded(max(x.value, flipped.value), nearest, max(x.high, flipped.high))
-
-    return _lift(absolute, *values)
+def _rising(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return _each(lambda x: Rounded(function(x.value), function(x.low), function(x.high)))
 
 
+_FLIPS: Mapping[type[ast.AST], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
 _ARITHMETIC: Mapping[type[ast.AST], Callable[[Rounded, Rounded], Rounded]] = {
-    ast.Add: lambda a, b: _between(operator.add, a, b),
-    ast.Sub: lambda a, b: _between(operator.sub, a, b),
-    ast.Mult: lambda a, b: _between(operator.mul, a, b),
+    ast.Add: _corners(operator.add),
+    ast.Sub: _corners(operator.sub),
+    ast.Mult: _corners(operator.mul),
     ast.Div: _divided,
     ast.Pow: _power,
 }
-_COMPARISONS: Mapping[type[ast.AST], tuple[str, Callable[[Rounded, Rounded], Answer]]] = {
+_COMPARISONS: Mapping[type[ast.AST], tuple[str, Callable[[Rounded, Rounded], Rounded]]] = {
     ast.Lt: ("<", _ordered(operator.lt)),
     ast.LtE: ("<=", _ordered(operator.le)),
     ast.Gt: (">", _ordered(operator.lt, swapped=True)),
     ast.GtE: (">=", _ordered(operator.le, swapped=True)),
-    ast.Eq: ("==", _equal),
+    ast.Eq: ("==", lambda a, b: _exactly(a.value == b.value)),
 }
 _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "abs": _absolute,
-    "all": _all,
-    "any": _any,
-    "count": _count,
+    "abs": _each(_absolute),
+    "all": _of_all(all),
+    "any": _of_all(any),
+    "count": _of_all(sum),
     "exp": _rising(math.exp),
-    "len": lambda values: _exactly(Fraction(len(_flat(values)))),
+    "len": lambda values: _exactly(len(_flat(values))),
     "log": _rising(math.log),
-    "max": _of_all(lambda numbers: max(numbers)),
-    "min": _of_all(lambda numbers: min(numbers)),
+    "max": _of_all(max),
+    "min": _of_all(min),
     "sqrt": _rising(math.sqrt),
-    "sum": _of_all(lambda numbers: sum(numbers, Fraction(0))),
+    "sum": _of_all(sum),
 }
 
 

@@ -60,8 +60,8 @@ TOP: Mapping[str, Key] = {
     "paper": Key("short name such as bu2020; with the ids it makes the names of the claims", "name", True),
     "title": Key("title of the paper or model card"),
     "source": Key("where it can be read"),
-    "claims": Key("the printed statements", "claims", True),
     "published": Key("tables of printed numbers by name, with the digits that are printed", "published"),
+    "claims": Key("the printed statements", "claims", True),
     "coverage": Key("every place of the source with its claims, or why it has none", "coverage"),
     "mistakes": Key("what is printed, what is true, and what to do instead", "mistakes"),
 }

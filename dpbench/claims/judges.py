@@ -27,7 +27,6 @@ from typing import Any, Literal, TypeVar
 
 from dpbench.claims.bounds import Known, compare, shown_end
 from dpbench.claims.claim import Claim, Judgement
-from dpbench.claims.demonstration import Shown
 from dpbench.claims.grammar import DIGITS
 from dpbench.claims.search import Range, outside, smallest
 from dpbench.errors import DpbenchError
@@ -284,6 +283,18 @@ class Inequality(Judge):
                 reason = f"the counterexample {place} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"
                 return Judgement("undecided", reason, margin, evidence, routes)
         return Judgement("refuted", f"fails at {place}: the margin is {margin:.6g}", margin, evidence, routes)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a demonstration found; `holds` is None where it could not decide."""
+
+    holds: bool | None
+    reason: str
+    value: float | str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    routes: Mapping[str, Any] = field(default_factory=dict)
+    plot: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from dpbench.claims.bounds import Known, compare, judge_bound
 from dpbench.claims.claim import Claim, Printed
 from dpbench.claims.computation import Computation
-from dpbench.claims.controls import controls
+from dpbench.claims.controls import below, controls
 from dpbench.claims.demonstration import Demonstration, Shown
 from dpbench.claims.formula import Formula
 from dpbench.claims.inequality import Inequality, Range
@@ -20,7 +20,7 @@ from dpbench.claims.judge import judge
 from dpbench.claims.judges import shown
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.truth import Truth
-from dpbench.claims.twins import below, twins
+from dpbench.claims.twins import twins
 from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, SampledGaussian
 
 ROW_1 = SampledGaussian(256 / 60000, 1.3)

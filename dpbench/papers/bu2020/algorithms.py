@@ -25,8 +25,7 @@ from typing import Any
 import mpmath
 from flint import arb, ctx
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import inequality, shown
+from dpbench.claims.judges import Shown, inequality, shown
 from dpbench.papers.mathematics import ends, upper_tail
 
 # ---- clipping and the sum ----

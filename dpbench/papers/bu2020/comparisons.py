@@ -17,8 +17,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpbench.claims.claim import Printed
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import bound, shown
+from dpbench.claims.judges import Shown, bound, shown
 from dpbench.papers.bu2020.rows import ROWS, Row, mnist
 from dpbench.papers.mathematics import gaussian_delta, interval, log_moment
 

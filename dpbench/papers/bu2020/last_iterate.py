@@ -43,8 +43,7 @@ from scipy.stats import binom, chi2, nct, norm, t
 
 from dpbench.accounting import load_accountant
 from dpbench.claims.claim import Printed
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import bound, shown
+from dpbench.claims.judges import Shown, bound, shown
 from dpbench.events import Composition, DiscretePair
 from dpbench.papers.bu2020.rows import ROWS, Row, mnist
 

@@ -21,8 +21,7 @@ import mpmath
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import bound, formula, grid, inequality, shown
+from dpbench.claims.judges import Shown, bound, formula, grid, inequality, shown
 from dpbench.papers.bu2020.rows import ROWS, Row, mnist
 from dpbench.papers.mathematics import Real, gaussian_delta, interval, moment_integral, mu_at
 

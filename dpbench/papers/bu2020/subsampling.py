@@ -20,8 +20,7 @@ from typing import Any
 import mpmath
 from scipy.special import ndtr
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import formula, inequality, shown
+from dpbench.claims.judges import Shown, formula, inequality, shown
 from dpbench.papers.bu2020.tradeoff import tradeoff
 from dpbench.papers.mathematics import Real, gaussian_error
 

@@ -17,8 +17,7 @@ import mpmath
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import formula, number, shown
+from dpbench.claims.judges import Shown, formula, number, shown
 from dpbench.papers.bu2020.rows import ROWS, mnist
 from dpbench.papers.mathematics import gaussian_delta, log_moment
 
