@@ -198,6 +198,17 @@ def test_expressions_over_printed_numbers(holds: str, verdict: str) -> None:
     assert judge(replace(claim, printed={}, published=claim.printed)).verdict == verdict
 
 
+def test_a_number_of_a_column_changes_the_rows_that_fail() -> None:
+    column = tuple(map(Printed, ("1", "2", "9")))
+    claim = replace(claim_of("refuted", "all(table < 1.5)"), published={"table": column})
+    found = judge(claim).judgement
+    assert found is not None
+    assert found.evidence["fails_in_rows"] == {"table < 1.5": [2, 3]}
+    assert [control.changed for control in controls(claim)] == [True, True, True]
+    useless = replace(claim, holds="all(table - table + 3 < 1.5)")
+    assert [control.changed for control in controls(useless)] == [False, False, False]
+
+
 @pytest.mark.parametrize(
     "holds", ["__import__('os')", "a.__class__ == a", "a if a else a", "a + 1", "[a][0] < a", "a / 0 < a"]
 )
