@@ -28,19 +28,7 @@ from dpbench.catalog import catalog, suggestion
 from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
-from dpbench.claims.grammar import (
-    AT,
-    BOUNDS,
-    CLAIM,
-    COVERED,
-    DIGITS,
-    MISTAKE,
-    NAME,
-    NUMBER_NAME,
-    TOP,
-    UNJUDGED,
-    Key,
-)
+from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
 from dpbench.claims.judge import what_judges
 from dpbench.claims.judges import Judge
 from dpbench.compose import MOST_RELEASES
