@@ -1,18 +1,5 @@
 """Files of `kind: claims`, read with every mistake and its line; claims without mistakes are there all the same.
 
-    kind: claims
-    paper: mine2026                          # short name; with the ids it makes the names of the claims
-    title: My model card
-    claims:
-      - id: front-page-epsilon
-        place: front page
-        kind: bound                          # number bound formula inequality algorithm comparison utility
-        says: the released model is (0.9, 1e-5)-DP
-        printed: {epsilon: 0.9, delta: 1e-5} # with the digits that are printed
-        events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
-        verdict: sound                       # what you hold to be right
-        because: the true epsilon is 0.8645
-
 docs/claims.md tells the keys of each kind.
 """
 

@@ -106,18 +106,6 @@ def limit_in_section_4(rows: int = 9) -> Shown:
     return _gaps(ROWS[:rows], 0.05)
 
 
-@shown(control={"first": 1, "rows": 1})
-def tens_of_thousands(first: int = 0, rows: int = 9) -> Shown:
-    """Whether every training takes 10,000 iterations or more."""
-    chosen = ROWS[first : first + rows]
-    few = [row.name for row in chosen if row.steps < 10_000]
-    least = min(chosen, key=lambda row: row.steps)
-    reason = f"{len(few)} of {len(chosen)} settings have fewer than 10000; the fewest are {least.steps:.1f}"
-    counted = {row.name: row.whole_steps for row in chosen}
-    routes = {"epochs / p": least.steps, "whole steps": least.whole_steps}
-    return Shown(not few, reason, least.steps, {"iterations": counted, "fewer": len(few)}, routes)
-
-
 @shown()
 def budget_of_two(budget: Printed, mu: tuple[Printed, ...]) -> Shown:
     """μ of Tables 2-4 as printed and by (3.1), from σ, p and the epochs."""
