@@ -27,8 +27,8 @@ import click
 def verify(paths: Sequence[Path], **options: Any) -> int:
     """Judge the claims of a ledger: numbers, bounds, formulas, inequalities, lines of algorithms.
 
-    PATH is a file of `kind: claims` or a folder of them (default: specs/claims). Exit status: 0 every verdict is the
-    one that the ledger holds, 1 a verdict changed or a check could not run, 2 a mistake in a ledger.
+    PATH is a file of `kind: claims` or a folder of them (default: what the papers claim). Exit status: 0 every verdict
+    is the one that the ledger holds, 1 a verdict changed or a check could not run, 2 a mistake in a ledger.
 
     \b
     Examples:
@@ -37,14 +37,14 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
       dpbench verify --only bu2020.table1-row1-epsilon-clt --certify --evidence
       dpbench verify mine.yaml                         a paper or a model card of your own
     """
-    from dpbench.claims.judging import Choice
+    from dpbench.claims.judging import PAPERS, Choice
     from dpbench.claims.judging import verify as judged
     from dpbench.terminal_verify import Watch, mistakes, show
 
     choice = Choice(tuple(options["paper"]), tuple(options["kind"]), tuple(options["only"]))
     with Watch() as watch:
         outcome = judged(
-            paths or (Path("specs/claims"),),
+            paths or (PAPERS,),
             choice,
             certified=options["certify"],
             workers=options["workers"] or os.cpu_count() or 1,

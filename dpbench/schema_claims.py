@@ -20,6 +20,7 @@ from dpbench.claims.grammar import (
     DIGITS,
     MISTAKE,
     NAME,
+    NUMBER_NAME,
     TOP,
     UNJUDGED,
     Key,
@@ -48,6 +49,10 @@ _EXAMPLE: Schema = {
 }
 _SCALAR = ["string", "number", "boolean"]  # YAML reads 3 and true as no text; the ledger takes them as they are written
 _TEXT: Schema = {"type": _SCALAR, "pattern": r"\S"}
+_ALONE: Schema = {  # a claim with `holds:`
+    "not": {"anyOf": [{"required": ["by"]}, {"required": ["events"]}]},
+    "properties": {"kind": {"not": {"const": "bound"}}},
+}
 _NUMBER: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": rf"^\s*{DIGITS}\s*$"}]}
 
 
@@ -68,6 +73,18 @@ def claims_schema() -> Schema:
             "event": event_schema(fractions=True),
             "covered": {**_table(COVERED), "oneOf": [{"required": ["claims"]}, {"required": ["no_claim"]}]},
             "mistake": _table(MISTAKE),
+            "published": {
+                "type": "object",
+                "propertyNames": {"pattern": f"^{NUMBER_NAME}$"},
+                "additionalProperties": {"$ref": "#/$defs/numbers"},
+            },
+            "numbers": {
+                "anyOf": [
+                    _NUMBER,
+                    {"type": "array", "items": {"$ref": "#/$defs/numbers"}},
+                    {"$ref": "#/$defs/published"},
+                ]
+            },
         },
     }
 
@@ -96,6 +113,8 @@ def _value(key: Key) -> Schema:
             "properties": {name: {"type": "number"} for name in AT},
             "additionalProperties": False,
         },
+        "published": {"$ref": "#/$defs/published"},
+        "paths": {"type": "object", "additionalProperties": {"type": "string"}},
         "flag": {"type": "boolean"},
         "mapping": {"type": "object"},
         "texts": {"anyOf": [{"type": "string"}, texts]},
@@ -113,8 +132,20 @@ def _rules() -> list[Schema]:
     single: Schema = {
         "anyOf": [_NUMBER, {"type": "object", "required": ["value"], "properties": {"value": {}}, "maxProperties": 1}]
     }
-    within: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
     shapes = [{"type": "object", "required": list(names), "maxProperties": len(names)} for names in BOUNDS]
+    judged = [
+        _when(
+            _is(kind=("number", "bound")),
+            {"required": ["printed"], "properties": {"printed": {"minProperties": 1}}},
+            {"anyOf": [_is(kind=("utility",)), {"required": ["by"]}]},
+        ),
+        _when(
+            _is(kind=("number",), without="by"),
+            {"required": ["quantity", "accountant"], "properties": {"printed": single}},
+        ),
+        _when(_is(kind=("bound",), without="by"), {"properties": {"printed": {"anyOf": shapes}}}),
+    ]
+    within: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
     return [
         _when(_is(kind=("bound",)), {"properties": {"verdict": {"enum": list(BOUND_VERDICTS)}}}),
         _when({"not": _is(kind=("bound",))}, {"properties": {"verdict": {"enum": list(VERDICTS)}}}),
@@ -123,17 +154,11 @@ def _rules() -> list[Schema]:
             "else": {
                 "allOf": [
                     _when(_is(kind=("utility",)), {"required": ["runs"], "properties": {"runs": {"minItems": 1}}}),
-                    _when({"not": _is(kind=("utility",))}, {"anyOf": [{"required": ["by"]}, {"required": ["events"]}]}),
                     _when(
-                        _is(kind=("number", "bound")),
-                        {"required": ["printed"], "properties": {"printed": {"minProperties": 1}}},
-                        {"anyOf": [_is(kind=("utility",)), {"required": ["by"]}]},
+                        {"not": _is(kind=("utility",))},
+                        {"anyOf": [{"required": [key]} for key in ("by", "events", "holds")]},
                     ),
-                    _when(
-                        _is(kind=("number",), without="by"),
-                        {"required": ["quantity", "accountant"], "properties": {"printed": single}},
-                    ),
-                    _when(_is(kind=("bound",), without="by"), {"properties": {"printed": {"anyOf": shapes}}}),
+                    _when({"required": ["holds"]}, _ALONE, {"allOf": judged}),
                 ]
             },
         },

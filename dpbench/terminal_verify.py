@@ -124,6 +124,8 @@ def _evidence(out: Any, verdict: VerdictRecord) -> None:
     say(out, f"  because: {verdict.because}", 4)
     for name, item in {**verdict.evidence, **{f"by {route}": found for route, found in verdict.routes.items()}}.items():
         say(out, f"    {name.replace('_', ' ')}: {fact_words(item)}", 6)
+    if verdict.judge:
+        say(out, f"    judged by: {verdict.judge}", 6)
     out.print()
 
 

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from dpbench.catalog import catalog
 from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
 from dpbench.claims.grammar import CLAIM
-from dpbench.claims.ledger import read_ledgers
+from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.cli import cli
 from dpbench.errors import ProblemsError
 from dpbench.event_files import parse_events
@@ -83,7 +83,7 @@ def test_they_are_json_schemas_and_plain_json(make: Callable[[], dict[str, Any]]
     assert set(references) <= set(schema["$defs"])
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "specs" / "claims").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(PAPERS.glob("*/claims.yaml")), ids=lambda path: path.parent.name)
 def test_the_papers_claims_are_valid(path: Path) -> None:
     assert [error.message for error in CLAIMS_FILE.iter_errors(data(path.read_text(encoding="utf-8")))] == []
 

@@ -23,6 +23,7 @@ from dpbench.claims.claim import Claim, Judgement, Printed
 from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
+from dpbench.statement import describe
 
 _LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that
 _PLACES = 25
@@ -53,6 +54,8 @@ def judge_bound(claim: Claim, certified: bool = False, epsilon: Printed | None =
     attained = known.attained if claim.attained is None else claim.attained
     verdict, reason = compare(known, printed, attained, "epsilon")
     evidence = {"lower": known.lower, "upper": known.upper, "delta": delta, "attained": attained, "by": known.route}
+    evidence["releases"] = "; ".join(f"{count} of {describe(event)}" for event, count in claim.events.parts)
+    evidence["event"] = f"a privacy loss of all releases above {printed.text}"
     evidence["delta_at_the_printed_epsilon"] = _delta_there(claim.events, printed.value)
     routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
     if verdict in ("unsound", "refuted"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -42,9 +43,18 @@ class Printed:
     @property
     def unit(self) -> float:
         """One unit of the last printed place."""
+        return float(self.unit_text)
+
+    @property
+    def unit_text(self) -> str:
+        """The same in exact digits.
+
+        >>> Printed("0.83").unit_text
+        '0.01'
+        """
         exponent = Decimal(self.text).as_tuple().exponent
         assert isinstance(exponent, int)  # the ledger has refused infinities
-        return float(Decimal(1).scaleb(exponent))
+        return str(Decimal(1).scaleb(exponent))
 
     def moved(self, units: int) -> Printed:
         """The number that stands `units` of the last place further on.
@@ -52,10 +62,17 @@ class Printed:
         >>> Printed("1.30").moved(10).text, Printed("2e-5").moved(-1).text
         ('1.40', '0.00001')
         """
-        number = Decimal(self.text)
-        exponent = number.as_tuple().exponent
-        assert isinstance(exponent, int)
-        return Printed(format(number + Decimal(units).scaleb(exponent), "f"))
+        return Printed(format(Decimal(self.text) + units * Decimal(self.unit_text), "f"))
+
+    def times(self, factor: str) -> Printed:
+        """The number times a factor, with as many digits; a whole number stays whole, but for 0.
+
+        >>> Printed("0.83").times("0.1").text, Printed("256").times("0.5").text, Printed("1e-5").times("100").text
+        ('0.083', '128', '0.00100')
+        """
+        number = Decimal(self.text) * Decimal(factor)
+        whole = number.to_integral_value() if re.fullmatch(r"[-+]?\d+", self.text) else Decimal(0)
+        return Printed(format(whole or number, "f"))
 
     def agrees(self, value: float) -> bool:
         """Whether `value` rounds to what is printed; a tie may be rounded either way.
@@ -80,6 +97,8 @@ class Claim:
     | `events` | the releases that a bound or a number is about; a count that is not whole stands in `counts` |
     | `by`, `parameters` | `file:name` in the paper's folder in `papers/`, or `package.module:name`; what it takes |
     | `verdict`, `because` | what we hold to be right, and why, in one sentence |
+    | `published` | numbers of the source's tables that the judge takes, by name: one `Printed` or tuples of them |
+    | `holds` | an expression over the printed numbers, `expressions.py` |
     | `runs` | the run specs that judge a utility claim |
     | `file`, `line`, `column`, `path` | where the ledger has it |
     """
@@ -101,6 +120,8 @@ class Claim:
     attained: bool | None = None
     by: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Any] = field(default_factory=dict)
+    holds: str = ""
     runs: tuple[str, ...] = ()
     file: str = ""
     line: int = 0

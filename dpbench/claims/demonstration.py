@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dpbench.claims.claim import Judgement
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a demonstration found; `holds` is None where it could not decide."""
-
-    holds: bool | None
-    reason: str
-    value: float | str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    routes: Mapping[str, Any] = field(default_factory=dict)
-    plot: Mapping[str, Any] | None = None
+from dpbench.claims.judges import Shown as Shown
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ Form = Literal[
     "choice",
     "accountant",
     "printed",
+    "published",
+    "paths",
     "events",
     "at",
     "flag",
@@ -34,7 +36,8 @@ Form = Literal[
 class Key:
     """A key: what stands under it, and whether it has to be there.
 
-    `name` is text that fits NAME, `choice` one of `choices`, `ids` a name or a list of them, `texts` a text or a list.
+    `name` is text that fits NAME, `choice` one of `choices`, `ids` a name or a list of them, `texts` a text or a list,
+    `published` nested tables and lists of printed numbers, `paths` dotted places in them by name.
     """
 
     about: str
@@ -44,6 +47,7 @@ class Key:
 
 
 NAME = r"[a-z0-9][a-z0-9_-]*"
+NUMBER_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"  # of printed numbers, as expressions and functions know them
 DIGITS = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"  # of printed numbers
 AT = ("epsilon", "delta", "order")
 QUANTITIES = ("epsilon", "delta", "mu", "noise_multiplier")
@@ -56,6 +60,7 @@ TOP: Mapping[str, Key] = {
     "paper": Key("short name such as bu2020; with the ids it makes the names of the claims", "name", True),
     "title": Key("title of the paper or model card"),
     "source": Key("where it can be read"),
+    "published": Key("tables of printed numbers by name, with the digits that are printed", "published"),
     "claims": Key("the printed statements", "claims", True),
     "coverage": Key("every place of the source with its claims, or why it has none", "coverage"),
     "mistakes": Key("what is printed, what is true, and what to do instead", "mistakes"),
@@ -76,6 +81,8 @@ CLAIM: Mapping[str, Key] = {
     "attained": Key("whether a pair of datasets attains the events' pair under what is really released", "flag"),
     "by": Key("what judges it: file:name in the paper's folder, or package.module:name"),
     "parameters": Key("what that takes", "mapping"),
+    "published": Key("numbers of the tables under `published` that it takes: name and dotted place", "paths"),
+    "holds": Key("what judges it where arithmetic does: an expression over printed numbers and `published`"),
     "runs": Key("the run specs that judge a utility claim", "texts"),
 }
 COVERED: Mapping[str, Key] = {

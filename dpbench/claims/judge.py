@@ -12,25 +12,30 @@ from dpbench.claims.bounds import judge_bound
 from dpbench.claims.claim import Claim, Judgement, Printed
 from dpbench.claims.computation import Computation
 from dpbench.claims.demonstration import Demonstration
+from dpbench.claims.expressions import judge_expression
 from dpbench.claims.formula import Formula
 from dpbench.claims.inequality import Inequality
+from dpbench.claims.judges import Judge
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.renyi_bounds import judge_renyi
 from dpbench.claims.truth import Truth
 from dpbench.errors import DpbenchError
 
-Judge = Computation | Truth | Formula | Inequality | Demonstration
+ROOT = Path(__file__).resolve().parents[2]
+AnyJudge = Judge | Computation | Truth | Formula | Inequality | Demonstration
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its judgement (None where the check could not run, and `failure` says why) and the seconds it took."""
+    """A claim, its judgement (None where the check could not run, and `failure` says why), the seconds it took and
+    the file and line of what judged it."""
 
     claim: Claim
     judgement: Judgement | None
     seconds: float
     certified: bool = False
     failure: str = ""
+    place: str = ""
 
     @property
     def verdict(self) -> str:
@@ -58,11 +63,13 @@ def judge(claim: Claim, certified: bool = False) -> Judged:
     except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
         failure = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
         return Judged(claim, None, time.perf_counter() - start, certified, failure)
-    return Judged(claim, found, time.perf_counter() - start, certified)
+    return Judged(claim, found, time.perf_counter() - start, certified, place=judge_place(claim))
 
 
 def judgement(claim: Claim, certified: bool) -> Judgement:
     """The judgement alone. Raises what the check raises."""
+    if claim.holds:
+        return judge_expression(claim)
     if claim.verdict == "not_run" and not claim.by and not claim.counts:
         where = ", ".join(claim.runs) or "no run spec yet"
         missing = [run for run in claim.runs if not _is_written(run, claim.file)]
@@ -73,6 +80,8 @@ def judgement(claim: Claim, certified: bool) -> Judgement:
     if not claim.by:
         return judge_number(claim)
     found = what_judges(claim)
+    if isinstance(found, Judge):
+        return found.judge(claim, certified)
     if isinstance(found, Computation):
         return found.judge(_only(claim), claim.parameters)
     if isinstance(found, Truth):
@@ -80,6 +89,25 @@ def judgement(claim: Claim, certified: bool) -> Judgement:
     if isinstance(found, Demonstration):
         return found.judge(claim.parameters)
     return found.judge()
+
+
+def judge_place(claim: Claim) -> str:
+    """File and line of what judges a claim; empty where that is training."""
+    if claim.holds:
+        return f"{own_path(claim.file)}:{claim.line}"
+    if claim.by:
+        found = what_judges(claim)
+        return found.place if isinstance(found, Judge) else ""
+    if not claim.counts:
+        return ""
+    judged = judge_number if claim.kind == "number" else judge_renyi if "rdp" in claim.printed else judge_bound
+    return f"{own_path(judged.__code__.co_filename)}:{judged.__code__.co_firstlineno}"
+
+
+def own_path(file: str) -> str:
+    """A file of the package from the folder that holds the package, others as they are."""
+    path = Path(file)
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else file
 
 
 def _is_written(run: str, ledger: str) -> bool:
@@ -94,7 +122,7 @@ def _only(claim: Claim) -> Printed:
     return claim.printed["value"]
 
 
-def what_judges(claim: Claim) -> Judge:
+def what_judges(claim: Claim) -> AnyJudge:
     """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
     module, _, name = claim.by.partition(":")
     places = [f"dpbench.papers.{claim.paper}.{module}", module] if "." not in module else [module]
@@ -105,9 +133,9 @@ def what_judges(claim: Claim) -> Judge:
             if error.name is not None and place.startswith(error.name):
                 continue
             raise DpbenchError(f"{claim.name}: {claim.by!r} cannot be imported: {error}") from None
-        if isinstance(found, Judge):
+        if isinstance(found, AnyJudge):
             return found
         what = "there is no such name" if found is None else f"found {type(found).__name__}"
-        known = ", ".join(kind.__name__ for kind in Judge.__args__)
-        raise DpbenchError(f"{claim.name}: by = {claim.by!r}: {what}; expected one of {known}")
+        known = "expected a function decorated by number, bound, formula, inequality or shown"
+        raise DpbenchError(f"{claim.name}: by = {claim.by!r}: {what}; {known}")
     raise DpbenchError(f"{claim.name}: by = {claim.by!r}: there is no such file")

@@ -12,6 +12,7 @@ from pathlib import Path
 from dpbench.catalog import suggestion
 from dpbench.claims.claim import KINDS, Claim, Ledger
 from dpbench.claims.judge import Judged, judge
+from dpbench.claims.ledger import PAPERS as PAPERS
 from dpbench.claims.ledger import read_ledgers
 from dpbench.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, verdict_record, write_verdict
 from dpbench.claims.summary import write_ledger
@@ -74,7 +75,7 @@ def verify(
     that calls this has to be importable (`if __name__ == "__main__":`).
     """
     choice = choice or Choice()
-    found = read_ledgers(paths)
+    found = read_ledgers(paths, choice.takes)
     claims = [claim for ledger in found.ledgers for claim in ledger.claims]
     chosen = [claim for claim in claims if choice.takes(claim)]
     if claims and not chosen:

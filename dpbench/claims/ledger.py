@@ -1,45 +1,23 @@
 """Files of `kind: claims`, read with every mistake and its line; claims without mistakes are there all the same.
 
-    kind: claims
-    paper: mine2026                          # short name; with the ids it makes the names of the claims
-    title: My model card
-    claims:
-      - id: front-page-epsilon
-        place: front page
-        kind: bound                          # number bound formula inequality algorithm comparison utility
-        says: the released model is (0.9, 1e-5)-DP
-        printed: {epsilon: 0.9, delta: 1e-5} # with the digits that are printed
-        events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
-        verdict: sound                       # what you hold to be right
-        because: the true epsilon is 0.8645
-
 docs/claims.md tells the keys of each kind.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import catalog, suggestion
-from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
-from dpbench.claims.grammar import (
-    AT,
-    BOUNDS,
-    CLAIM,
-    COVERED,
-    DIGITS,
-    MISTAKE,
-    NAME,
-    QUANTITIES,
-    TOP,
-    UNJUDGED,
-    Key,
-    required,
-)
+from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
+from dpbench.claims.controls import controls
+from dpbench.claims.expressions import names_in
+from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
+from dpbench.claims.judge import what_judges
+from dpbench.claims.judges import Judge
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
@@ -47,7 +25,14 @@ from dpbench.events import Composition, Event
 from dpbench.grammar.yaml_loader import Document, Listing, Node, Scalar, Table, plain, read
 from dpbench.releases import composed
 
+PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
 _SUFFIXES = (".yaml", ".yml")
+_KEPT = ("paper", "title", "source", "claims", "coverage", "mistakes")
+_EMPTY: Mapping[str, Any] = {  # by form; text where none is named
+    **{form: {} for form in ("printed", "published", "paths", "at", "mapping")},
+    **dict.fromkeys(("events", "texts", "ids", "claims", "coverage", "mistakes"), ()),
+    "flag": None,
+}
 _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
 
@@ -59,8 +44,10 @@ class Read:
     problems: tuple[Problem, ...]
 
 
-def read_ledgers(paths: Sequence[Path]) -> Read:
+def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
     """The ledgers of files and folders, searched to the bottom; in folders, files of other kinds are skipped.
+
+    Judges of the `chosen` claims (of all) are loaded, to see that they take every printed number.
 
     Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
 
@@ -75,7 +62,7 @@ def read_ledgers(paths: Sequence[Path]) -> Read:
         kind = root.get("kind") if isinstance(root, Table) else None
         if not named and (not isinstance(kind, Scalar) or kind.value != "claims"):
             continue
-        reader = _LedgerReader(document)
+        reader = _LedgerReader(document, chosen)
         ledgers.append(reader.ledger())
         problems += reader.problems
     first: dict[str, Claim] = {}
@@ -107,13 +94,14 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
 
 
 class _LedgerReader:
-    """Reads one document and keeps its mistakes."""
+    """Reads one document and keeps its mistakes. The method `_form` reads what a key of that form may hold."""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.file = document.file
+    def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
+        self.document, self.file, self.chosen = document, document.file, chosen
         self.problems: list[Problem] = list(document.problems)
-        self.paper = ""
+        self.tables: Any = {}  # what stands under `published`
+        self.taken: set[str] = set()  # places there that a claim takes
+        self.ids: set[str] = set()
 
     def add(self, node: Node, message: str, hint: str = "") -> None:
         place = node.place
@@ -132,102 +120,272 @@ class _LedgerReader:
             found = f"found kind: {kind.text}; expected" if isinstance(kind, Scalar) else "expected"
             self.add(kind or root, f"{found} kind: claims")
             return empty
-        self._known(root, TOP)
-        self.paper = self._text(root, "paper", required=True)
-        if self.paper and not re.fullmatch(NAME, self.paper):
-            self.add(root.get("paper") or root, f"{self.paper!r}: expected a short name such as bu2020")
         listing = root.get("claims")
         if not isinstance(listing, Listing):
             self.add(listing or root, "expected `claims:` with a list")
             return empty
-        claims = tuple(claim for claim in map(self._claim, listing.items) if claim is not None)
+        named = (item.get("id") for item in listing.items if isinstance(item, Table))
+        self.ids = {node.text for node in named if isinstance(node, Scalar)}
         return Ledger(
-            paper=self.paper,
-            title=self._text(root, "title"),
-            source=self._text(root, "source"),
-            claims=claims,
-            coverage=tuple(self._coverage(root, listing)),
-            mistakes=tuple(self._mistakes(root, listing)),
-            file=self.file,
+            **{name: value for name, value in self.values(root, TOP).items() if name in _KEPT}, file=self.file
         )
 
-    def _known(self, table: Table, keys: Mapping[str, Key]) -> None:
+    def values(self, table: Table, keys: Mapping[str, Key]) -> dict[str, Any]:
+        """What stands under every key of a table, in the order of `keys`; what is missing or wrong is empty."""
         for name, entry in table.entries.items():
             if name not in keys:
-                place = entry.key
-                hint = suggestion(name, tuple(keys)).removeprefix("; ")
-                self.problems.append(
-                    Problem(self.file, place.line, place.column, place.path, f"unknown key {name!r}", hint)
-                )
+                place, hint = entry.key, suggestion(name, tuple(keys)).removeprefix("; ")
+                problem = Problem(self.file, place.line, place.column, place.path, f"unknown key {name!r}", hint)
+                self.problems.append(problem)
+        found: dict[str, Any] = {}
+        for name, key in keys.items():
+            node = table.get(name)
+            if node is None and key.required:
+                self.add(table, f"the key {name!r} is missing")
+            value = None if node is None else getattr(self, f"_{key.form}")(node, name, key)
+            found[name] = _EMPTY.get(key.form, "") if value is None else value
+            if name == "paper":
+                self.paper = found[name]
+        return found
 
-    def _text(self, table: Table, key: str, required: bool = False) -> str:
-        node = table.get(key)
-        if node is None:
-            if required:
-                self.add(table, f"the key {key!r} is missing")
-            return ""
+    # ---- what may stand under a key ----
+
+    def _text(self, node: Node, name: str, key: Key) -> str | None:  # noqa: ARG002
         if not isinstance(node, Scalar) or node.value is None or not node.text.strip():
-            self.add(node, f"{key}: expected text")
-            return ""
+            self.add(node, f"{name}: expected text")
+            return None
         return node.text.strip()
 
+    def _name(self, node: Node, name: str, key: Key) -> str | None:
+        text = self._text(node, name, key)
+        if text is not None and not re.fullmatch(NAME, text):
+            self.add(node, f"{name} = {text!r}: expected small letters, digits, - and _, such as bu2020")
+        return text
+
+    def _choice(self, node: Node, name: str, key: Key) -> str | None:
+        text = self._text(node, name, key)
+        if text is not None and text not in key.choices:
+            self.add(node, f"{name} = {text!r} is not known{suggestion(text, key.choices)}")
+        return text
+
+    def _accountant(self, node: Node, name: str, key: Key) -> str | None:
+        text, known = self._text(node, name, key), tuple(catalog("accountants"))
+        if text is not None and text not in known and ":" not in text:
+            self.add(node, f"accountant {text!r} is not known{suggestion(text, known)}")
+        return text
+
+    def _printed(self, node: Node, name: str, key: Key) -> Mapping[str, Printed]:  # noqa: ARG002
+        entries = (
+            {one: entry.value for one, entry in node.entries.items()} if isinstance(node, Table) else {"value": node}
+        )
+        numbers = {one: self._digits(entry) for one, entry in entries.items()}
+        return {one: number for one, number in numbers.items() if number is not None}
+
+    def _digits(self, node: Node) -> Printed | None:
+        text = node.text if isinstance(node, Scalar) else ""
+        if not re.fullmatch(DIGITS, text.strip()):
+            self.add(node, f"{plain(node)!r}: expected a number with the digits that are printed, such as 0.83")
+            return None
+        return Printed(text.strip())
+
+    def _published(self, node: Node, name: str, key: Key) -> Any:  # noqa: ARG002
+        if isinstance(node, Table):
+            self.tables = self._numbers(node)
+        else:
+            self.add(node, "expected `published:` with tables of numbers by name")
+        return self.tables
+
+    def _numbers(self, node: Node) -> Any:
+        """Nested mappings and tuples of printed numbers; None for what is none."""
+        if isinstance(node, Listing):
+            return tuple(self._numbers(item) for item in node.items)
+        if not isinstance(node, Table):
+            return self._digits(node)
+        for name, entry in node.entries.items():
+            if not re.fullmatch(NUMBER_NAME, name):
+                self.add(entry.value, f"{name!r}: expected a name of letters, digits and _")
+        return {name: self._numbers(entry.value) for name, entry in node.entries.items()}
+
+    def _paths(self, node: Node, name: str, key: Key) -> Mapping[str, str]:
+        if not isinstance(node, Table):
+            self.add(node, f"{name}: expected `name: place` lines")
+            return {}
+        found = {one: self._text(entry.value, one, key) for one, entry in node.entries.items()}
+        return {one: place for one, place in found.items() if place is not None}
+
+    def _events(self, node: Node, name: str, key: Key) -> tuple[tuple[Event, float], ...]:  # noqa: ARG002
+        if not isinstance(node, Listing) or not node.items:
+            self.add(node, "expected `events:` with a list", f"such as {_EXAMPLE_EVENT}")
+            return ()
+        reader = EventReader(Document(self.file, None, ()), fractions=True)
+        parts = reader.listed(node)
+        self.problems += reader.problems
+        if sum(count for _, count in parts) > MOST_RELEASES:
+            self.add(node, f"more than {MOST_RELEASES} releases")
+            return ()
+        return parts
+
+    def _at(self, node: Node, name: str, key: Key) -> Mapping[str, float]:
+        found = self._mapping(node, name, key)
+        if any(one not in AT or isinstance(x, bool) or not isinstance(x, int | float) for one, x in found.items()):
+            self.add(node, f"at = {dict(found)!r}: expected such as {{delta: 1e-5}}")
+            return {}
+        return {one: float(value) for one, value in found.items()}
+
+    def _flag(self, node: Node, name: str, key: Key) -> bool | None:  # noqa: ARG002
+        value = plain(node)
+        if not isinstance(value, bool):
+            self.add(node, f"{name} = {value!r}: expected true or false")
+            return None
+        return value
+
+    def _mapping(self, node: Node, name: str, key: Key) -> Mapping[str, Any]:  # noqa: ARG002
+        if not isinstance(node, Table):
+            self.add(node, f"{name}: expected `key: value` lines")
+            return {}
+        value: Mapping[str, Any] = plain(node)
+        return value
+
+    def _texts(self, node: Node, name: str, key: Key) -> tuple[str, ...]:  # noqa: ARG002
+        values = plain(node)
+        values = [values] if isinstance(values, str) else values
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.add(node, f"{name} = {values!r}: expected a list of texts")
+            return ()
+        return tuple(values)
+
+    def _ids(self, node: Node, name: str, key: Key) -> tuple[str, ...]:
+        values = self._texts(node, name, key)
+        if plain(node) == []:
+            self.add(node, f"{name}: expected a list of ids")
+        for value in values:
+            if value not in self.ids:
+                self.add(node, f"there is no claim {value!r}{suggestion(value, tuple(self.ids))}")
+        return values
+
+    def _listed(self, node: Node, name: str) -> Iterator[Table]:
+        if not isinstance(node, Listing):
+            self.add(node, f"expected `{name}:` with a list")
+            return
+        for item in node.items:
+            if isinstance(item, Table):
+                yield item
+            else:
+                self.add(item, f"found {plain(item)!r}; expected `key: value` lines")
+
+    def _coverage(self, node: Node, name: str, key: Key) -> tuple[Covered, ...]:  # noqa: ARG002
+        found = []
+        for table in self._listed(node, name):
+            covered = Covered(**self.values(table, COVERED))
+            if bool(covered.claims) == bool(covered.no_claim):
+                self.add(table, f"{covered.place}: expected either `claims:` or `no_claim:` with the reason")
+            found.append(covered)
+        return tuple(found)
+
+    def _mistakes(self, node: Node, name: str, key: Key) -> tuple[Mistake, ...]:  # noqa: ARG002
+        return tuple(Mistake(**self.values(table, MISTAKE)) for table in self._listed(node, name))
+
     # ---- claims ----
+
+    def _claims(self, node: Node, name: str, key: Key) -> tuple[Claim, ...]:  # noqa: ARG002
+        assert isinstance(node, Listing)  # `ledger` has seen to it
+        before = len(self.problems)
+        claims = tuple(claim for claim in map(self._claim, node.items) if claim is not None)
+        root = self.document.root
+        tables = root.get("published") if isinstance(root, Table) else None
+        if tables is not None and len(self.problems) == before:
+            for path, entry in _leaves(tables):
+                if path not in self.taken:
+                    self.add(entry, f"{path!r} is published and no claim takes it")
+        return claims
 
     def _claim(self, node: Node) -> Claim | None:
         if not isinstance(node, Table):
             self.add(node, f"found {plain(node)!r}; expected a claim with id, place, kind, says, verdict, because")
             return None
         before = len(self.problems)
-        self._known(node, CLAIM)
-        texts = {key: self._text(node, key, required=True) for key in required(CLAIM)}
-        if texts["id"] and not re.fullmatch(NAME, texts["id"]):
-            self.add(node.get("id") or node, f"id = {texts['id']!r}: expected small letters, digits, - and _")
-        kind = texts["kind"]
-        if kind and kind not in KINDS:
-            self.add(node.get("kind") or node, f"kind = {kind!r} is not known{suggestion(kind, tuple(KINDS))}")
-        verdicts = BOUND_VERDICTS if kind == "bound" else VERDICTS
-        if kind in KINDS and texts["verdict"] and texts["verdict"] not in verdicts:
-            message = f"verdict = {texts['verdict']!r}: expected one of {', '.join(verdicts)}"
-            self.add(node.get("verdict") or node, message)
-        parts = self._events(node)
-        made = Claim(
+        found = self.values(node, CLAIM)
+        counts, paths = found.pop("events"), found.pop("published")
+        numbers = {one: self._taken(node, place) for one, place in (paths | self._in_expression(node, found)).items()}
+        place = node.place
+        claim = Claim(
             paper=self.paper,
-            id=texts["id"],
-            place=texts["place"],
-            kind=kind,
-            says=self._text(node, "says"),
-            verdict=texts["verdict"],
-            because=texts["because"],
-            printed=self._printed(node),
-            text=self._text(node, "text"),
-            events=self._composition(node, parts),
-            counts=parts,
-            quantity=self._quantity(node),
-            accountant=self._accountant(node),
-            at=self._at(node),
-            attained=self._attained(node),
-            by=self._text(node, "by"),
-            parameters=self._mapping(node, "parameters"),
-            runs=self._runs(node),
+            **found,
+            events=self._composition(node, counts, found["kind"]),
+            counts=counts,
+            published=numbers,
             file=self.file,
-            line=node.place.line,
-            column=node.place.column,
-            path=node.place.path,
+            line=place.line,
+            column=place.column,
+            path=place.path,
         )
-        if len(self.problems) == before:
-            self._whole(node, made)
-        return made if len(self.problems) == before else None
+        if any(map(_lacks, numbers.values())):  # which is told
+            return None
+        for check in (self._whole, self._takes):
+            if len(self.problems) == before:
+                check(node, claim)
+        return claim if len(self.problems) == before else None
+
+    def _composition(self, node: Table, parts: tuple[tuple[Event, float], ...], kind: str) -> Composition | None:
+        """The composition; None where a count is not whole."""
+        if not parts:
+            return None
+        events = node.get("events") or node
+        if any(count != int(count) for _, count in parts):
+            if kind == "bound":
+                self.add(events, "a bound is about a whole number of releases; round the counts up")
+            elif len(parts) > 1:
+                self.add(events, "a count that is not whole stands for a single event")
+            return None
+        try:
+            return composed(tuple((made, int(count)) for made, count in parts))
+        except DpbenchError as error:
+            self.add(events, str(error))
+            return None
+
+    def _in_expression(self, node: Table, found: Mapping[str, Any]) -> dict[str, str]:
+        """The places in `published` that `holds:` names."""
+        try:
+            names = names_in(found["holds"]) if found["holds"] else ()
+        except DpbenchError as error:
+            self.add(node.get("holds") or node, str(error))
+            return {}
+        return {name: name for name in names if name not in found["printed"]}
+
+    def _taken(self, node: Table, place: str) -> Any:
+        """The numbers at a dotted place of `published`; None where there are none."""
+        found, where = self.tables, node.get("published") or node.get("holds") or node
+        for name in place.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                known = tuple(found) if isinstance(found, Mapping) else ()
+                self.add(where, f"{place!r} is no place in `published`{suggestion(name, known)}")
+                return None
+            found = found[name]
+        if isinstance(found, Mapping):
+            self.add(where, f"{place!r} holds {', '.join(found)}; name one of them")
+            return None
+        self.taken.add(place)
+        return found
 
     def _whole(self, node: Table, claim: Claim) -> None:
         """What the kind needs."""
+        verdicts = BOUND_VERDICTS if claim.kind == "bound" else VERDICTS
+        if claim.verdict not in verdicts:
+            message = f"verdict = {claim.verdict!r}: expected one of {', '.join(verdicts)}"
+            self.add(node.get("verdict") or node, message)
         if claim.verdict == "not_run" and claim.kind in UNJUDGED:
             return
         if claim.kind == "utility":
             if not claim.runs:
                 self.add(node, "a utility claim needs `runs:`, the run specs that judge it")
             return
-        if not claim.by and claim.events is None and not claim.counts:
-            self.add(node, "nothing says how to judge it: give `events:` or `by:`", "docs/claims.md has the grammar")
+        if claim.holds:
+            if claim.by or claim.counts or claim.kind == "bound":
+                self.add(node.get("holds") or node, "`holds:` judges alone, without `by:` or `events:`, and no bound")
+            return
+        if not claim.by and not claim.counts:
+            message = "nothing says how to judge it: give `events:`, `by:` or `holds:`"
+            self.add(node, message, "docs/claims.md has the grammar")
         elif claim.kind in ("number", "bound") and not claim.printed:
             self.add(node, f"a claim of kind {claim.kind} needs `printed:` with the printed digits")
         elif not claim.by and claim.kind not in ("number", "bound"):
@@ -242,152 +400,50 @@ class _LedgerReader:
         if claim.kind == "bound" and "delta" in claim.printed and not 0 < claim.printed["delta"].value < 1:
             self.add(node, f"delta = {claim.printed['delta'].text}: expected a number above 0 and below 1")
 
-    def _printed(self, node: Table) -> Mapping[str, Printed]:
-        found = node.get("printed")
-        if found is None:
-            return {}
-        if isinstance(found, Table):
-            numbers = {name: self._digits(entry.value) for name, entry in found.entries.items()}
-        else:
-            numbers = {"value": self._digits(found)}
-        return {name: number for name, number in numbers.items() if number is not None}
-
-    def _digits(self, node: Node) -> Printed | None:
-        text = node.text if isinstance(node, Scalar) else ""
-        if not re.fullmatch(DIGITS, text.strip()):
-            self.add(node, f"{plain(node)!r}: expected a number with the digits that are printed, such as 0.83")
-            return None
-        return Printed(text.strip())
-
-    def _events(self, node: Table) -> tuple[tuple[Event, float], ...]:
-        found = node.get("events")
-        if found is None:
-            return ()
-        if not isinstance(found, Listing) or not found.items:
-            self.add(found, "expected `events:` with a list", f"such as {_EXAMPLE_EVENT}")
-            return ()
-        reader = EventReader(Document(self.file, None, ()), fractions=True)
-        parts = reader.listed(found)
-        self.problems += reader.problems
-        if sum(count for _, count in parts) > MOST_RELEASES:
-            self.add(found, f"more than {MOST_RELEASES} releases")
-            return ()
-        return parts
-
-    def _composition(self, node: Table, parts: tuple[tuple[Event, float], ...]) -> Composition | None:
-        """The composition; None where a count is not whole."""
-        if not parts:
-            return None
-        if any(count != int(count) for _, count in parts):
-            kind = node.get("kind")
-            if isinstance(kind, Scalar) and kind.value == "bound":
-                self.add(node.get("events") or node, "a bound is about a whole number of releases; round the counts up")
-            elif len(parts) > 1:
-                self.add(node.get("events") or node, "a count that is not whole stands for a single event")
-            return None
+    def _takes(self, node: Table, claim: Claim) -> None:
+        """Every printed number has to be read by what judges the claim, and every number of `holds:` to matter."""
+        if not (claim.holds or claim.by) or not (self.chosen is None or self.chosen(claim)):
+            return
+        read, what = names_in(claim.holds) if claim.holds else (), "`holds:`"
+        if claim.by:
+            try:
+                judge = what_judges(claim)
+            except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
+                return
+            if not isinstance(judge, Judge):
+                return
+            read, what = judge.reads, f"{claim.by} ({judge.place})"
+            for name in claim.parameters:
+                if name not in judge.arguments:
+                    self.add(_entry(node, "parameters", name), f"parameters: {what} takes no {name!r}")
+        for key in ("printed", "published"):
+            for name in getattr(claim, key):
+                if name not in read:
+                    message = f"{name!r} is printed and {what} does not read it"
+                    self.add(_entry(node, key, name), message, "what is only context is a parameter")
         try:
-            return composed(tuple((made, int(count)) for made, count in parts))
+            for control in controls(claim) if claim.holds else ():
+                if not control.changed:
+                    self.add(_entry(node, "holds", ""), f"no other number changes the verdict: {control.name}")
         except DpbenchError as error:
-            self.add(node.get("events") or node, str(error))
-            return None
+            self.add(_entry(node, "holds", ""), str(error))
 
-    def _quantity(self, node: Table) -> str:
-        text = self._text(node, "quantity")
-        if text and text not in QUANTITIES:
-            self.add(node.get("quantity") or node, f"quantity = {text!r}: expected one of {', '.join(QUANTITIES)}")
-        return text
 
-    def _accountant(self, node: Table) -> str:
-        text = self._text(node, "accountant")
-        known = tuple(catalog("accountants"))
-        if text and text not in known and ":" not in text:
-            self.add(node.get("accountant") or node, f"accountant {text!r} is not known{suggestion(text, known)}")
-        return text
+def _entry(node: Table, key: str, name: str) -> Node:
+    """Where a name stands under a key."""
+    found = node.get(key)
+    return (found.get(name) or found) if isinstance(found, Table) else found or node
 
-    def _at(self, node: Table) -> Mapping[str, float]:
-        found = self._mapping(node, "at")
-        for name, value in found.items():
-            if name not in AT or isinstance(value, bool) or not isinstance(value, int | float):
-                self.add(node.get("at") or node, f"at = {dict(found)!r}: expected such as {{delta: 1e-5}}")
-                return {}
-        return {name: float(value) for name, value in found.items()}
 
-    def _attained(self, node: Table) -> bool | None:
-        found = node.get("attained")
-        if found is None:
-            return None
-        value = plain(found)
-        if not isinstance(value, bool):
-            self.add(found, f"attained = {value!r}: expected true or false")
-            return None
-        return value
+def _leaves(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """The numbers and lists of nested tables, by their dotted places."""
+    if isinstance(node, Table):
+        for name, entry in node.entries.items():
+            yield from _leaves(entry.value, f"{path}.{name}" if path else name)
+    else:
+        yield path, node
 
-    def _mapping(self, node: Table, key: str) -> Mapping[str, Any]:
-        found = node.get(key)
-        if found is None:
-            return {}
-        if not isinstance(found, Table):
-            self.add(found, f"{key}: expected `key: value` lines")
-            return {}
-        value: Mapping[str, Any] = plain(found)
-        return value
 
-    def _runs(self, node: Table) -> tuple[str, ...]:
-        found = node.get("runs")
-        if found is None:
-            return ()
-        values = plain(found)
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.add(found, f"runs = {values!r}: expected a list of run specs")
-            return ()
-        return tuple(values)
-
-    # ---- coverage and mistakes ----
-
-    def _ids(self, listing: Listing) -> set[str]:
-        texts = [item.get("id") for item in listing.items if isinstance(item, Table)]
-        return {node.text for node in texts if isinstance(node, Scalar)}
-
-    def _named(self, node: Table, ids: set[str]) -> tuple[str, ...]:
-        found = node.get("claims")
-        if found is None:
-            return ()
-        values = plain(found)
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-            self.add(found, f"claims = {values!r}: expected a list of ids")
-            return ()
-        for value in values:
-            if value not in ids:
-                self.add(found, f"there is no claim {value!r}{suggestion(value, tuple(ids))}")
-        return tuple(values)
-
-    def _tables(self, root: Table, key: str) -> list[Table]:
-        found = root.get(key)
-        if found is None:
-            return []
-        if not isinstance(found, Listing):
-            self.add(found, f"expected `{key}:` with a list")
-            return []
-        for item in found.items:
-            if not isinstance(item, Table):
-                self.add(item, f"found {plain(item)!r}; expected `key: value` lines")
-        return [item for item in found.items if isinstance(item, Table)]
-
-    def _coverage(self, root: Table, listing: Listing) -> Iterable[Covered]:
-        ids = self._ids(listing)
-        for table in self._tables(root, "coverage"):
-            self._known(table, COVERED)
-            place = self._text(table, "place", required=True)
-            claims, reason = self._named(table, ids), self._text(table, "no_claim")
-            if bool(claims) == bool(reason):
-                self.add(table, f"{place}: expected either `claims:` or `no_claim:` with the reason")
-            yield Covered(place, claims, reason)
-
-    def _mistakes(self, root: Table, listing: Listing) -> Iterable[Mistake]:
-        ids = self._ids(listing)
-        for table in self._tables(root, "mistakes"):
-            self._known(table, MISTAKE)
-            found = {key: self._text(table, key, required=True) for key in required(MISTAKE)}
-            yield Mistake(claims=self._named(table, ids), **found)
+def _lacks(numbers: Any) -> bool:
+    """Whether a number is missing, alone or in a table."""
+    return numbers is None or (isinstance(numbers, tuple) and any(map(_lacks, numbers)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpbench.atomic import write_text
 from dpbench.claims.claim import Claim
-from dpbench.claims.judge import Judged
+from dpbench.claims.judge import Judged, own_path
 from dpbench.errors import DpbenchError
 from dpbench.records import SCHEMA_VERSION, finite, restored
 
@@ -21,7 +21,8 @@ _NUMERICS = ("events.py", "compose.py", "accounting.py", "accountants", "certifi
 
 @dataclass(frozen=True)
 class VerdictRecord:
-    """A judged claim as plain data; `held` is the ledger's verdict, `key` a hash of the claim and of the code."""
+    """A judged claim as plain data; `held` is the ledger's verdict, `judge` the file and line of what judged
+    it, `key` a hash of the claim and of the code."""
 
     id: str
     paper: str
@@ -39,6 +40,7 @@ class VerdictRecord:
     file: str
     line: int
     by: str = ""
+    judge: str = ""
     runs: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     routes: Mapping[str, Any] = field(default_factory=dict)
@@ -74,9 +76,10 @@ def verdict_record(judged: Judged, key: str = "") -> VerdictRecord:
         reason=judged.failure if judgement is None else judgement.reason,
         seconds=round(judged.seconds, 4),
         certified=judged.certified,
-        file=claim.file,
+        file=own_path(claim.file),
         line=claim.line,
         by=claim.by,
+        judge=judged.place,
         runs=claim.runs,
         evidence={} if judgement is None else judgement.evidence,
         routes={} if judgement is None else judgement.routes,
@@ -100,7 +103,7 @@ def source_hash(paper: str) -> str:
     """A hash of the files that judge claims of this paper."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for name in (*_NUMERICS, f"papers/{paper}"):
+    for name in (*_NUMERICS, "papers/mathematics.py", f"papers/{paper}"):
         place = root / name
         for file in sorted(place.rglob("*.py")) if place.is_dir() else [place] if place.exists() else []:
             digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from decimal import ROUND_FLOOR, Decimal
 
 from dpbench.claims.bounds import judge_bound
 from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
 from dpbench.claims.computation import Computation
+from dpbench.claims.controls import below
 from dpbench.claims.demonstration import Demonstration
 from dpbench.claims.judge import judgement, what_judges
+from dpbench.claims.judges import Judge
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.renyi_bounds import judge_renyi
 from dpbench.claims.truth import Truth
@@ -53,17 +53,6 @@ def twins(claim: Claim) -> Iterator[tuple[str, Judgement]]:
         yield "the truth less one unit", judge.judge(numbers, claim.parameters, False)
     elif isinstance(judge, Demonstration):
         yield "planted mistake", judge.judge_twin(claim.parameters)
-    else:
+    elif not isinstance(judge, Judge):
         for name, twin in judge.twins().items():
             yield name, twin.judge()
-
-
-def below(lower: float, printed: Printed) -> Printed:
-    """`lower` less one unit of the last printed place (less a tenth of itself, where that is smaller), rounded down.
-
-    >>> below(0.86454, Printed("1.19")).text, below(0.003, Printed("1")).text
-    ('0.8545', '0.002700')
-    """
-    less = lower - min(printed.unit, lower / TEN)
-    places = 4 - (math.floor(math.log10(less)) + 1) if less > 0 else 4
-    return Printed(format(Decimal(repr(less)).quantize(Decimal(1).scaleb(-places), rounding=ROUND_FLOOR), "f"))

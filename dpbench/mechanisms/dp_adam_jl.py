@@ -16,7 +16,7 @@ no bias correction; `bias_correction` adds it.
 - line 2 draws batches of exactly qN records, as in `dp_sgd_jl`, where the ledger's event is about Poisson sampling;
 - the last lines have η_t = m_t/(√u_t + 10^−8) and θ_t = θ_{t−1} − η_t·g̃_t: the gradient once more, and no learning
   rate (learning_rate must be 1). The first step then has one sign whatever the gradient's is, and does not go
-  downhill (specs/claims/jl2021.yaml, alg3-update). Adam's θ_t = θ_{t−1} − learning_rate·η_t is meant.
+  downhill (papers/jl2021/claims.yaml, alg3-update). Adam's θ_t = θ_{t−1} − learning_rate·η_t is meant.
 """
 
 from __future__ import annotations

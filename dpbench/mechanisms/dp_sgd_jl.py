@@ -25,10 +25,10 @@ and where it is met:
 The projections are not released; the bound would hold if they were (the proof of Lemma 4.3 hands them out).
 
 `variant: as_printed` draws batches of exactly B = qN records (Algorithm 1, line 2), of which Theorem 4.1 does not
-speak: with them a new record displaces another (specs/claims/jl2021.yaml, alg1-sampling). Its ledger says so, and
+speak: with them a new record displaces another (papers/jl2021/claims.yaml, alg1-sampling). Its ledger says so, and
 every accountant refuses it. The rest of Algorithm 1 is what the proof needs, the divisor too: B is a constant there.
 
-One projection is not enough for a meaningful ε: the first mistake listed in specs/claims/jl2021.yaml.
+One projection is not enough for a meaningful ε: the first mistake listed in papers/jl2021/claims.yaml.
 `noise_decay` k gives σ_t = σ_0·e^(−kt), t whole epochs, not in the paper; the ledger holds every σ_t.
 """
 

@@ -101,6 +101,59 @@ def test_coverage_and_mistakes_name_claims_that_exist(tmp_path: Path) -> None:
     assert found.ledgers[0].coverage[0].claims == ("front",)
 
 
+ORDER = """  - id: order
+    place: page 2
+    kind: comparison
+    printed: {factor: 2}
+    holds: all(seconds.new <= factor * seconds.old)
+    verdict: holds
+    because: it is
+"""
+TABLES = "published: {seconds: {new: [6.6, 38], old: [5.2, 40]}}\n"
+
+
+def test_published_numbers_are_taken_by_expressions(tmp_path: Path) -> None:
+    found = read(tmp_path, TABLES + HEAD + ORDER)
+    assert found.problems == ()
+    (claim,) = found.ledgers[0].claims
+    assert [number.text for number in claim.published["seconds.new"]] == ["6.6", "38"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        (("seconds.old)", "seconds.odd)"), 9, "'seconds.odd' is no place in `published`; did you mean 'old'?"),
+        (("* seconds.old", "* 3.0"), 1, "'seconds.old' is published and no claim takes it"),
+        (("factor *", "2 *"), 8, "'factor' is printed and `holds:` does not read it"),
+        (("<= factor *", "<= factor - factor + 2 *"), 9, "no other number changes the verdict: factor = 2"),
+        (("all(seconds.new", "all(print(seconds.new)"), 9, "is not known in expressions"),
+        (("38]", "many]"), 1, "expected a number with the digits that are printed"),
+    ],
+)
+def test_every_printed_number_is_read(tmp_path: Path, change: tuple[str, str], line: int, words: str) -> None:
+    text = TABLES + HEAD + ORDER
+    assert change[0] in text
+    problem = read(tmp_path, text.replace(*change)).problems[0]
+    assert (problem.line, words in f"{problem.message} {problem.hint}") == (line, True), problem
+
+
+def test_a_judge_has_to_take_what_is_printed(tmp_path: Path) -> None:
+    number = """  - id: ratio
+    place: page 2
+    kind: number
+    printed: {value: 1212.0, batch: 256}
+    by: dpbench.papers.bu2020.text:likelihood_ratio
+    parameters: {epsilon: 7.10}
+    verdict: holds
+    because: it is
+"""
+    problem = read(tmp_path, HEAD + number).problems[0]
+    assert (problem.line, problem.message[:22]) == (7, "'batch' is printed and")
+    assert read(tmp_path, HEAD + number.replace(", batch: 256", "")).problems == ()
+    problem = read(tmp_path, HEAD + number.replace(", batch: 256", "").replace("epsilon:", "eps:")).problems[0]
+    assert "takes no 'eps'" in problem.message
+
+
 def test_folders_skip_other_kinds_and_files_that_are_named_do_not(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("kind: run\n", encoding="utf-8")
     read(tmp_path, HEAD + GOOD)

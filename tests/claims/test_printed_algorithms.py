@@ -6,21 +6,20 @@ import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpbench.claims.bounds import shown_end
 from dpbench.claims.judge import judge
-from dpbench.claims.ledger import read_ledgers
+from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.events import SampledGaussian
-from dpbench.papers.bu2020.last_iterate import ROWS, SETTINGS, TAILS, Design, design, linear_delta
+from dpbench.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
+from dpbench.papers.bu2020.rows import ROWS
 from dpbench.papers.dpis2022.whole import delta_of_capped_run
 from dpbench.papers.jl2021.algorithms import microbatch_noise
 
-ROOT = Path(__file__).parents[2]
-CLAIMS = {claim.name: claim for ledger in read_ledgers([ROOT / "specs" / "claims"]).ledgers for claim in ledger.claims}
+CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
-from pathlib import Path
 
 import pytest
 
 from dpbench.claims.claim import Ledger, Mistake
 from dpbench.claims.judge import judge
-from dpbench.claims.ledger import read_ledgers
+from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.claims.record import verdict_record
 from dpbench.claims.summary import filled, unfilled
 from dpbench.cli import cli
 
-ROOT = Path(__file__).parents[2]
-LEDGERS = read_ledgers([ROOT / "specs" / "claims"]).ledgers
+LEDGERS = read_ledgers([PAPERS]).ledgers
 MISTAKES = [(ledger, mistake) for ledger in LEDGERS for mistake in ledger.mistakes]
 IDS = [f"{ledger.paper}-{number}" for number, (ledger, _) in enumerate(MISTAKES)]
 

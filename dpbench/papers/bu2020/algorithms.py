@@ -3,8 +3,8 @@
 | here | in the paper |
 | --- | --- |
 | rate, steps, sigma, bound | p, T, σ, R |
-| batch, size | I_t, |I_t| |
-| noisy average | ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t| |
+| I, size | I_t, |I_t| |
+| vtilde | ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t| |
 
 **The division.** The sum over a Poisson batch has sensitivity R, but both algorithms use that sum over |I_t|, and |I_t|
 changes with the record: k gradients +R have the average R, k + 1 of them, one of which is −R, have R (k−1)/(k+1). That
@@ -17,16 +17,20 @@ What that costs a whole training is in `last_iterate.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.inequality import Inequality, Range
+import mpmath
+from flint import arb, ctx
 
-Vector = tuple[Any, ...]
+from dpbench.claims.judges import Shown, inequality, shown
+from dpbench.papers.mathematics import ends, upper_tail
 
 # ---- clipping and the sum ----
+
+_PLANE = {"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")}
 
 
 def clipped(gradient: Sequence[float], bound: float) -> list[float]:
@@ -35,187 +39,140 @@ def clipped(gradient: Sequence[float], bound: float) -> list[float]:
     return [x / max(1.0, norm / bound) for x in gradient]
 
 
-def _clip_margin(x: float, y: float, bound: float) -> float:
-    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed."""
-    result = clipped((x, y), bound)
-    if math.hypot(x, y) <= bound and result != [x, y]:
-        return -1.0
-    return 1 - math.hypot(*result) / bound
-
-
-def _clip_twin(x: float, y: float, bound: float) -> float:
-    """The mistake of clipping every coordinate at R."""
-    return 1 - math.hypot(max(-bound, min(bound, x)), max(-bound, min(bound, y))) / bound
-
-
-_PLANE = {"x": Range(-10, 10), "y": Range(-10, 10), "bound": Range(0.1, 5, "log")}
-clip_line = Inequality(
-    _clip_margin,
-    _PLANE,
-    ({"x": 3.0, "y": 4.0, "bound": 1.5}, {"x": 0.3, "y": -0.1, "bound": 1.0}, {"x": 9.0, "y": -9.0, "bound": 5.0}),
-    twin=_clip_twin,
+@inequality(
+    domain=_PLANE,
+    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0))],
+    control={"each": True},
     tolerance=1e-14,
     examples=60,
 )
+def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
+    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed.
+
+    The control clips every coordinate at R.
+    """
+    result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
+    return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
 
 
-def _sum_margin(x: float, y: float, bound: float, divide: bool = False) -> float:
-    """R less the change of the clipped sum of three others when one record comes; the twin looks at the average."""
+@inequality(
+    domain=_PLANE,
+    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0))],
+    control={"divide": True},
+    tolerance=1e-14,
+    obligations=["records are added or removed, not replaced", "the sum, not the average, gets noise σR"],
+    examples=60,
+    pair="three records, and one more",
+)
+def sum_sensitivity(x: float, y: float, bound: float, divide: bool = False) -> float:
+    """R less the change of the clipped sum of three others when one record comes; the control takes the average."""
     others = [clipped(v, bound) for v in ((2 * bound, 0.0), (bound, 0.0), (bound, 0.1 * bound))]
-    record = clipped((x, y), bound)
     before = [math.fsum(v[i] for v in others) for i in (0, 1)]
-    after = [before[i] + record[i] for i in (0, 1)]
-    if divide:  # in units in which the noise is what it is for the sum: three records
-        before, after = before, [3 * value / 4 for value in after]
+    after = [a + b for a, b in zip(before, clipped((x, y), bound), strict=True)]
+    if divide:  # in units in which the noise is what it is for the sum of three records
+        after = [3 * value / 4 for value in after]
     return 1 - math.dist(before, after) / bound
-
-
-sum_sensitivity = Inequality(
-    _sum_margin,
-    _PLANE,
-    ({"x": -3.0, "y": 0.0, "bound": 1.5}, {"x": 0.5, "y": 0.2, "bound": 1.0}, {"x": 0.0, "y": 9.0, "bound": 5.0}),
-    twin=lambda x, y, bound: _sum_margin(x, y, bound, divide=True),
-    tolerance=1e-14,
-    obligations=("records are added or removed, not replaced", "the sum, not the average, gets noise σR"),
-    examples=60,
-)
 
 
 # ---- dividing by |I_t| ----
 
 
-def _division(fixed: bool) -> Shown:
-    """One update M on a batch of 256 gradients +R and on that batch with one −R more: is it 1/σ-GDP, for row 1's σ?
+@shown(control={"fixed": True}, pair="one update M on 256 gradients +R, and on these with one −R more")
+def division_by_batch(fixed: bool = False) -> Shown:
+    """Is one update 1/σ-GDP, for row 1's σ?
 
-    The test rejects below a threshold z deviations under the average R: type I error Φ(−z), type II error
-    1 − Φ((shift − z·unit)/unit'), in Arb balls; G_{1/σ} at the same level is Φ(z − 1/σ).
+    The event is an average below a threshold z deviations under the average R: type I error Φ(−z), type II error
+    1 − Φ((shift − z·unit)/unit'), in Arb balls; G_{1/σ} at the same level is Φ(z − 1/σ). The control divides by a
+    constant: the sum moves by one and the noise stays.
     """
-    from flint import arb, ctx
-
-    before = ctx.prec
-    ctx.prec = 120
-    try:
-        size, sigma = 256, arb("1.3")
-        one = arb(1)
-
-        def phi(x: Any) -> Any:
-            return (-x / arb(2).sqrt()).erfc() / 2
-
-        first_noise = sigma / size
-        # divided by a constant the sum moves by one and the noise stays; divided by |I_t| both change
-        shift = one / size if fixed else arb(2) / (size + 1)
-        second_noise = first_noise if fixed else sigma / (size + 1)
-        z = arb("1.2")
-        missed = one - phi((shift - z * first_noise) / second_noise)
-        allowed = phi(z - one / sigma)
-        gap = missed - allowed
-        lower, upper = float(gap.lower()), float(gap.upper())
-        level = float(phi(-z).mid())
-        errors = (float(missed.mid()), float(allowed.mid()))
-    finally:
-        ctx.prec = before
-    holds = False if upper < 0 else None if lower < -1e-30 else True
-    empty = (1 - 256 / 60000) ** 60000
+    size = 256
+    with ctx.workprec(120):
+        sigma, z = arb("1.3"), arb("1.2")
+        noise, other = sigma / size, sigma / (size if fixed else size + 1)
+        shift = arb(1) / size if fixed else arb(2) / (size + 1)
+        missed = upper_tail((shift - z * noise) / other)
+        allowed = upper_tail(1 / sigma - z)
+        lower, upper = ends(missed - allowed)
+        level, error, least = (float(ball.mid()) for ball in (upper_tail(z), missed, allowed))
+    mean, deviation = 1 - float(shift.mid()), float(other.mid())
+    start = 1 - 1.2 * 1.3 / size
+    points = [start, *(start + places * deviation for places in (1, 4, 14))]
+    quadrature = float(mpmath.quad(lambda x: mpmath.npdf(x, mean, deviation), points))
     evidence = {
         "level": level,
-        "type_II_error": errors[0],
-        "least_by_1_over_sigma_gdp": errors[1],
+        "type_II_error": error,
+        "least_by_1_over_sigma_gdp": least,
         "difference_enclosed": [lower, upper],
-        "probability_of_an_empty_batch": empty,
+        "probability_of_an_empty_batch": (1 - 256 / 60000) ** 60000,
     }
-    routes = {"arb": errors[0], "quadrature": _missed(fixed)}
-    if fixed:
-        return Shown(
-            holds, f"type II error {errors[0]:.6g} at level {level:.4g}, allowed {errors[1]:.6g}", None, evidence
-        )
-    reason = f"at level {level:.4g} the type II error is {errors[0]:.4g}, where 1/sigma-GDP needs {errors[1]:.4g}"
-    return Shown(holds, reason, errors[0], evidence, routes)
+    reason = f"at level {level:.4g} the type II error is {error:.4g}, where 1/sigma-GDP needs {least:.4g}"
+    holds = False if upper < 0 else lower >= -1e-30 or None
+    return Shown(holds, reason, error, evidence, {"arb": error, "quadrature": quadrature})
 
 
-def _missed(fixed: bool) -> float:
-    """The same type II error by quadrature of the density of the average with the record, in units of R."""
-    import mpmath
+# ---- Algorithm 2: what its lines read ----
 
-    size, sigma = 256, 1.3
-    threshold = 1 - 1.2 * sigma / size
-    mean, noise = (1 - 1 / size, sigma / size) if fixed else ((size - 1) / (size + 1), sigma / (size + 1))
-    points = [threshold, threshold + noise, threshold + 4 * noise, threshold + 14 * noise]
-    return float(mpmath.quad(lambda x: mpmath.npdf(x, mean, noise), points))
-
-
-division_by_batch = Demonstration(lambda: _division(False), lambda: _division(True))
-
-
-# ---- Algorithm 2 ----
+ADAM = (  # x: the records, N: noise; what the clipped sum, its noise and its divisor are is the claim adam-average
+    "v[t] <- gradient(theta[t], x, I[t])",
+    "vbar[t] <- v[t] / max(1, norm(v[t]) / R)",
+    "vtilde[t] <- (sum(vbar[t]) + sigma R N[t]) / size(I[t])",
+    "m[t] <- beta_1 m[t-1] + (1 - beta_1) vtilde[t]",
+    "u[t] <- beta_2 u[t-1] + (1 - beta_2) vtilde[t] vtilde[t]",
+    "w[t] <- m[t] / (sqrt(u[t]) + xi)",
+    "theta[t+1] <- theta[t] - eta[t] w[t]",
+)
+_CLEAN = tuple(line.replace("vtilde[t] vtilde[t]", "vbar[t] vbar[t]") for line in ADAM)
 
 
-def _adam(noisy: Sequence[float], clean: Sequence[float] | None) -> list[float]:
-    """The printed lines from given noisy averages ṽ_t in one coordinate; the twin's u_t is made of clean gradients."""
-    first, second, weight = 0.0, 0.0, 1.0
-    beta_1, beta_2, small, rate = 0.9, 0.999, 1e-8, 0.01
-    weights = []
-    for step, average in enumerate(noisy):
-        first = beta_1 * first + (1 - beta_1) * average
-        squared = average * average if clean is None else clean[step] * clean[step]
-        second = beta_2 * second + (1 - beta_2) * squared
-        weight -= rate * first / (math.sqrt(second) + small)
-        weights.append(weight)
-    return weights
+@shown(control={"lines": _CLEAN})
+def adam_postprocessing(lines: tuple[str, ...] = ADAM) -> Shown:
+    """Which of the printed lines read records by another way than ṽ; the control makes u_t of clipped gradients."""
+    private, leaks = {"x", "I"}, []
+    for line in lines:
+        target, _, source = line.partition(" <- ")
+        name, read = target.split("[")[0], set(re.findall(r"[a-zA-Z]\w*", source)) & private
+        if read and name in ("v", "vbar"):
+            private.add(name)
+        elif read and name != "vtilde":
+            private.add(name)
+            leaks.append(f"{name} reads {', '.join(sorted(read))}")
+    reason = "; ".join(leaks) if leaks else "m, u, w and θ read ṽ, each other and parameters only"
+    return Shown(not leaks, reason, len(leaks), {"lines": list(lines)})
 
 
-def _postprocessing(leaky: bool) -> Shown:
-    """Two datasets whose noise happens to give the same ṽ_t: every later quantity has to be the same."""
-    noisy = [math.sin(3.0 * step) for step in range(1, 40)]
-    datasets = ([0.5 for _ in noisy], [0.25 + 0.01 * step for step in range(len(noisy))])
-    paths = [_adam(noisy, clean if leaky else None) for clean in datasets]
-    largest = max(abs(a - b) for a, b in zip(*paths, strict=True))
-    reason = "m, u, w and θ follow from the noisy averages and the start alone" if not largest else "θ tells more"
-    return Shown(largest == 0.0, reason, largest, {"steps": len(noisy)})
-
-
-adam_postprocessing = Demonstration(lambda: _postprocessing(False), lambda: _postprocessing(True))
-
-
-def _first_reads(offset: int) -> Shown:
-    """Which momentum the first pass of the loop reads: the inputs name m_0 and u_0, the printed line reads m_{t−1}."""
-    defined, missing = {0}, []
-    for step in range(3):
-        if step + offset not in defined:
-            missing.append(step + offset)
-        defined.add(step + offset + 1)
-    reason = f"index {missing[0]} is read and never given" if missing else "every index that is read is given"
-    return Shown(not missing, reason, None, {"indices_missing": missing})
-
-
-adam_start = Demonstration(lambda: _first_reads(-1), lambda: _first_reads(0))
+@shown(control={"start": -1})
+def adam_start(start: int = 0) -> Shown:
+    """Which values the first pass of the loop, t = 0, reads and nothing gives: the inputs name m_0, u_0 and θ_0."""
+    given, missing = {f"m[{start}]", f"u[{start}]", "theta[0]", "I[0]", "N[0]", "eta[0]"}, []
+    for line in ADAM:
+        target, _, source = re.sub(r"\[t([-+]1)?\]", lambda match: f"[{int(match[1] or 0)}]", line).partition(" <- ")
+        missing += [name for name in re.findall(r"\w+\[-?\d\]", source) if name not in given]
+        given.add(target)
+    reason = f"{' and '.join(missing)} are read and never given" if missing else "every value that is read is given"
+    return Shown(not missing, reason, None, {"missing": missing})
 
 
 # ---- the sampler ----
 
 
-def _divergence(inclusions: Callable[[], dict[tuple[int, int], Fraction]], growth: Fraction) -> Fraction:
+def _divergence(law: dict[tuple[int, int], Fraction], growth: Fraction) -> Fraction:
     """χ² of the mixture over when the record is used, two steps, against N(0, σ² I); growth = e^(1/σ²)."""
-    law = inclusions()
-    total = sum(
-        (p * q * growth ** (a[0] * b[0] + a[1] * b[1]) for a, p in law.items() for b, q in law.items()), Fraction(0)
-    )
-    return total - 1
+    pairs = ((p * q, a[0] * b[0] + a[1] * b[1]) for a, p in law.items() for b, q in law.items())
+    return sum((weight * growth**common for weight, common in pairs), Fraction(-1))
 
 
-def _poisson() -> dict[tuple[int, int], Fraction]:
-    return {(a, b): Fraction(1, 4) for a in (0, 1) for b in (0, 1)}
+_SAMPLERS: dict[str, dict[tuple[int, int], Fraction]] = {
+    "poisson": {(a, b): Fraction(1, 4) for a in (0, 1) for b in (0, 1)},
+    "shuffled": {(1, 0): Fraction(1, 2), (0, 1): Fraction(1, 2)},
+}
 
 
-def _shuffled() -> dict[tuple[int, int], Fraction]:
-    return {(1, 0): Fraction(1, 2), (0, 1): Fraction(1, 2)}
-
-
-def _samplers(other: Callable[[], dict[tuple[int, int], Fraction]]) -> Shown:
-    """Two records in batches of one, one epoch: Poisson with p = 1/2 against another way to make the batches."""
+@shown(control={"other": "poisson"}, pair="two records in batches of one for one epoch; one record")
+def samplers_differ(other: str = "shuffled") -> Shown:
+    """Poisson batches with p = 1/2 against another way to make them."""
     growth = Fraction(9, 5)  # near e^(1/1.3²)
-    one, two = _divergence(_poisson, growth), _divergence(other, growth)
-    reason = f"the χ² divergences are {one} and {two}: the trade-off functions " + ("differ" if one != two else "agree")
-    return Shown(one != two, reason, float(one - two), {"poisson": str(one), "other": str(two)})
-
-
-samplers_differ = Demonstration(lambda: _samplers(_shuffled), lambda: _samplers(_poisson))
+    found: dict[str, Any] = {name: _divergence(_SAMPLERS[name], growth) for name in ("poisson", other)}
+    difference = found["poisson"] - found[other]
+    told = {"poisson": str(found["poisson"]), "other": str(found[other])}
+    reason = f"the χ² divergences are {told['poisson']} and {told['other']}"
+    return Shown(difference != 0, reason, float(difference), told)

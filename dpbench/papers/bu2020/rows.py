@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from dpbench.accounting import load_accountant
 from dpbench.events import Composition, SampledGaussian
+from dpbench.papers.mathematics import accounted_curve, enclosed_delta, true_curve
 
 
 @dataclass(frozen=True)
@@ -16,10 +15,10 @@ class Row:
     """One private model; `batch` over `records` is p."""
 
     name: str
-    batch: int
+    batch: float
     records: int
     sigma: float
-    epochs: int
+    epochs: float
     delta: float
 
     @property
@@ -35,7 +34,7 @@ class Row:
     @property
     def whole_steps(self) -> int:
         """T rounded up: what a training run would do."""
-        return -(-self.epochs * self.records // self.batch)
+        return math.ceil(self.steps - 1e-9)
 
     @property
     def event(self) -> SampledGaussian:
@@ -43,9 +42,37 @@ class Row:
         return SampledGaussian(self.rate, self.sigma)
 
     @property
+    def releases(self) -> Composition:
+        """All steps."""
+        return Composition(((self.event, self.whole_steps),))
+
+    @property
     def mu(self) -> float:
         """(3.1)."""
         return self.rate * math.sqrt(self.steps * math.expm1(self.sigma**-2))
+
+    @property
+    def true(self) -> Any:
+        """The curve of the composition itself, T rounded up, by `exact`."""
+        return true_curve(self.releases)
+
+    @property
+    def moments(self) -> Any:
+        """δ_MA and ε_MA."""
+        return accounted_curve("moments", self.event, self.steps)
+
+    @property
+    def clt(self) -> Any:
+        """δ_CLT and ε_CLT: (3.1) and (3.2)."""
+        return accounted_curve("gdp_clt", self.event, self.steps)
+
+    def epsilon(self, by: str) -> float:
+        """ε at the row's δ by "true", "moments" or "clt"."""
+        return float(getattr(self, by).epsilon(self.delta).value)
+
+    def enclosed(self, epsilon: float, digits: int = 4) -> tuple[float, float]:
+        """The certified enclosure of the true δ at ε."""
+        return enclosed_delta(self.releases, epsilon, digits)
 
 
 ROWS = (
@@ -61,21 +88,6 @@ ROWS = (
 )
 
 
-@cache
-def true_curve(rate: float, sigma: float, steps: int) -> Any:
-    """The curve of the composition itself, by `exact`: both directions, the worse one."""
-    return load_accountant("exact").curve(Composition(((SampledGaussian(rate, sigma), steps),)))
-
-
-@cache
-def moments_curve(rate: float, sigma: float, steps: float) -> Any:
-    """δ_MA and ε_MA: the moments accountant, for a T that need not be whole."""
-    accountant: Any = load_accountant("moments")
-    return accountant.curve_for(SampledGaussian(rate, sigma), steps)
-
-
-@cache
-def clt_curve(rate: float, sigma: float, steps: float) -> Any:
-    """δ_CLT and ε_CLT: (3.1) and (3.2), for a T that need not be whole."""
-    accountant: Any = load_accountant("gdp_clt")
-    return accountant.curve_for(SampledGaussian(rate, sigma), steps)
+def mnist(sigma: float, epochs: float) -> Row:
+    """Training on MNIST with batches of 256 at δ = 1e-5, as in Table 1."""
+    return Row(f"sigma {sigma:g}, {epochs:g} epochs", 256, 60000, sigma, epochs, 1e-5)

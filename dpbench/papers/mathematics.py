@@ -1,0 +1,164 @@
+"""Mathematics that the judges of several papers need, each from its definition.
+
+| | |
+| --- | --- |
+| in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment` |
+| in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
+| in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
+| by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
+
+A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import mpmath
+from flint import arb
+from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp, ndtr, ndtri
+
+from dpbench.accounting import Estimate, load_accountant
+from dpbench.certified import certify
+from dpbench.events import Composition, Event, SampledGaussian
+
+Real = Any  # an mpmath number
+Ball = Any  # an Arb ball
+
+
+# ---- normal distributions ----
+
+
+def normal_mass(low: Real, high: Real, mean: Real = 0, deviation: Real = 1) -> Real:
+    """The probability that N(mean, deviation²) gives to an interval, integrated; beyond 30 deviations it is < 1e-190.
+
+    >>> abs(float(normal_mass(-1, 1)) - math.erf(math.sqrt(0.5))) < 1e-15
+    True
+    """
+    low, high = max(low, mean - 30 * deviation), min(high, mean + 30 * deviation)
+    if high <= low:
+        return mpmath.mpf(0)
+    inside = [mean + share * deviation for share in (-8, -3, 0, 3, 8) if low < mean + share * deviation < high]
+    return mpmath.quad(lambda x: mpmath.npdf(x, mean, deviation), [low, *inside, high])
+
+
+def gaussian_error(level: float, mu: float) -> float:
+    """G_μ(α) = Φ(Φ^{-1}(1 − α) − μ): the least type II error for N(0, 1) against N(μ, 1).
+
+    >>> round(gaussian_error(0.05, 0.0), 12)
+    0.95
+    """
+    return float(ndtr(-ndtri(level) - mu))
+
+
+def hockey_stick(epsilon: Real, mu: Real) -> Real:
+    """∫ (dN(μ, 1) − e^ε dN(0, 1))₊, integrated: the difference of the densities is positive beyond ε/μ + μ/2."""
+    start = epsilon / mu + mu / 2
+    width = 1 / (1 + abs(start - mu))
+    points = [start + width * share for share in (0, 1, 4, 10, 30, 90)]
+    return mpmath.quad(lambda x: mpmath.npdf(x, mu, 1) - mpmath.exp(epsilon) * mpmath.npdf(x), points)
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """δ at ε of N(μ, 1) against N(0, 1) in closed form, by 30 digits where the two terms cancel.
+
+    >>> round(gaussian_delta(0.0, 1.0), 6)
+    0.382925
+    """
+    with mpmath.workdps(30):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        return float(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2))
+
+
+def mu_at(epsilon: float, delta: float) -> float:
+    """The μ of which δ at ε is `delta`.
+
+    >>> round(mu_at(0.0, 0.3829249225), 6)
+    1.0
+    """
+    target = math.log(delta)
+    low = epsilon / 36 + 1e-3
+    return float(brentq(lambda mu: math.log(gaussian_delta(epsilon, mu)) - target, low, 50.0, xtol=1e-13))
+
+
+# ---- moments of the Poisson-sampled Gaussian ----
+
+
+@cache
+def log_moment(rate: float, sigma: float, order: int) -> float:
+    """log E_Q[(P/Q)^α] for P = (1 − q) N(0, σ²) + q N(1, σ²), Q = N(0, σ²) and a whole α: the binomial sum."""
+    terms = [
+        gammaln(order + 1)
+        - gammaln(k + 1)
+        - gammaln(order - k + 1)
+        + (k * math.log(rate) if k else 0.0)
+        + ((order - k) * math.log1p(-rate) if k < order else 0.0)
+        + k * (k - 1) / (2 * sigma**2)
+        for k in range(order + 1)
+    ]
+    return float(logsumexp(terms))
+
+
+def moment_integral(rate: Real, sigma: Real, order: Real, less_one: bool = False) -> Real:
+    """E_Q[(P/Q)^α] as `log_moment` has it, integrated, for any α > 1; `less_one`: less 1, without cancellation.
+
+    >>> abs(float(mpmath.log(moment_integral(0.1, 2.0, 3))) - log_moment(0.1, 2.0, 3)) < 1e-14
+    True
+    """
+    q, s, a = map(mpmath.mpf, (rate, sigma, order))
+
+    def term(x: Real) -> Real:  # x in deviations
+        power = a * mpmath.log1p(q * mpmath.expm1(x / s - 1 / (2 * s * s)))
+        return mpmath.npdf(x) * (mpmath.expm1(power) if less_one else mpmath.exp(power))
+
+    points = {-12, -4, 0, 2 / s, 2 / s + 4, 2 / s + 12, a / s, a / s + 4, a / s + 14}
+    return mpmath.quad(term, sorted(map(mpmath.mpf, points)))
+
+
+# ---- balls ----
+
+
+def upper_tail(x: Ball) -> Ball:
+    """P(N(0, 1) > x) of a ball, at the precision in force."""
+    return (arb(x) / arb(2).sqrt()).erfc() / 2
+
+
+def ends(ball: Ball) -> tuple[float, float]:
+    """Doubles below and above all of a ball."""
+    return math.nextafter(float(ball.lower()), -math.inf), math.nextafter(float(ball.upper()), math.inf)
+
+
+def enclosed_delta(releases: Composition, epsilon: float, digits: int = 4) -> tuple[float, float]:
+    """Both ends of the certified δ at ε."""
+    found = certify(releases, epsilon=epsilon, digits=digits)
+    return found.lower, found.upper
+
+
+# ---- the truth, and what papers account with ----
+
+
+@cache
+def true_curve(releases: Composition) -> Any:
+    """The curve of a composition by `exact`: both directions, the worse one."""
+    return load_accountant("exact").curve(releases)
+
+
+@cache
+def accounted_curve(accountant: str, event: Event, count: float) -> Any:
+    """The curve of an accountant for a number of releases that need not be whole: `moments`, `gdp_clt`."""
+    found: Any = load_accountant(accountant)
+    return found.curve_for(event, count)
+
+
+def interval(found: Estimate) -> tuple[float, float]:
+    """Both ends of an estimate; the value itself where one is not told."""
+    lower, upper = (float(found.value if end is None else end) for end in (found.lower, found.upper))
+    return lower, upper
+
+
+def sampled(rate: float, sigma: float, count: int) -> Composition:
+    """`count` Poisson-sampled Gaussian releases."""
+    return Composition(((SampledGaussian(rate, sigma), count),))
