@@ -6,11 +6,24 @@ A direction is remove (P with the record, Q without) or add (the reverse). The c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
+from dpbench.accountants.exact.contour import UNIT, Floats, Path, Setup, Sum, path
+from dpbench.accountants.exact.saddle import Saddle, Strip
+
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
+_OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
+_SHARED = 3.0  # c |Δε| up to which a path may serve other ε: there e^(cΔε) of digits are lost
+_SERVES = 1e-11  # relative error up to which it does
+_NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
+_NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
+_LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
+_STEPS = 80
+_CLOSED = 2e-11  # relative error of a release's own δ
 
 
 @dataclass(frozen=True)
@@ -55,3 +68,117 @@ def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> li
     ]
     inside = list(epsilons[len(below) :])
     return found + (this.deltas(inside) if inside else [])
+
+
+@dataclass
+class ContourDirection:
+    """One direction of a composition by contours. `own` gives Σ count · δ_i(ε) of the releases, each alone."""
+
+    setup: Setup
+    own: Callable[[Floats], Floats] | None = None
+    _saddle: Saddle | None = field(default=None, repr=False)
+
+    @property
+    def largest(self) -> float:
+        """The largest loss."""
+        if self.setup.gaussian:
+            return math.inf
+        return sum(part.count * part.release.largest for part in self.setup.parts)
+
+    @property
+    def saddle(self) -> Saddle:
+        """The saddles, computed once."""
+        if self._saddle is None:
+            self._saddle = Saddle(self.setup, each=self.own is not None and not self.setup.gaussian)
+        return self._saddle
+
+    def deltas(self, epsilons: Sequence[float]) -> list[Value]:
+        """δ at ascending ε >= 0; a path serves all ε next to its own where its error stays small."""
+        asked = np.array([epsilon for epsilon in epsilons if epsilon < self.largest])
+        values: list[Value] = []
+        while len(values) < len(asked):
+            first = len(values)
+            both = self._paths(self.saddle.strip(float(asked[first])))
+            near = asked[first:][both[0].crossing * (asked[first:] - asked[first]) <= _SHARED]
+            found = self._both(both, near)
+            told = found.error <= _SERVES * np.abs(found.delta)
+            told[0] = True
+            served = len(told) if told.all() else int(np.argmin(told))
+            rows = zip(found.delta[:served].tolist(), found.error[:served].tolist(), strict=True)
+            values += [Value(max(delta, 0.0), error + max(-delta, 0.0)) for delta, error in rows]
+        return values + [Value(0.0, 0.0)] * (len(epsilons) - len(asked))
+
+    def epsilon(self, log_delta: float) -> Value:
+        """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
+        target, largest = math.exp(log_delta), self.largest
+        epsilon = min(max(self.saddle.guess(log_delta), 1e-12), 0.999 * largest)
+        low, high, known, base = 0.0, largest, None, epsilon
+        for turn in range(_STEPS):
+            if known is None or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
+                known, base = self._path(self.saddle.strip(epsilon)), epsilon
+            found = self._whole(known, np.array([epsilon]))
+            value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
+            if error > _LITTLE * max(value, target) and epsilon != base:
+                known = None
+                continue
+            if value > target:
+                low = max(low, epsilon)
+            else:
+                high = min(high, epsilon)
+            if epsilon == 0 and value <= target:
+                return Value(0.0, max(value + error - target, 0.0) / max(fall, 1e-300))
+            if high - low <= 4 * UNIT * high < math.inf:
+                return self._settled(known, base, epsilon, target)
+            following = -1.0
+            if value > 2 * error and fall > 0:
+                change = math.log(value / target) * value / fall
+                straight = self.setup.way == "add" or epsilon < 1e-13
+                following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
+                if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
+                    return self._settled(known, base, following, target)
+            epsilon = following if low < following < high else self._between(low, high, turn)
+        raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
+
+    def _between(self, low: float, high: float, turn: int) -> float:
+        """Between the ends of a bracket of the root."""
+        if math.isinf(high):
+            return 4 * low + 1e-6
+        if low > 0:
+            return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
+        return 0.0 if turn > 6 else 0.01 * high
+
+    def _settled(self, known: Path, base: float, epsilon: float, target: float) -> Value:
+        """The root with its error, by both paths at it."""
+        strip = self.saddle.strip(epsilon)
+        near = known.crossing * abs(epsilon - base) <= _NEAR and abs(epsilon - base) <= _NEAR * base
+        paths = known if near else self._path(strip), self._path(strip, other=True)
+        found = self._both(paths, np.array([epsilon]))
+        value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
+        if not fall > 0 or not error + abs(value - target) < target / 2:
+            raise ArithmeticError(f"the contour tells no more of delta than {value:.3g} within {error:.3g}")
+        return Value(epsilon, (error + abs(value - target)) / fall + 4 * UNIT * epsilon)
+
+    def _paths(self, strip: Strip) -> tuple[Path, Path]:
+        """Two paths, so that one can be held against the other."""
+        return self._path(strip), self._path(strip, other=True)
+
+    def _path(self, strip: Strip, other: bool = False) -> Path:
+        setup, moved = replace(self.setup, taken=strip.taken), _MOVED if other else 1.0
+        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, _OTHER if other else 1.0)
+
+    def _whole(self, one: Path, epsilons: Floats) -> Sum:
+        """δ by one path, with the releases' own δ where they were taken off."""
+        found = one.at(epsilons)
+        if one.taken != "each":
+            return found
+        assert self.own is not None
+        own = self.own(epsilons)
+        nudge = 1e-6 * np.maximum(epsilons, 1e-6)
+        fall = (own - self.own(epsilons + nudge)) / nudge  # for Newton's steps
+        return Sum(found.delta + own, found.fall + fall, found.error + _CLOSED * own)
+
+    def _both(self, paths: tuple[Path, Path], epsilons: Floats) -> Sum:
+        """δ by the first path; its error is the larger one, and twice what lies between them."""
+        first, second = (self._whole(one, epsilons) for one in paths)
+        apart = np.abs(first.delta - second.delta)
+        return Sum(first.delta, first.fall, np.maximum(first.error, second.error) + 2 * apart)
