@@ -68,10 +68,9 @@ class Single:
         """δ at every real ε of `epsilons`."""
         logs, errors = log_hockey_stick(self.event, np.array(epsilons, dtype=np.float64), self.way)
         errors = errors + 2 * _U * (2 + np.abs(logs))  # of the exponential
-        return [
-            Value(math.exp(log), math.exp(log) * math.expm1(min(error, 1.0)) if log > _DEEPEST else math.exp(_DEEPEST))
-            for log, error in zip(logs.tolist(), errors.tolist(), strict=True)
-        ]
+        values = np.exp(logs)
+        wrong = np.minimum(values * np.expm1(np.minimum(errors, 700.0)) + math.exp(_DEEPEST), 1.0)
+        return [Value(value, error) for value, error in zip(values.tolist(), wrong.tolist(), strict=True)]
 
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with log δ(ε) <= `log_delta`."""
@@ -344,7 +343,7 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     """
     rate, noise, half = event.sampling_rate, event.noise_multiplier, event.projections / 2
     spread = 1 / math.sqrt(half)
-    step, low = min(0.06, spread / 3), -min(200 / event.projections + 14 * spread, 600.0)
+    step, low = min(0.06, spread / 3), -min(200 / event.projections + 40 * spread, 600.0)
     high = math.log1p((14 * math.sqrt(4 * half) + 100) / (2 * half))
     v = low + step * np.arange(math.ceil((high - low) / step) + 1)
     weights = np.exp(half * (v - np.expm1(v)))
@@ -355,7 +354,8 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     rest = math.log1p(-rate) if rate < 1 else -math.inf
     if way:
         share = -np.expm1(np.minimum(epsilon + rest, 0.0))
-        level = -np.log1p(np.maximum(np.expm1(-epsilon) / rate, -1.0))
+        near = np.expm1(-epsilon) / rate
+        level = np.where(near > -0.5, -np.log1p(np.maximum(near, -0.9)), epsilon + math.log(rate) - np.log(share))
         most = share
     else:
         share = np.full(len(epsilon), rate)
@@ -371,7 +371,7 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     off = off + 6 * _U * np.abs(part) * (2 + np.abs(mu / 2 - part)) + 8 * _U * half * (np.abs(v) + np.exp(v) + 1)
     error = (np.exp(terms - total[:, None]) * off).sum(axis=1) + 2e-15 + 2 * _U * np.abs(found)
     error += np.exp(np.log(left * most) - found)
-    if way:  # 1 − (1−q) α cancels at the end of the range
+    if way and rate < 1:  # 1 − (1−q) α cancels at the end of the range
         error += 4 * _U * (1 + np.abs(epsilon)) / share * (1 + np.abs(part * (1 + np.abs(part))).min(axis=1))
     outside = nothing if not way else np.full(len(epsilon), -math.inf)
     return np.where(inside, np.minimum(found, 0.0), outside), np.where(inside, error, 4 * _U)
