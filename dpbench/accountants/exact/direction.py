@@ -62,10 +62,10 @@ def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> li
     """
     below = [epsilon for epsilon in epsilons if epsilon < 0]
     mirrored = other.deltas([-epsilon for epsilon in reversed(below)]) if below else []
-    found = [
-        Value(-math.expm1(epsilon) + math.exp(epsilon) * one.value, math.exp(epsilon) * one.error + 2.0**-52)
-        for epsilon, one in zip(below, reversed(mirrored), strict=True)
-    ]
+    found = []
+    for epsilon, one in zip(below, reversed(mirrored), strict=True):
+        value = -math.expm1(epsilon) + math.exp(epsilon) * one.value
+        found.append(Value(value, math.exp(epsilon) * one.error + 2.0**-51 * value))
     inside = list(epsilons[len(below) :])
     return found + (this.deltas(inside) if inside else [])
 
