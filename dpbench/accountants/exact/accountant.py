@@ -1,61 +1,148 @@
-"""The exact accountant: δ(ε) and ε(δ) as contour integrals of the loss's transform, to ten digits in milliseconds.
+"""The exact accountant: δ(ε) and ε(δ) to ten digits in milliseconds, by one contour. docs/exact.md is its page.
 
-| here | meaning |
+What serves a composition; the first row that fits, once equal events are merged, all Gaussian releases are one, and
+what reveals nothing is left out (`ROUTES`):
+
+| composition | served by |
 | --- | --- |
-| L, M(z) | the privacy loss of the whole composition under P, and E_P[e^(zL)] |
-| direction | remove: P with the record, Q without; add: the reverse |
+| Gaussian releases, or nothing | the closed form of μ-GDP, `gdp` |
+| one release | its closed form, `single` |
+| with Laplace or discrete pairs | their sums, alone or averaging the δ of all others, `atoms`, `laplace`, `beside` |
+| with releases of random sensitivity | two contours, `projections` |
+| sampled Gaussians, one record, groups or replaced, alike or not, and a Gaussian | one contour, `direction` |
 
-`_leaf_family` has M of many releases, `_contour` the lines on which (1/2πi) ∫ M(z) e^(−zε) / (z(z+1)) dz is taken,
-`_inversion` chooses among them, and `_direction` finds δ(ε) and ε(δ) of one direction with them. What is here: both
-directions, the larger of which counts; one release, whose hockey-stick curve is a closed form; Gaussian releases alone,
-Confident-GNMax without votes among them, which are one Gaussian (`gdp.gaussians_as_one`); compositions of losses with
-atoms, which are summed (`_atoms`) or integrated with the bends next to ε put back (`_laplace_line`); such losses beside
-others, by the same line, or by their δ's average over the atoms where the line does not come to an end (`_unlike`).
-
-Every answer carries `lower` and `upper`: the value less and plus an estimate of its error that sums the aliasing
-bound, the size of the first term left out and a bound of the rounding. It is not a proof (`dpbench certify` is), but
-tests hold it against certified enclosures. Where the error exceeds 1e-9 relative, and 1e-12 absolute, `reason` says so.
-Where it is useless, where the arithmetic fails and where the work of one answer exceeds a count of about five seconds
+Every answer carries `lower` and `upper`: the value less and plus its error, an estimate and no proof
+(`dpbench certify` has proofs). Where it exceeds 1e-9 relative, and 1e-12 absolute, `reason` says so. Where it is
+useless, where the arithmetic fails and where the work of one answer exceeds a count of about five seconds
 (`_work.within_limits`), the answer is a DpbenchError that names the accountant 'lattice'.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dpbench.accountants import gdp
-from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
-from dpbench.accountants._band_direction import BandDirection, band_direction
-from dpbench.accountants._chain import SHARED
-from dpbench.accountants._contour import Transform
-from dpbench.accountants._direction import PROMISED, SMALLEST, Direction, Value
-from dpbench.accountants._few_direction import FewDirection, few_direction
-from dpbench.accountants._leaves import event_support, leaves, support
-from dpbench.accountants._one_release import single_curve
-from dpbench.accountants._poisson import refuse, reveals_nothing
-from dpbench.accountants._projections import HeavyDirection, heavy_directions
-from dpbench.accountants._unlike import is_mixed, mixed_curve, mixed_refusal
+from dpbench.accountants._pair_losses import shares
+from dpbench.accountants._poisson import refuse, reveals_nothing, shuffled_refusal
 from dpbench.accountants._work import within_limits
+from dpbench.accountants.exact.beside import atomic
+from dpbench.accountants.exact.beside import refusal as atoms_refusal
+from dpbench.accountants.exact.contour import UNIT, Floats, Part, Setup, Way
+from dpbench.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
+from dpbench.accountants.exact.sampled import sampled
+from dpbench.accountants.exact.single import Single, log_hockey_stick
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
-from dpbench.compose import common_adjacency, merge
+from dpbench.compose import adaptive_refusal, common_adjacency, merge
 from dpbench.events import (
+    ADJACENCIES,
     Adjacency,
     Composition,
+    ConfidentGNMax,
     DiscretePair,
+    Event,
+    Gaussian,
+    GroupSampledGaussian,
     Laplace,
     RandomSensitivityGaussian,
+    SampledGaussian,
 )
 
+Parts = list[tuple[Event, int]]
+Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
+_MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
+_MOST_GROUP = 1000  # C(1000, 500) is below the largest double
 _CLOSE = 2.0**-40
+
+
+# ---- what serves what ----
+
+
+def _one(parts: Parts) -> Both:
+    event = parts[0][0]
+    remove = Single(event, 0)
+    return remove, remove if _symmetric(parts) else Single(event, 1)
+
+
+def _with_atoms(parts: Parts) -> Both:
+    laplaces = [(event, count) for event, count in parts if isinstance(event, Laplace)]
+    pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
+    rest = [part for part in parts if not isinstance(part[0], Laplace | DiscretePair)]
+    return atomic(laplaces, pairs, directions(rest) if rest else None)
+
+
+def _contours(parts: Parts) -> Both:
+    remove = _contour(parts, "remove")
+    return remove, remove if _symmetric(parts) else _contour(parts, "add")
+
+
+def _contour(parts: Parts, way: Way) -> ContourDirection:
+    def own(epsilons: Floats) -> tuple[Floats, Floats]:
+        total, wrong = np.zeros_like(epsilons), np.zeros_like(epsilons)
+        for event, count in parts:
+            logs, errors = log_hockey_stick(event, epsilons, 0 if way == "remove" else 1)
+            total = total + count * np.exp(logs)
+            wrong = wrong + count * np.exp(logs) * (errors + 4 * UNIT * np.abs(np.maximum(logs, -1e3)))
+        return total, wrong
+
+    gaussian, releases = 0.0, []
+    for event, count in parts:
+        if isinstance(event, Gaussian):
+            gaussian += count / event.relative_noise**2
+        else:
+            assert isinstance(event, SampledGaussian | GroupSampledGaussian)  # what else there is has its own row
+            releases.append(Part(sampled(event, way), count))
+    return ContourDirection(Setup(tuple(releases), gaussian, way), None if gaussian else own)
+
+
+def _has(*kinds: type) -> Callable[[Parts], bool]:
+    return lambda parts: any(isinstance(event, kinds) for event, _ in parts)
+
+
+def _is_one(parts: Parts) -> bool:
+    return len(parts) == 1 and parts[0][1] == 1 and not isinstance(parts[0][0], DiscretePair)
+
+
+ROUTES: tuple[tuple[Callable[[Parts], bool], Callable[[Parts], Both]], ...] = (
+    (_is_one, _one),
+    (_has(Laplace, DiscretePair), _with_atoms),
+    (_has(SampledGaussian, GroupSampledGaussian), _contours),
+)
+
+
+def directions(parts: Parts) -> Both:
+    """Both directions of merged parts, all of which reveal something."""
+    return next(serve for fits, serve in ROUTES if fits(parts))(parts)
+
+
+def _symmetric(parts: Parts) -> bool:
+    """Whether both directions are alike."""
+    return all(isinstance(event, Gaussian | Laplace) or event.adjacency == "replace_one" for event, _ in parts)
+
+
+def _telling(composition: Composition) -> Parts:
+    """The merged parts, Gaussian ones as one, without those that reveal nothing."""
+    return [part for part in merge(gdp.gaussians_as_one(composition)) if _tells(part[0])]
+
+
+def _tells(event: Event) -> bool:
+    if isinstance(event, DiscretePair):
+        return shares(event.first) != shares(event.second)
+    noise = getattr(event, "noise_multiplier", 0.0)
+    return not reveals_nothing(event) and (isinstance(event, Laplace) or noise <= _MOST_NOISE)
+
+
+# ---- the curve and the accountant ----
 
 
 @dataclass
 class ExactCurve:
     """δ(ε) of one composition: `ways` are its directions. What it remembers never changes an answer."""
 
-    ways: tuple[Direction | HeavyDirection, ...]
+    ways: tuple[Direction, ...]
     adjacency: Adjacency
     kind: GuaranteeKind = "exact"
     mu: None = None
@@ -71,67 +158,45 @@ class ExactCurve:
 
     @within_limits
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
-        """δ at every one of `epsilons`, as `delta` has it within both errors; one plan of lines serves many of them.
+        """δ at every one of `epsilons`, as `delta` has it within both errors; one path serves many of them.
 
         >>> from dpbench.events import SampledGaussian
         >>> curve = accountant.curve(Composition(((SampledGaussian(0.01, 1.0), 1000),)))
         >>> [round(delta.value, 9) for delta in curve.deltas([0.5, 1.0, 2.0])]
         [0.030568024, 0.002612421, 2.666e-06]
         """
-        asked = [check_epsilon(epsilon) for epsilon in epsilons]
-        best = dict.fromkeys(sorted(asked), Value(0.0, 0.0))
-        for way in self.ways:
-            # where a direction's Chernoff bound is below the other's value, it does not count; at 0 both are the same
-            bounds = [0.0] * len(best) if way is self.ways[0] else way.bounds(list(best))
-            close = [
-                epsilon
-                for epsilon, bound in zip(best, bounds, strict=True)
-                if best[epsilon].value <= 0 or (epsilon > 0 and bound >= math.log(best[epsilon].value))
-            ]
-            for epsilon, value in zip(close, self._way_deltas(way, close, best), strict=True):
+        asked = sorted({check_epsilon(epsilon) for epsilon in epsilons})
+        best = dict(zip(asked, self.ways[0].deltas(asked), strict=True))
+        for way in self.ways[1:]:  # at 0 both have the same δ
+            open_ones = [one for one in asked if one > 0 and _log_bound(way, one) >= math.log(best[one].value + 1e-320)]
+            for epsilon, value in zip(open_ones, way.deltas(open_ones) if open_ones else [], strict=True):
                 best[epsilon] = _larger(best[epsilon], value)
-        return [_estimate(best[epsilon], 1.0) for epsilon in asked]
-
-    def _way_deltas(
-        self, way: Direction | HeavyDirection, epsilons: Sequence[float], best: dict[float, Value]
-    ) -> list[Value]:
-        """δ of one direction at ascending ε: by the lines of the first, where these tell enough beside its values."""
-        first = self.ways[0]
-        known = first.reversed(epsilons) if way is not first and isinstance(first, Direction) else None
-        if known is None:
-            return way.deltas(epsilons)
-        told = {
-            epsilon: value
-            for epsilon, value in zip(epsilons, known, strict=True)
-            if value.error <= SHARED * value.value or value.value + value.error <= best[epsilon].value
-        }
-        rest = [epsilon for epsilon in epsilons if epsilon not in told]
-        told.update(zip(rest, way.deltas(rest) if rest else [], strict=True))
-        return [told[epsilon] for epsilon in epsilons]
+        return [_estimate(best[check_epsilon(epsilon)], 1.0) for epsilon in epsilons]
 
     def one_way(self, direction: str) -> ExactCurve:
         """The curve of one direction alone, `remove` or `add`."""
-        if len(self.ways) < 2:
-            return self
-        return ExactCurve((self.ways[0 if direction == "remove" else 1],), self.adjacency)
+        return ExactCurve((self.ways[0 if direction == "remove" else -1],), self.adjacency)
 
     @within_limits
     def epsilon(self, delta: float) -> Estimate:
         """The smallest ε >= 0 with δ(ε) <= `delta`, with its error, as for `delta`."""
         target = check_delta(delta)
         log_delta = math.log(target)
-        best = Value(0.0, 0.0)
-        for way in self.ways:
-            if way is not self.ways[0] and best == Value(0.0, 0.0):
-                continue  # at 0 both directions have the same δ
-            if best.value > 0:
-                if way.bound(best.value) < log_delta - 1e-9:
-                    continue
-                there = way.delta(best.value)
-                if there.value + there.error < target * (1 - _CLOSE):
-                    continue
-            best = _larger(best, way.epsilon(log_delta))
+        best = self.ways[0].epsilon(log_delta)
+        for way in self.ways[1:]:
+            if best == Value(0.0, 0.0) or best.value == math.inf:
+                continue  # at 0 both directions have the same δ, and so have they at infinity
+            if _log_bound(way, best.value) < log_delta - 1e-9:
+                continue
+            (there,) = way.deltas([best.value])
+            if best.value == 0 or there.value + there.error >= target * (1 - _CLOSE):
+                best = _larger(best, way.epsilon(log_delta))
         return _estimate(best, math.inf)
+
+
+def _log_bound(way: Direction, epsilon: float) -> float:
+    """A cheap bound of log δ(ε)."""
+    return way.log_bound(epsilon) if isinstance(way, ContourDirection) else 0.0
 
 
 def _larger(first: Value, second: Value) -> Value:
@@ -163,15 +228,13 @@ class ExactAccountant:
     kind: GuaranteeKind = "exact"
 
     def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for what has no attained pair and for adaptive parameters."""
-        composition = gdp.gaussians_as_one(composition)
-        if is_mixed(composition):
-            answer = event_support(composition)
-            reason = mixed_refusal(composition) if answer else None
-            return answer if reason is None else No(reason)
-        answer = support(composition)
-        atoms = _atoms_alone(composition)
-        return atomic_support(atoms) if answer and atoms is not None else answer
+        """No, with the reason, for what has no attained pair, for adaptive parameters and for too many atoms."""
+        reasons = (reason for event, _ in composition.parts if (reason := _refusal(event)) is not None)
+        reason = next(reasons, None) or _mixture_refusal(composition)
+        if reason is None and common_adjacency(composition) is None:
+            reason = "the parts name different neighbouring relations, so that no one guarantee holds; use a single one"
+        reason = reason or adaptive_refusal(composition, "the composition of privacy losses")
+        return Yes() if reason is None else No(reason)
 
     @within_limits
     def curve(self, composition: Composition) -> PrivacyCurve:
@@ -179,49 +242,45 @@ class ExactAccountant:
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
-        releases, composition = composition, gdp.gaussians_as_one(composition)
-        if is_mixed(composition):
-            return mixed_curve(composition)
-        atoms = _atoms_alone(composition)
-        if atoms is not None:
-            return atomic_curve(atoms)
-        merged = tuple((event, count) for event, count in merge(composition) if not silent(event))
-        if all(gdp.is_gaussian(event) for event, _ in merged):
-            whole = tuple(part for part in merge(releases) if gdp.is_gaussian(part[0]))  # μ with all its digits
+        parts = _telling(composition)
+        if all(gdp.is_gaussian(event) for event, _ in parts):
+            whole = tuple(part for part in merge(composition) if gdp.is_gaussian(part[0]))  # μ with all its digits
             return gdp.gaussian_curve(Composition(whole), self.kind)
-        if sum(count for _, count in merged) == 1:
-            return single_curve(merged[0][0], adjacency)
-        heavy = heavy_directions(merged) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
-        if heavy is not None:
-            return ExactCurve(heavy, adjacency)
-        ways: list[Direction] = []
-        for way in ("remove", "add"):
-            parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
-            if parts:
-                transform = Transform(parts)
-                few = few_direction(merged, transform, way) or band_direction(merged, transform, way)
-                ways.append(few or Direction(transform))
-        if len(ways) > 1 and isinstance(ways[0], BandDirection):
-            ways[0].swapped = ways[1].transform
-        if ways and isinstance(ways[0], FewDirection | BandDirection) and ways[0].symmetric:
-            ways = ways[:1]
-        return ExactCurve(tuple(ways), adjacency)
+        remove, add = directions(parts)
+        return ExactCurve((remove,) if remove is add else (remove, add), adjacency)
 
 
-def _atoms_alone(composition: Composition) -> Composition | None:
-    """The losses with atoms, where nothing else reveals anything; None where something does, or where there are none.
-
-    >>> from dpbench.events import SampledGaussian
-    >>> _atoms_alone(Composition(((Laplace(2.0), 3), (SampledGaussian(0.0, 1.0), 5)))).parts
-    ((Laplace(noise_multiplier=2.0, adjacency='add_or_remove', sensitivity=None), 3),)
-    """
-    merged = merge(composition)
-    atoms = tuple((event, count) for event, count in merged if isinstance(event, DiscretePair | Laplace))
-    rest = [event for event, _ in merged if not isinstance(event, DiscretePair | Laplace)]
-    silent_atoms = all(silent(event) for event, _ in atoms)
-    if any(not reveals_nothing(event) for event in rest) or not atoms or (rest and silent_atoms):
+def _refusal(event: Event) -> str | None:
+    """Why one event has no exact curve; None where it has."""
+    if isinstance(event, Gaussian | Laplace | DiscretePair):
         return None
-    return Composition(atoms, composition.adaptive)
+    if isinstance(event, ConfidentGNMax):
+        return None if event.votes is None else "votes are given, but data-dependent losses have no fixed pair"
+    if isinstance(event, GroupSampledGaussian) and event.group_size > _MOST_GROUP:
+        return f"group_size = {event.group_size}: the mixture of a group of more than {_MOST_GROUP} is beyond doubles"
+    if event.sampler == "shuffled":
+        return shuffled_refusal(event)
+    if event.sampler != "poisson":
+        return (
+            f"sampler = {event.sampler!r}: no pair of datasets is the worst for every epsilon, so that there is no"
+            " exact curve; try the accountant 'lattice'"
+        )
+    allowed = ADJACENCIES if isinstance(event, SampledGaussian) else ("add_or_remove", "zero_out")
+    if event.adjacency not in allowed:
+        return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
+    return None
+
+
+def _mixture_refusal(composition: Composition) -> str | None:
+    """Why such releases together are not covered; None where they are."""
+    parts = _telling(composition)
+    laplaces = [(event, count) for event, count in parts if isinstance(event, Laplace)]
+    pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
+    if _has(RandomSensitivityGaussian)(parts) and _has(GroupSampledGaussian)(parts):
+        return "RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them"
+    if _has(RandomSensitivityGaussian)(parts) and (laplaces or pairs):
+        return "RandomSensitivityGaussian beside losses with atoms is not covered; try the accountant 'lattice'"
+    return atoms_refusal(laplaces, pairs)
 
 
 accountant = ExactAccountant()

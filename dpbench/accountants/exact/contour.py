@@ -88,15 +88,29 @@ class Moments:
     exponentials: int
 
 
-def first_order(nodes: Nodes, way: Way) -> complex:
-    """b = E l of one release, without its first order: Σ w (l − 1 + e^−l) (remove) or Σ w (l + 1 − e^l) (add).
+def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
+    """b = E l of one release and its error: Σ w (l − 1 + e^−l) (remove) or Σ w (l + 1 − e^l) (add), or Σ w l.
 
-    That cancels, as Σ w = 1 and Σ w e^(∓l) = 1, the masses of both laws.
+    The former are without the first order of l, which cancels, as Σ w = 1 and Σ w e^(∓l) = 1, the masses of both laws.
+    For large losses the latter is, whose e^(∓l) is large where w is small.
     """
-    if nodes.summed:
-        return complex((nodes.weights * nodes.losses).sum())
     sign = -1.0 if way == "remove" else 1.0
-    return -sign * complex((nodes.weights * _less_linear(sign * nodes.losses)).sum())
+    rough = _rough(nodes.weights) * UNIT
+    plain = nodes.weights * nodes.losses
+    found = complex(plain.sum()), float(rough @ np.abs(nodes.losses))
+    if nodes.summed:
+        return found
+    second = _less_linear(sign * nodes.losses)
+    terms = nodes.weights * second
+    turned = abs(terms[::2].sum() - terms[1::2].sum()) ** 2 / max(float(np.abs(terms).sum()), _TINY)
+    error = float(rough @ (np.abs(second) + np.abs(nodes.losses * (second + sign * nodes.losses)))) + turned
+    return (-sign * complex(terms.sum()), error) if error < found[1] else found
+
+
+def _rough(weights: Complex) -> Floats:
+    """Of the size of their rounding: they are exponentials of numbers that are rounded."""
+    size: Floats = np.abs(weights)
+    return size * (1 + np.abs(np.log(size + _TINY)))
 
 
 def _less_linear(v: Complex) -> Complex:
@@ -110,8 +124,8 @@ def _less_linear(v: Complex) -> Complex:
     return found
 
 
-def moments(zeta: Complex, nodes: Nodes, first: complex) -> Moments:
-    """M − 1 = bζ + Σ w (e^(ζl) − 1 − ζl) at ascending |ζ|, by the nodes in s; `first` is b."""
+def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moments:
+    """M − 1 = bζ + Σ w (e^(ζl) − 1 − ζl) at ascending |ζ|, by the nodes in s; `first` is b and its error."""
     weights, losses = nodes.weights, nodes.losses
     top = float(np.abs(zeta[-1]))
     far = np.abs(losses) * top > _NEAR
@@ -127,18 +141,18 @@ def moments(zeta: Complex, nodes: Nodes, first: complex) -> Moments:
     both = np.stack([weights, weights * sign], axis=1)
     centred = top * float(np.abs(weights * losses).sum()) < 1.0  # there the first order is b's; else it does not matter
     order = np.arange(1, _TERMS)
-    terms = (np.cumprod(np.multiply.outer(ln, np.ones(len(order))) / order, axis=1).T @ both[~far]).T
+    terms = (np.cumprod(np.multiply.outer(ln * top, np.ones(len(order))) / order, axis=1).T @ both[~far]).T
     pull = losses[far] @ both[far]
     if centred:
-        terms[:, 0] = first - pull[0], -pull[1]
-    powers = np.cumprod(np.multiply.outer(zeta, np.ones(len(order))), axis=1)
+        terms[:, 0] = top * (first[0] - pull[0]), -top * pull[1]
+    powers = np.cumprod(np.multiply.outer(zeta / top, np.ones(len(order))), axis=1)
     h, twin = (risen @ both[far] + powers @ terms.T).T
-    rough = np.abs(weights) * (1 + np.abs(np.log(np.abs(weights) + _TINY)))  # they are exponentials of rounded numbers
+    rough = _rough(weights)
     rough_far, rough_near = rough[far], rough[~far]
     modulus = np.abs(zeta)
     sizes = np.abs(risen) @ rough_far + modulus**2 * float(rough_near @ np.abs(ln) ** 2)
     if centred:
-        sizes += modulus * float(rough_far @ np.abs(lf))
+        sizes += modulus * (float(rough_far @ np.abs(lf)) + first[1] / UNIT)
     phases = (size * (np.abs(real) + np.abs(angle))) @ np.abs(wf)
     log, one = _complex.log1p(h), np.abs(1 + h)
     low = one < 0.3
@@ -215,7 +229,10 @@ class Path:
         total, every_other = terms.real.sum(axis=1), 2 * terms.real[:, ::2].sum(axis=1)
         fall = self.sign * (terms * self.zeta).real.sum(axis=1)
         aliasing = 4 * (total - every_other) ** 2 / np.maximum(sizes.sum(axis=1), _TINY)
-        rounding = pulled @ self.error + UNIT * (sizes * (4 + 2 * np.abs(exponent))).sum(axis=1)
+        phases = (
+            4 + np.abs(self.scale) + 2 * np.multiply.outer(epsilons, np.abs(self.zeta))
+        )  # of which rounding is part
+        rounding = pulled @ self.error + UNIT * (sizes * phases).sum(axis=1)
         rest = 2 * sizes[:, -3:].max(axis=1) / self.step
         back = np.exp(np.minimum(shift, 700.0))
         return Sum(total * back, fall * back, (aliasing + rounding + rest + _FLOOR * np.abs(total)) * back)
@@ -276,7 +293,7 @@ def _opening(release: Release, nodes: Nodes, way: Way) -> float:
 
 
 def _integrand(
-    setup: Setup, sets: Sequence[tuple[int, Nodes, complex]], zeta: Complex
+    setup: Setup, sets: Sequence[tuple[int, Nodes, tuple[complex, float]]], zeta: Complex
 ) -> tuple[Floats, Complex, Floats, int]:
     """M at ζ less what is taken off, as e^height · grown; the error of grown; the exponentials that it took."""
     log = setup.gaussian * zeta * (zeta + setup.sign) / 2
@@ -290,7 +307,7 @@ def _integrand(
         if setup.taken == "each":
             linear = linear + count * one.h
             bent = bent + count * _log1p_less(one.h, one.log)
-    noise = np.fmin(noise, _LOST)
+    noise = np.fmin(noise + 2 * UNIT * np.abs(log), _LOST)
     height = np.maximum(log.real, 0.0)
     if setup.taken == "nothing":
         height = log.real
@@ -299,7 +316,11 @@ def _integrand(
     shrunk = np.exp(-height)
     if setup.taken == "each":  # (e^x − 1 − x) + (x − Σ count h)
         grown = shrunk * (_less_linear(log) + bent)
-        error = noise * shrunk * (np.abs(_complex.expm1(log)) + np.abs(linear)) + 4 * UNIT * shrunk * np.abs(log) ** 2
+        risen = np.abs(_complex.exp(log - height)), np.abs(_complex.expm1(log)) * shrunk
+        small = np.abs(log) < 1  # there an error of h is one of h² / 2; elsewhere the two terms have their own
+        error = np.where(small, noise * (risen[1] + np.abs(linear)), noise * risen[0]) + 8 * UNIT * np.abs(
+            np.where(small, log**2, shrunk * linear)
+        )
         return height, grown, error, spent
     grown = np.where(height > 1, _complex.exp(log - height) - shrunk, shrunk * _complex.expm1(log))
     return height, grown, noise * np.abs(_complex.exp(log - height)), spent

@@ -23,7 +23,6 @@ _NEWTON = 1.0  # the same on the way to a root, where the last word is a path's 
 _NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
 _LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
 _STEPS = 80
-_CLOSED = 2e-11  # relative error of a release's own δ
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> li
 
 @dataclass
 class ContourDirection:
-    """One direction of a composition by contours. `own` gives Σ count · δ_i(ε) of the releases, each alone."""
+    """One direction of a composition by contours; `own`, if known, gives Σ count · δ_i(ε) and its error."""
 
     setup: Setup
-    own: Callable[[Floats], Floats] | None = None
+    own: Callable[[Floats], tuple[Floats, Floats]] | None = None
     _saddle: Saddle | None = field(default=None, repr=False)
 
     @property
@@ -91,6 +90,10 @@ class ContourDirection:
         if self._saddle is None:
             self._saddle = Saddle(self.setup, each=self.own is not None and not self.setup.gaussian)
         return self._saddle
+
+    def log_bound(self, epsilon: float) -> float:
+        """A bound of log δ(ε), by Chernoff."""
+        return self.saddle.log_bound(epsilon) if epsilon < self.largest else -math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at ascending ε >= 0; a path serves all ε next to its own where its error stays small."""
@@ -111,15 +114,16 @@ class ContourDirection:
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
         target, largest = math.exp(log_delta), self.largest
-        epsilon = min(max(self.saddle.guess(log_delta), 1e-12), 0.999 * largest)
-        low, high, known, base = 0.0, largest, None, epsilon
+        epsilon = min(max(self.saddle.guess(log_delta), 0.0), 0.999 * largest)
+        low, high, zero, stale = 0.0, largest, False, False
+        known, base = self._path(self.saddle.strip(epsilon)), epsilon
         for turn in range(_STEPS):
-            if known is None or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
-                known, base = self._path(self.saddle.strip(epsilon)), epsilon
+            if stale or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
+                known, base, stale = self._path(self.saddle.strip(epsilon)), epsilon, False
             found = self._whole(known, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
             if error > _LITTLE * max(value, target) and epsilon != base:
-                known = None
+                stale = True
                 continue
             if value > target:
                 low = max(low, epsilon)
@@ -136,6 +140,9 @@ class ContourDirection:
                 following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
                 if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
                     return self._settled(known, base, following, target)
+            if low == 0 and 0 < following < epsilon / 2 and not zero:
+                epsilon, zero = 0.0, True  # δ(0) may be below
+                continue
             epsilon = following if low < following < high else self._between(low, high, turn)
         raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
 
@@ -145,18 +152,21 @@ class ContourDirection:
             return 4 * low + 1e-6
         if low > 0:
             return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
-        return 0.0 if turn > 6 else 0.01 * high
+        return 0.0 if turn > 2 else 0.01 * high
 
     def _settled(self, known: Path, base: float, epsilon: float, target: float) -> Value:
         """The root with its error, by both paths at it."""
         strip = self.saddle.strip(epsilon)
         near = known.crossing * abs(epsilon - base) <= _NEAR and abs(epsilon - base) <= _NEAR * base
         paths = known if near else self._path(strip), self._path(strip, other=True)
-        found = self._both(paths, np.array([epsilon]))
-        value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
-        if not fall > 0 or not error + abs(value - target) < target / 2:
-            raise ArithmeticError(f"the contour tells no more of delta than {value:.3g} within {error:.3g}")
-        return Value(epsilon, (error + abs(value - target)) / fall + 4 * UNIT * epsilon)
+        for _ in range(2):  # a last step, by what both tell
+            found = self._both(paths, np.array([epsilon]))
+            value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
+            if not fall > 0 or not error + abs(value - target) < target / 2:
+                raise ArithmeticError(f"the contour tells no more of delta than {value:.3g} within {error:.3g}")
+            apart, last = (value - target) / fall, epsilon
+            epsilon = max(epsilon + apart, 0.0)
+        return Value(last, error / fall + abs(apart) + 4 * UNIT * last)
 
     def _paths(self, strip: Strip) -> tuple[Path, Path]:
         """Two paths, so that one can be held against the other."""
@@ -172,10 +182,10 @@ class ContourDirection:
         if one.taken != "each":
             return found
         assert self.own is not None
-        own = self.own(epsilons)
+        own, error = self.own(epsilons)
         nudge = 1e-6 * np.maximum(epsilons, 1e-6)
-        fall = (own - self.own(epsilons + nudge)) / nudge  # for Newton's steps
-        return Sum(found.delta + own, found.fall + fall, found.error + _CLOSED * own)
+        fall = (own - self.own(epsilons + nudge)[0]) / nudge  # for Newton's steps
+        return Sum(found.delta + own, found.fall + fall, found.error + error)
 
     def _both(self, paths: tuple[Path, Path], epsilons: Floats) -> Sum:
         """δ by the first path; its error is the larger one, and twice what lies between them."""

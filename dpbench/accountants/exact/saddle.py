@@ -23,7 +23,7 @@ import numpy as np
 from dpbench.accountants._work import spend
 from dpbench.accountants.exact.contour import Floats, Setup, Taken
 
-_LEAST, _FIRST, _NEXT = 2.0**-8, 12, 3
+_LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
@@ -119,9 +119,11 @@ class Saddle:
         return float((self.table.cumulant - c * epsilon + c * np.log(c) - (1 + c) * np.log1p(c)).min())
 
     def guess(self, log_delta: float) -> float:
-        """About the ε where log δ is this, by the saddle points."""
+        """About the ε where log δ is this, by the saddle points; 0 where no ε has so much."""
         taken: Taken = "one" if self.setup.way == "remove" else "nothing"
         table = replace(self.table, taken=taken)
+        if log_delta > table.log_delta.max():
+            return 0.0
         for _ in range(2):
             fallen = np.maximum.accumulate(-table.log_delta)
             index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
@@ -151,20 +153,23 @@ class Saddle:
             low, high = self._around(finer, epsilon)
         c = math.sqrt(low * high)
         width = float(1 / math.sqrt(max(np.interp(c, finer.c, finer.curvature), 1e-300)))
-        near = self._stations(np.linspace(max(c - _AROUND * width, 1e-3 * c), c + _AROUND * width, _FINE), taken)
+        ends = max(c - _AROUND * width, c / _AROUND), min(c + _AROUND * width, c * _AROUND)
+        near = self._stations(np.linspace(*ends, _FINE), taken)
         level = near.height - near.c * epsilon
         level = np.where(np.isfinite(level), level, math.inf)
         least = int(np.argmin(level))
         beyond = level > level[least] + _LEVEL
         right = self._edge(near.c[least:], level[least:], beyond[least:])
         left = self._edge(near.c[least::-1], level[least::-1], beyond[least::-1])
-        if not beyond[: least + 1].any():  # flat: as far to the left as the table tells
-            further = np.flatnonzero(table.height - table.c * epsilon > level[least] + _LEVEL)
-            further = further[table.c[further] < near.c[0]]
-            left = float(table.c[further[-1]]) if len(further) else 0.0
-        index = int(np.searchsorted(near.c, right))
-        strip = Strip((left + right) / 2, (right - left) / 2, epsilon, taken)
-        return strip, float(near.cumulant[min(index, _FINE - 1)])
+        further = table.c[table.height - table.c * epsilon > level[least] + _LEVEL]  # where it is flat, by the table
+        if not beyond[: least + 1].any():
+            left = float(further[further < near.c[0]].max(initial=0.0))
+        if not beyond[least:].any():
+            right = float(further[further > near.c[-1]].min(initial=2 * float(table.c[-1])) / 2)
+            right = max(right, float(near.c[-1]))
+        told = near if right <= near.c[-1] else table
+        cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
+        return Strip((left + right) / 2, (right - left) / 2, epsilon, taken), cumulant
 
     def _edge(self, c: Floats, level: Floats, beyond: Floats) -> float:
         """Where, from the first place on, the level is passed."""

@@ -27,9 +27,9 @@ from dpbench.accountants.exact.contour import Complex, Floats, Nodes, Way
 from dpbench.events import GroupSampledGaussian, SampledGaussian
 
 _HEIGHT, _LOWER = 1.2, 0.8  # of the path; the second where R has a negative power, whose modulus grows with the height
-_NOISY = 2.0  # times 1/σ: p grows like e^(σ²y²/2) with the height y
+_NOISY = 1.7  # times 1/σ: p grows like e^(σ²y²/2) with the height y
 _RISE = 0.6  # slope of the ramp: below 1, so that p falls along it
-_DIGITS = 37.0  # e^−37 is what aliasing may be, relative to Σ |w|
+_DIGITS = 40.0  # e^−40 is what aliasing may be, relative to Σ |w|
 _SAFE = 0.75  # of the distance to the real line, for the margin of the digits
 _DEPTH, _STEEP = 64.0, 42.0  # nodes whose terms are below e^−depth of the largest are left out
 _COARSE = 97
