@@ -110,7 +110,8 @@ def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
 def _rough(weights: Complex) -> Floats:
     """Of the size of their rounding: they are exponentials of numbers that are rounded."""
     size: Floats = np.abs(weights)
-    return size * (1 + np.abs(np.log(size + _TINY)))
+    found: Floats = size * (1 + np.abs(np.log(size + _TINY)))
+    return found
 
 
 def _less_linear(v: Complex) -> Complex:
