@@ -33,6 +33,7 @@ from dpbench.accountants.exact.beside import atomic
 from dpbench.accountants.exact.beside import refusal as atoms_refusal
 from dpbench.accountants.exact.contour import UNIT, Floats, Part, Setup, Way
 from dpbench.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
+from dpbench.accountants.exact.projections import projected_directions
 from dpbench.accountants.exact.sampled import sampled
 from dpbench.accountants.exact.single import Single, log_hockey_stick
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
@@ -74,6 +75,13 @@ def _with_atoms(parts: Parts) -> Both:
     return atomic(laplaces, pairs, directions(rest) if rest else None)
 
 
+def _projected(parts: Parts) -> Both:
+    projected = [(event, count) for event, count in parts if isinstance(event, RandomSensitivityGaussian)]
+    rest = [part for part in parts if not isinstance(part[0], RandomSensitivityGaussian)]
+    found = projected_directions(projected, _setup(rest, "remove"), _setup(rest, "add"))
+    return found[0], found[-1]
+
+
 def _contours(parts: Parts) -> Both:
     remove = _contour(parts, "remove")
     return remove, remove if _symmetric(parts) else _contour(parts, "add")
@@ -88,6 +96,12 @@ def _contour(parts: Parts, way: Way) -> ContourDirection:
             wrong = wrong + count * np.exp(logs) * (errors + 4 * UNIT * np.abs(np.maximum(logs, -1e3)))
         return total, wrong
 
+    setup = _setup(parts, way)
+    return ContourDirection(setup, None if setup.gaussian else own)
+
+
+def _setup(parts: Parts, way: Way) -> Setup:
+    """What a contour needs to know of Gaussian and sampled releases."""
     gaussian, releases = 0.0, []
     for event, count in parts:
         if isinstance(event, Gaussian):
@@ -95,7 +109,7 @@ def _contour(parts: Parts, way: Way) -> ContourDirection:
         else:
             assert isinstance(event, SampledGaussian | GroupSampledGaussian)  # what else there is has its own row
             releases.append(Part(sampled(event, way), count))
-    return ContourDirection(Setup(tuple(releases), gaussian, way), None if gaussian else own)
+    return Setup(tuple(releases), gaussian, way)
 
 
 def _has(*kinds: type) -> Callable[[Parts], bool]:
@@ -109,6 +123,7 @@ def _is_one(parts: Parts) -> bool:
 ROUTES: tuple[tuple[Callable[[Parts], bool], Callable[[Parts], Both]], ...] = (
     (_is_one, _one),
     (_has(Laplace, DiscretePair), _with_atoms),
+    (_has(RandomSensitivityGaussian), _projected),
     (_has(SampledGaussian, GroupSampledGaussian), _contours),
 )
 
