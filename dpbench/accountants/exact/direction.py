@@ -17,8 +17,8 @@ from dpbench.accountants.exact.saddle import Saddle, Strip
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
-_SHARED = 3.0  # c |Δε| up to which a path may serve other ε: there e^(cΔε) of digits are lost
-_SERVES = 1e-11  # relative error up to which it does
+_SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
+_SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
 _NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
 _NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
 _LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
@@ -76,6 +76,7 @@ class ContourDirection:
     setup: Setup
     own: Callable[[Floats], tuple[Floats, Floats]] | None = None
     _saddle: Saddle | None = field(default=None, repr=False)
+    _laid: dict[float, tuple[Path, Path]] = field(default_factory=dict, repr=False)
 
     @property
     def largest(self) -> float:
@@ -96,20 +97,26 @@ class ContourDirection:
         return self.saddle.log_bound(epsilon) if epsilon < self.largest else -math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at ascending ε >= 0; a path serves all ε next to its own where its error stays small."""
-        asked = np.array([epsilon for epsilon in epsilons if epsilon < self.largest])
-        values: list[Value] = []
-        while len(values) < len(asked):
-            first = len(values)
-            both = self._paths(self.saddle.strip(float(asked[first])))
-            near = asked[first:][both[0].crossing * (asked[first:] - asked[first]) <= _SHARED]
-            found = self._both(both, near)
-            told = found.error <= _SERVES * np.abs(found.delta)
-            told[0] = True
-            served = len(told) if told.all() else int(np.argmin(told))
-            rows = zip(found.delta[:served].tolist(), found.error[:served].tolist(), strict=True)
-            values += [Value(max(delta, 0.0), error + max(-delta, 0.0)) for delta, error in rows]
-        return values + [Value(0.0, 0.0)] * (len(epsilons) - len(asked))
+        """δ at every ε >= 0: by the paths laid for the place next to it, or by its own where those tell too little.
+
+        The places depend on nothing else that is asked, so that an answer is the same alone and among others.
+        """
+        asked = np.array(epsilons, dtype=np.float64)
+        delta, error = np.zeros(len(asked)), np.zeros(len(asked))
+        inside = asked < self.largest
+        places = self.saddle.places(asked)
+        for place in np.unique(places[inside]).tolist():
+            near = np.flatnonzero(inside & (places == place))
+            if place not in self._laid:
+                self._laid[place] = self._paths(self.saddle.strip(place))
+            found = self._both(self._laid[place], asked[near])
+            delta[near], error[near] = found.delta, found.error
+        little = np.where(error <= _SMALL, _USEFUL, _SERVES) * np.abs(delta)
+        for index in np.flatnonzero(inside & ~(error <= little) & (asked != places)).tolist():
+            found = self._both(self._paths(self.saddle.strip(float(asked[index]))), asked[index : index + 1])
+            delta[index], error[index] = found.delta[0], found.error[0]
+        rows = zip(delta.tolist(), error.tolist(), strict=True)
+        return [Value(max(one, 0.0), wrong + max(-one, 0.0)) for one, wrong in rows]
 
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""

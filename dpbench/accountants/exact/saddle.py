@@ -27,8 +27,9 @@ _LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
+_APART = 12.0  # c Δε between places where paths are laid
 _LITTLE, _RARE = 1.0, 0.5  # K below which M − 1 is taken, and also the releases' own M_i − 1
-_AROUND, _FINE = 4.0, 25  # widths on either side of the saddle that are looked at, and points there
+_AROUND, _FINE = 4.0, 21  # widths on either side of the saddle that are looked at, and points there
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,17 @@ class Saddle:
         fallen, rising = np.maximum.accumulate(-table.log_delta), np.maximum.accumulate(table.epsilon)
         return float(np.interp(-log_delta, fallen, rising))
 
+    def places(self, epsilons: Floats) -> Floats:
+        """For every ε the next multiple of a power of 2 that is about 12/c there, or half of ε where that is less.
+
+        A path laid for that place crosses next to where one for ε does: e^(c |Δε|), the digits lost, is small.
+        """
+        level = self.table.height - np.multiply.outer(epsilons, self.table.c)
+        apart = np.minimum(_APART / self.table.c[np.argmin(level, axis=1)], np.maximum(epsilons, 1e-300) / 2)
+        spacing = 2.0 ** np.floor(np.log2(apart))
+        found: Floats = np.where(epsilons > 0, np.rint(epsilons / spacing) * spacing, 0.0)
+        return found
+
     def strip(self, epsilon: float) -> Strip:
         """Where the integrand of δ(ε) is low: M's, or where M is next to 1 that of M − 1."""
         level = self.table.height - self.table.c * epsilon
@@ -147,10 +159,8 @@ class Saddle:
         """Where the integrand is low, and K at the right end."""
         table = replace(self.table, taken=taken)
         low, high = self._around(table, epsilon)
-        finer = table
-        for _ in range(2):
-            finer = self._stations(np.geomspace(low, high, 7), taken)
-            low, high = self._around(finer, epsilon)
+        finer = self._stations(np.geomspace(low, high, 9), taken)
+        low, high = self._around(finer, epsilon)
         c = math.sqrt(low * high)
         width = float(1 / math.sqrt(max(np.interp(c, finer.c, finer.curvature), 1e-300)))
         ends = max(c - _AROUND * width, c / _AROUND), min(c + _AROUND * width, c * _AROUND)
