@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpbench.accountants import gdp
+from dpbench.accountants._complex import Floats
 from dpbench.accountants._pair_losses import shares
 from dpbench.accountants._poisson import refuse, reveals_nothing, shuffled_refusal
 from dpbench.accountants._work import within_limits
 from dpbench.accountants.exact.beside import atomic
 from dpbench.accountants.exact.beside import refusal as atoms_refusal
-from dpbench.accountants.exact.contour import UNIT, Floats, Part, Setup, Way
+from dpbench.accountants.exact.contour import UNIT, Part, Setup, Way
 from dpbench.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
 from dpbench.accountants.exact.projections import projected_directions
 from dpbench.accountants.exact.sampled import sampled

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbench.accountants import _complex
+from dpbench.accountants._complex import Complex, Floats
 from dpbench.accountants._work import spend
 
-Floats = NDArray[np.float64]
-Complex = NDArray[np.complex128]
 Way = Literal["remove", "add"]
 Taken = Literal["nothing", "one", "each"]
 

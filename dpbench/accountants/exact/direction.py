@@ -12,7 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dpbench.accountants.exact.contour import UNIT, Floats, Path, Setup, Sum, path
+from dpbench.accountants._complex import Floats
+from dpbench.accountants.exact.contour import UNIT, Path, Setup, Sum, path
 from dpbench.accountants.exact.saddle import Saddle, Strip
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
@@ -137,7 +138,9 @@ class ContourDirection:
             else:
                 high = min(high, epsilon)
             if epsilon == 0 and value <= target:
-                return Value(0.0, max(value + error - target, 0.0) / max(fall, 1e-300))
+                step = 0.1 / known.crossing  # at 0 itself the sum for the slope has no end
+                lower = float(self._whole(known, np.array([step])).delta[0])
+                return Value(0.0, max(value + error - target, 0.0) * step / max(value - lower, 1e-300))
             if high - low <= 4 * UNIT * high < math.inf:
                 return self._settled(known, base, epsilon, target)
             following = -1.0

@@ -20,8 +20,9 @@ from functools import cached_property
 
 import numpy as np
 
+from dpbench.accountants._complex import Floats
 from dpbench.accountants._work import spend
-from dpbench.accountants.exact.contour import Floats, Setup, Taken
+from dpbench.accountants.exact.contour import Setup, Taken
 
 _LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100

@@ -23,7 +23,8 @@ from functools import cached_property
 import numpy as np
 
 from dpbench.accountants import _complex
-from dpbench.accountants.exact.contour import Complex, Floats, Nodes, Way
+from dpbench.accountants._complex import Complex, Floats
+from dpbench.accountants.exact.contour import Nodes, Way
 from dpbench.events import GroupSampledGaussian, SampledGaussian
 
 _HEIGHT, _LOWER = 1.2, 0.8  # of the path; the second where R has a negative power, whose modulus grows with the height
