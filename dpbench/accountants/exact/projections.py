@@ -81,7 +81,7 @@ _FAR_OUT = 40.0  # its cut for add: p has e^−40 beyond
 _LOST, _MANY = 1e3, 0.3  # there may be as many large losses, times δ; and so many at most
 _LEAST = 1e-3  # the least loss that is large
 _OUTCOME = math.log(2.0)
-_TILT = 30.0  # E's crossing times the loss at the cut, at most: else E sees but the window
+_TILT = 24.0  # E's crossing times the loss at the cut, at most: else E sees but the window
 # the paths in z
 _LEFTMOST = 0.5
 _STEEPEST, _SHARE, _FLATTEST = 0.7, 0.8, 1e-3  # as for E
@@ -554,8 +554,8 @@ def projected_directions(
 ) -> tuple[Direction, Direction]:
     """Remove and add of a composition of these releases, of which none is silent, beside what the setups have.
 
-    Where nothing is sampled both are one object: the pair is its own reverse. Raises DpbenchError where some are sampled
-    and others are not, for then both directions have heavy tails.
+    Where nothing is sampled both are one object: the pair is its own reverse. Raises DpbenchError where some releases
+    are sampled and others are not, for then both directions have heavy tails.
     """
     laws = tuple(
         (event.sampling_rate, Law(event.noise_multiplier, event.projections), count) for event, count in releases
