@@ -75,12 +75,13 @@ _LEFT, _SOFT = -28.0, 1.2  # from here to the left all losses are log(1 − q), 
 _DEEP = -92.0  # the left end without sampling, for Re z >= −1/2
 # the window
 _ENDS, _GONE = 8.3, 27.0  # widths from the cut where it is below 1e-30, and below every double
-_APART = 5.5  # widths at least between s = 0 and the cut
+_APART = 7.0  # widths at least between s = 0 and the cut
+_NARROW = 0.125  # a width that is small enough for small losses
 _FAR_OUT = 40.0  # its cut for add: p has e^−40 beyond
 _LOST, _MANY = 1e3, 0.3  # there may be as many large losses, times δ; and so many at most
 _LEAST = 1e-3  # the least loss that is large
 _OUTCOME = math.log(2.0)
-_TILT = 30.0  # E's crossing times the loss at the cut, at most: else E sees but the window
+_TILT = 24.0  # E's crossing times the loss at the cut, at most: else E sees but the window
 # the paths in z
 _LEFTMOST = 0.5
 _STEEPEST, _SHARE, _FLATTEST = 0.7, 0.8, 1e-3  # as for E
@@ -307,10 +308,13 @@ class Projected:
 
 
 def windowed(rate: float, law: Law, loss: float) -> Projected:
-    """The release in the direction remove with its window at `loss` > 0, up to a quarter of it wide."""
+    """The release in the direction remove with its window at `loss` > 0, up to a quarter of it wide.
+
+    Where losses are small they grow like e^s: there it is narrower, so that it falls faster than e^(cl) rises.
+    """
     cut = math.log1p(math.expm1(loss) / rate) if loss < 30 else loss - math.log(rate)
     slope = 1 - (1 - rate) * math.exp(-loss)  # dl/ds
-    return Projected(rate, law, "remove", cut, min(loss / slope / 4, cut / _APART))
+    return Projected(rate, law, "remove", cut, min(loss / slope / 4, cut / _APART, max(_NARROW, loss)))
 
 
 def _jumps(setup: Setup, epsilon: float, scale: float) -> Path:
@@ -355,7 +359,7 @@ def _jumps(setup: Setup, epsilon: float, scale: float) -> Path:
         top = max(top, float(logs.max()))
         low = logs < top - _END
         over = np.flatnonzero(low[2:] & low[1:-1] & low[:-2])
-        end = int(over[0]) if len(over) else _CHUNK
+        end = max(int(over[0]), 0 if rows else 4) if len(over) else _CHUNK
         error = np.abs(grown) * noise + wrong * np.abs(whole)
         rows.append((z[:end], weight[:end], height[:end], grown[:end], error[:end]))
         count += _CHUNK
@@ -442,7 +446,7 @@ class ProjectedDirection:
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, between ends."""
         target, low, high = math.exp(log_delta), 0.0, math.inf
-        epsilon, laid = self._guess(log_delta), None
+        epsilon, laid, looked = self._guess(log_delta), None, False
         for _ in range(_STEPS):
             if laid is None or not laid.serves(epsilon, 1.0):
                 laid = self.lay(epsilon, 1.0, log_delta)
@@ -457,9 +461,9 @@ class ProjectedDirection:
                 if abs(change) < max(1e-13, 0.01 * error / fall / max(epsilon, _TINY)):
                     break
             if not low < following < high:
-                following = 4 * low + 1e-6 if math.isinf(high) else math.sqrt(low * high)
-                if low == 0:
-                    following = 0.0 if high < 1e-6 else high / 100
+                following = 4 * low + 1e-6 if math.isinf(high) else math.sqrt(low * high) or high / 100
+            if low == 0 and following < _LEAST and not looked:  # it may be 0
+                looked, following = True, 0.0
             epsilon = following
         both = self.lay(epsilon, 1.0, log_delta), self.lay(epsilon, _OTHER, log_delta)
         delta, fall, error = _first(_held(both, np.array([epsilon])))
@@ -547,11 +551,11 @@ def _held(both: tuple[Laid, Laid], epsilons: Floats) -> Sum:
 
 def projected_directions(
     releases: Sequence[tuple[RandomSensitivityGaussian, int]], remove: Setup, add: Setup
-) -> tuple[Direction, ...]:
-    """The directions of a composition of these releases, of which none is silent, beside what the setups have.
+) -> tuple[Direction, Direction]:
+    """Remove and add of a composition of these releases, of which none is silent, beside what the setups have.
 
-    One direction where nothing is sampled: the pair is its own reverse. Raises DpbenchError where some are sampled and
-    others are not, for then both directions have heavy tails.
+    Where nothing is sampled both are one object: the pair is its own reverse. Raises DpbenchError where some releases
+    are sampled and others are not, for then both directions have heavy tails.
     """
     laws = tuple(
         (event.sampling_rate, Law(event.noise_multiplier, event.projections), count) for event, count in releases
@@ -559,7 +563,7 @@ def projected_directions(
     whole = [rate == 1 for rate, _, _ in laws]
     removing = ProjectedDirection(laws, remove)
     if all(whole) and not remove.parts:
-        return (removing,)
+        return removing, removing
     if any(whole):
         raise DpbenchError(
             "sampling_rate = 1 with random sensitivity: expected no sampled releases beside it, or one rate below 1;"
