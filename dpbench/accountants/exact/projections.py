@@ -41,11 +41,10 @@ import numpy as np
 from scipy.special import erfc, erfcx
 
 from dpbench.accountants import _complex
+from dpbench.accountants._complex import Complex, Floats
 from dpbench.accountants._work import spend
 from dpbench.accountants.exact.contour import (
     UNIT,
-    Complex,
-    Floats,
     Nodes,
     Part,
     Path,

@@ -111,7 +111,13 @@ class Sampled:
         return middle - far * deviation, bulk, bulk + 9.5 * deviation
 
     def nodes(self, crossing: float, scale: float) -> Nodes:
-        """Nodes on s = r + i(η + ramp), the ramp from the last zero or the tilted bulk on."""
+        """Nodes on `path`."""
+        s, step = self.path(crossing, scale)
+        logs, losses = self._terms(s)
+        return Nodes(_complex.exp(logs) * step, losses)
+
+    def path(self, crossing: float, scale: float) -> tuple[Complex, Complex]:
+        """Places s = r + i(η + ramp), the ramp from the last zero or the tilted bulk on, and ds there."""
         deviation = 1 / self.sigma
         lower = self.way == "add" or self.replaced
         height = scale * min(_LOWER if lower else _HEIGHT, _NOISY * deviation)
@@ -141,8 +147,7 @@ class Sampled:
         count = int((high - low) / step) + 2
         real = np.linspace(low, high, count + count % 2)
         s, rise = at(real)
-        logs, losses = self._terms(s)
-        return Nodes(_complex.exp(logs) * rise * (real[1] - real[0]), losses)
+        return s, rise * (real[1] - real[0])
 
     def law(self, most: float) -> tuple[Floats, Floats]:
         """log w and l on the real line."""
