@@ -24,26 +24,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dpbench.accountants import gdp
-from dpbench.accountants._atoms import atomic_curve, atomic_support, silent
 from dpbench.accountants._band_direction import BandDirection, band_direction
 from dpbench.accountants._chain import SHARED
 from dpbench.accountants._contour import Transform
 from dpbench.accountants._direction import PROMISED, SMALLEST, Direction, Value
 from dpbench.accountants._few_direction import FewDirection, few_direction
-from dpbench.accountants._leaves import event_support, leaves, support
-from dpbench.accountants._one_release import single_curve
-from dpbench.accountants._poisson import refuse, reveals_nothing
+from dpbench.accountants._leaves import event_support, leaves
+from dpbench.accountants._poisson import refuse
 from dpbench.accountants._projections import HeavyDirection, heavy_directions
-from dpbench.accountants._unlike import is_mixed, mixed_curve, mixed_refusal
 from dpbench.accountants._work import within_limits
+from dpbench.accountants.exact import direction
+from dpbench.accountants.exact.atoms import silent
+from dpbench.accountants.exact.beside import Both, atomic, refusal
+from dpbench.accountants.exact.single import Single
 from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, check_delta, check_epsilon
 from dpbench.compose import common_adjacency, merge
 from dpbench.events import (
     Adjacency,
     Composition,
     DiscretePair,
+    Event,
     Laplace,
     RandomSensitivityGaussian,
 )
@@ -134,6 +137,48 @@ class ExactCurve:
         return _estimate(best, math.inf)
 
 
+@dataclass(frozen=True)
+class ClosedCurve:
+    """δ(ε) of one release, of losses with atoms, and of these beside others: `ways` are its directions."""
+
+    ways: tuple[direction.Direction, ...]
+    adjacency: Adjacency
+    kind: GuaranteeKind = "exact"
+    mu: None = None
+
+    @within_limits
+    def delta(self, epsilon: float) -> Estimate:
+        """δ at `epsilon` in [0, 1], with its error."""
+        return self.deltas([epsilon])[0]
+
+    @within_limits
+    def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
+        """δ at every one of `epsilons`."""
+        asked = [check_epsilon(epsilon) for epsilon in epsilons]
+        places = sorted(set(asked))
+        best = dict.fromkeys(places, Value(0.0, 0.0))
+        for way in self.ways:
+            for epsilon, one in zip(places, way.deltas(places) if places else [], strict=True):
+                best[epsilon] = _larger(best[epsilon], Value(one.value, one.error))
+        return [_estimate(best[epsilon], 1.0) for epsilon in asked]
+
+    @within_limits
+    def epsilon(self, delta: float) -> Estimate:
+        """The smallest ε >= 0 with δ(ε) <= `delta`, with its error; infinite where the infinite mass exceeds it."""
+        best = Value(0.0, 0.0)
+        for way in self.ways:
+            one = way.epsilon(math.log(check_delta(delta)))
+            best = _larger(best, Value(one.value, one.error))
+        if best.value == math.inf:
+            reason = "outcomes that reveal the record have more probability than delta"
+            return Estimate(best.value, best.value, best.value, reason)
+        return _estimate(best, math.inf)
+
+    def one_way(self, direction: str) -> ClosedCurve:
+        """The curve of one direction alone, `remove` or `add`."""
+        return ClosedCurve(self.ways[:1] if direction == "remove" else self.ways[-1:], self.adjacency)
+
+
 def _larger(first: Value, second: Value) -> Value:
     """The larger of two values; where they lie within their errors the larger error counts."""
     high, low = (first, second) if first.value >= second.value else (second, first)
@@ -164,14 +209,14 @@ class ExactAccountant:
 
     def supports(self, composition: Composition) -> Yes | No:
         """No, with the reason, for what has no attained pair and for adaptive parameters."""
-        composition = gdp.gaussians_as_one(composition)
-        if is_mixed(composition):
-            answer = event_support(composition)
-            reason = mixed_refusal(composition) if answer else None
-            return answer if reason is None else No(reason)
-        answer = support(composition)
-        atoms = _atoms_alone(composition)
-        return atomic_support(atoms) if answer and atoms is not None else answer
+        answer = event_support(composition)
+        if not answer:
+            return answer
+        laplaces, pairs, rest = _sorted(gdp.gaussians_as_one(composition))
+        reason = refusal(laplaces, pairs, bool(rest))
+        if (laplaces or pairs) and any(isinstance(event, RandomSensitivityGaussian) for event, _ in rest):
+            reason = "RandomSensitivityGaussian beside losses with atoms is not covered; try the accountant 'lattice'"
+        return answer if reason is None else No(reason)
 
     @within_limits
     def curve(self, composition: Composition) -> PrivacyCurve:
@@ -180,48 +225,57 @@ class ExactAccountant:
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
         releases, composition = composition, gdp.gaussians_as_one(composition)
-        if is_mixed(composition):
-            return mixed_curve(composition)
-        atoms = _atoms_alone(composition)
-        if atoms is not None:
-            return atomic_curve(atoms)
-        merged = tuple((event, count) for event, count in merge(composition) if not silent(event))
-        if all(gdp.is_gaussian(event) for event, _ in merged):
+        laplaces, pairs, rest = _sorted(composition)
+        if not laplaces and not pairs and all(gdp.is_gaussian(event) for event, _ in rest):
             whole = tuple(part for part in merge(releases) if gdp.is_gaussian(part[0]))  # μ with all its digits
             return gdp.gaussian_curve(Composition(whole), self.kind)
-        if sum(count for _, count in merged) == 1:
-            return single_curve(merged[0][0], adjacency)
-        heavy = heavy_directions(merged) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
-        if heavy is not None:
-            return ExactCurve(heavy, adjacency)
-        ways: list[Direction] = []
-        for way in ("remove", "add"):
-            parts = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
-            if parts:
-                transform = Transform(parts)
-                few = few_direction(merged, transform, way) or band_direction(merged, transform, way)
-                ways.append(few or Direction(transform))
-        if len(ways) > 1 and isinstance(ways[0], BandDirection):
-            ways[0].swapped = ways[1].transform
-        if ways and isinstance(ways[0], FewDirection | BandDirection) and ways[0].symmetric:
-            ways = ways[:1]
-        return ExactCurve(tuple(ways), adjacency)
+        if laplaces or pairs or sum(count for _, count in rest) == 1:
+            ways = _both(rest)
+            if laplaces or pairs:
+                ways = atomic(laplaces, pairs, ways)
+            assert ways is not None  # something is released
+            return ClosedCurve(ways[:1] if ways[0] is ways[1] else ways, adjacency)
+        return ExactCurve(_many(rest), adjacency)
 
 
-def _atoms_alone(composition: Composition) -> Composition | None:
-    """The losses with atoms, where nothing else reveals anything; None where something does, or where there are none.
+Parts = list[tuple[Event, int]]
 
-    >>> from dpbench.events import SampledGaussian
-    >>> _atoms_alone(Composition(((Laplace(2.0), 3), (SampledGaussian(0.0, 1.0), 5)))).parts
-    ((Laplace(noise_multiplier=2.0, adjacency='add_or_remove', sensitivity=None), 3),)
-    """
-    merged = merge(composition)
-    atoms = tuple((event, count) for event, count in merged if isinstance(event, DiscretePair | Laplace))
-    rest = [event for event, _ in merged if not isinstance(event, DiscretePair | Laplace)]
-    silent_atoms = all(silent(event) for event, _ in atoms)
-    if any(not reveals_nothing(event) for event in rest) or not atoms or (rest and silent_atoms):
+
+def _sorted(composition: Composition) -> tuple[list[tuple[Laplace, int]], list[tuple[DiscretePair, int]], Parts]:
+    """The merged parts that reveal anything: Laplace, discrete pairs, all others."""
+    told = [(event, count) for event, count in merge(composition) if count and not silent(event)]
+    laplaces = [(event, count) for event, count in told if isinstance(event, Laplace)]
+    pairs = [(event, count) for event, count in told if isinstance(event, DiscretePair)]
+    return laplaces, pairs, [part for part in told if not isinstance(part[0], Laplace | DiscretePair)]
+
+
+def _both(rest: Parts) -> Both | None:
+    """Both directions of what has a density; None where there is nothing."""
+    if not rest:
         return None
-    return Composition(atoms, composition.adaptive)
+    if sum(count for _, count in rest) == 1:
+        return Single(rest[0][0], 0), Single(rest[0][0], 1)
+    ways: Any = _many(rest)
+    return ways[0], ways[-1]
+
+
+def _many(merged: Parts) -> tuple[Direction | HeavyDirection, ...]:
+    parts = tuple(merged)
+    heavy = heavy_directions(parts) if any(isinstance(e, RandomSensitivityGaussian) for e, _ in merged) else None
+    if heavy is not None:
+        return heavy
+    ways: list[Direction] = []
+    for way in ("remove", "add"):
+        turned = tuple((leaf, count) for event, count in merged for leaf in leaves(event, way))
+        if turned:
+            transform = Transform(turned)
+            few = few_direction(parts, transform, way) or band_direction(parts, transform, way)
+            ways.append(few or Direction(transform))
+    if len(ways) > 1 and isinstance(ways[0], BandDirection):
+        ways[0].swapped = ways[1].transform
+    if ways and isinstance(ways[0], FewDirection | BandDirection) and ways[0].symmetric:
+        ways = ways[:1]
+    return tuple(ways)
 
 
 accountant = ExactAccountant()

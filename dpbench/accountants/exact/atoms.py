@@ -31,11 +31,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants._pair_losses import PairLosses
+from dpbench.accountants._pair_losses import PairLosses, shares
+from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accountants.exact.direction import Value
 from dpbench.accountants.exact.single import enclosed
 from dpbench.errors import DpbenchError
-from dpbench.events import DiscretePair
+from dpbench.events import DiscretePair, Event
 
 Floats = NDArray[np.float64]
 MOST_SUMS = 2_000_000
@@ -118,6 +119,15 @@ def beyond(part: Atoms, log_delta: float) -> Value | None:
     raise DpbenchError(
         f"delta = {target:.17g} is the probability of infinite loss within rounding; ask for a larger one"
     )
+
+
+def silent(event: Event) -> bool:
+    """Whether an event reveals nothing; two laws are compared as the exact fractions that are meant.
+
+    >>> silent(DiscretePair((0.25, 0.75), (0.25, 0.75))), silent(DiscretePair((0.75, 0.25), (0.25, 0.75)))
+    (True, False)
+    """
+    return reveals_nothing(event) or (isinstance(event, DiscretePair) and shares(event.first) == shares(event.second))
 
 
 def refusal(pairs: Sequence[tuple[DiscretePair, int]]) -> str | None:
