@@ -49,10 +49,10 @@ def _nodes() -> tuple[Floats, Floats]:
 
 
 class Rest:
-    """δ of the rest at every real ε: told by its two directions, or from pieces where it is smooth.
+    """δ of the rest at every real ε, from pieces between its bends.
 
-    A smooth δ is asked at Chebyshev points of pieces, which are halved until the last three of 16 coefficients are
-    within 1e-12 of the least value on the piece; the error is these and the largest error on the piece.
+    It is asked at Chebyshev points of pieces, which are halved until the last three of 16 coefficients are within
+    1e-12 of the least value on the piece; the error is these and the largest error on the piece.
     """
 
     def __init__(self, this: Direction, other: Direction, bends: Floats, reach: float) -> None:
@@ -62,8 +62,6 @@ class Rest:
 
     def __call__(self, places: Floats) -> tuple[Floats, Floats]:
         """δ and its error at real ε of any shape."""
-        if len(self.bends):
-            return self._told(places)
         cells = np.unique(np.floor(places / self._cell)).astype(np.int64).tolist()
         new = [cell for cell in cells if cell not in self._known]
         if new:
@@ -79,8 +77,14 @@ class Rest:
         matrix = 2 / _POINTS * np.cos(np.outer(np.arange(_POINTS), angles))
         matrix[0] /= 2
         kept = []
-        starts, owner = self._cell * np.array(cells, dtype=np.float64), np.array(cells)
-        widths = np.full(len(starts), self._cell)
+        ends = []
+        for cell in cells:
+            low, high = cell * self._cell, (cell + 1) * self._cell
+            bends = self.bends[(self.bends > low) & (self.bends < high)]
+            ends.append(np.concatenate([[low], bends, [high]]))
+        starts = np.concatenate([one[:-1] for one in ends])
+        widths = np.concatenate([np.diff(one) for one in ends])
+        owner = np.repeat(np.array(cells), [len(one) - 1 for one in ends])
         for level in range(_HALVINGS):
             if len(starts) > _MOST_PIECES:
                 raise DpbenchError(f"losses with atoms beside others: more than {_MOST_PIECES} pieces; {ELSEWHERE}")
@@ -239,7 +243,7 @@ def atomic(
     if reason is not None:
         raise DpbenchError(reason)
     bends = np.empty(0)
-    for event, count in sorted(laplaces, key=lambda scale: -scale[1]):
+    for event, count in sorted(laplaces, key=lambda scale: scale[1]):
         noise = event.relative_noise
         if rest is None:
             curve = Laplaces(noise, count) if count > 1 or len(laplaces) > 1 or pairs else Single(event, 0)
