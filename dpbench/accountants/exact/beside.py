@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants.exact.atoms import Atoms, atoms, beyond
+from dpbench.accountants.exact.atoms import MOST_SUMS, Atoms, atoms, beyond
 from dpbench.accountants.exact.atoms import refusal as atoms_refusal
 from dpbench.accountants.exact.direction import Direction, Value, anywhere
 from dpbench.accountants.exact.laplace import MOST_RELEASES, MOST_WIDTH, Laplaces, Law, Pieces, bends_of, chebyshev, law
@@ -37,6 +37,7 @@ Both = tuple[Direction, Direction]  # remove, add
 _NODES, _SHARP, _HALVINGS = 12, 1e-12, 10
 _MOST_PLACES, _MOST_PIECES = 400_000, 20_000  # at which the rest's δ is asked for at once
 _POINTS = 16
+MOST_BESIDE = 100_000  # sums of discrete losses beside others
 _U = 2.0**-53
 _FAINT = 1e-60  # masses that become part of the error
 
@@ -166,9 +167,11 @@ class Beside:
     def _means(self, at: Floats, halvings: int) -> tuple[Floats, Floats]:
         """The mean of δ_R(ε − s) over the finite losses at each ε, and its error."""
         kept = self.part.masses >= _FAINT
-        places, masses = np.subtract.outer(at, self.part.losses[kept]), self.part.masses[kept]
-        values, errors = self.rest(places)
-        value, error = values @ masses, errors @ masses + _FAINT * len(kept)
+        losses, masses = self.part.losses[kept], self.part.masses[kept]
+        rows = max(_MOST_PLACES // len(losses), 1)
+        told = [self.rest(np.subtract.outer(at[k : k + rows], losses)) for k in range(0, len(at), rows)]
+        value = np.concatenate([one @ masses for one, _ in told])
+        error = np.concatenate([one @ masses for _, one in told]) + _FAINT * len(kept)
         if isinstance(self.part, Law):
             more, wrong = self._integrals(at, self.part.density, halvings)
             value, error = value + more, error + wrong
@@ -224,7 +227,7 @@ def refusal(
         if event.relative_noise < 1 / MOST_WIDTH and not alone:
             shown = f"noise / sensitivity = {event.relative_noise!r}"
             return f"{shown}: exact sums of Laplace losses go down to {1 / MOST_WIDTH}; use the lattice accountant"
-    return atoms_refusal(pairs)
+    return atoms_refusal(pairs, MOST_BESIDE if beside or laplaces else MOST_SUMS)
 
 
 def atomic(
@@ -237,7 +240,7 @@ def atomic(
     Raises DpbenchError where `refusal` has a reason.
 
     >>> round(atomic([(Laplace(2.0), 2)], [], None)[0].deltas([0.5])[0].value, 9)
-    0.171894945
+    0.123849119
     """
     reason = refusal(laplaces, pairs, rest is not None)
     if reason is not None:

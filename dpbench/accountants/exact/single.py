@@ -116,11 +116,11 @@ def enclosed(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float,
     Raises DpbenchError where no bar tells.
     """
     target, slack, apart = math.exp(log_delta), 4 * _U * (1 - log_delta), 1e-6 * max(found, 1e-6)
-    here, beyond = deltas([found, found + apart])
-    if found == 0 and here.value + here.error <= target:
+    before, after = deltas([max(found - apart, 0.0), max(found, apart)])
+    if found == 0 and before.value + before.error <= target:
         return Value(0.0, 0.0)
-    slope = max(here.value - beyond.value, 1e-300) / apart
-    step = min((here.error + 2 * slack * target) / slope, apart) + 8 * _U * found
+    slope = max(before.value - after.value, 1e-300) / apart
+    step = min((before.error + 2 * slack * target) / slope, apart) + 8 * _U * found
     for _ in range(80):
         before, after = deltas([max(found - step, 0.0), found + step])
         if after.value + after.error <= target * (1 - slack) and (
