@@ -27,10 +27,10 @@ import numpy as np
 
 from dpbench.accountants import gdp
 from dpbench.accountants._complex import Floats
-from dpbench.accountants._pair_losses import shares
-from dpbench.accountants._poisson import refuse, reveals_nothing, shuffled_refusal
+from dpbench.accountants._poisson import refuse, shuffled_refusal
 from dpbench.accountants._work import within_limits
-from dpbench.accountants.exact.beside import atomic
+from dpbench.accountants.exact.atoms import silent
+from dpbench.accountants.exact.beside import Both, atomic
 from dpbench.accountants.exact.beside import refusal as atoms_refusal
 from dpbench.accountants.exact.contour import UNIT, Part, Setup, Way
 from dpbench.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
@@ -54,7 +54,6 @@ from dpbench.events import (
 )
 
 Parts = list[tuple[Event, int]]
-Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 _MOST_GROUP = 1000  # C(1000, 500) is below the largest double
 _CLOSE = 2.0**-40
@@ -145,10 +144,8 @@ def _telling(composition: Composition) -> Parts:
 
 
 def _tells(event: Event) -> bool:
-    if isinstance(event, DiscretePair):
-        return shares(event.first) != shares(event.second)
     noise = getattr(event, "noise_multiplier", 0.0)
-    return not reveals_nothing(event) and (isinstance(event, Laplace) or noise <= _MOST_NOISE)
+    return not silent(event) and (isinstance(event, Laplace) or noise <= _MOST_NOISE)
 
 
 # ---- the curve and the accountant ----
@@ -207,6 +204,9 @@ class ExactCurve:
             (there,) = way.deltas([best.value])
             if best.value == 0 or there.value + there.error >= target * (1 - _CLOSE):
                 best = _larger(best, way.epsilon(log_delta))
+        if best.value == math.inf:
+            reason = "outcomes that reveal the record have more probability than delta"
+            return Estimate(best.value, best.value, best.value, reason)
         return _estimate(best, math.inf)
 
 
@@ -296,7 +296,7 @@ def _mixture_refusal(composition: Composition) -> str | None:
         return "RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them"
     if _has(RandomSensitivityGaussian)(parts) and (laplaces or pairs):
         return "RandomSensitivityGaussian beside losses with atoms is not covered; try the accountant 'lattice'"
-    return atoms_refusal(laplaces, pairs)
+    return atoms_refusal(laplaces, pairs, beside=len(parts) > len(laplaces) + len(pairs))
 
 
 accountant = ExactAccountant()

@@ -31,11 +31,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants._pair_losses import PairLosses
+from dpbench.accountants._pair_losses import PairLosses, shares
+from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accountants.exact.direction import Value
 from dpbench.accountants.exact.single import enclosed
 from dpbench.errors import DpbenchError
-from dpbench.events import DiscretePair
+from dpbench.events import DiscretePair, Event
 
 Floats = NDArray[np.float64]
 MOST_SUMS = 2_000_000
@@ -85,10 +86,15 @@ class Atoms:
             some = np.unique(np.linspace(low, high, 1 + min(high - low, 1000)).astype(np.int64))
             above = int(np.sum(np.array(self._tails(places[some].tolist())[0]) > target))
             low, high = (int(some[max(above - 1, 0)]), int(some[min(max(above, 1), len(some) - 1)]))
-        start = float(places[low])
-        (value,), (slope,) = self._tails([start])
-        over = (value - target) / slope if slope > 0 else 0.0
-        return enclosed(self.deltas, log_delta, start + math.log1p(max(over, 0.0)))
+        start, value = float(places[low]), self._tails([float(places[low])])[0][0]
+        upper = self.losses > start
+        if value <= target or not upper.any():
+            return enclosed(self.deltas, log_delta, start)
+        # E(ε) is e^(start − least) times a sum that does not underflow, for the least loss above
+        least = float(self.losses[upper][0])
+        scale = float((self.masses[upper] * np.exp(least - self.losses[upper])).sum())
+        grown = math.log(value - target) - math.log(scale) + (least - start)
+        return enclosed(self.deltas, log_delta, min(start + float(np.logaddexp(0.0, grown)), least))
 
     def _tails(self, epsilons: Sequence[float]) -> tuple[list[float], list[float]]:
         """δ and E at ascending ε, from the last one downwards."""
@@ -120,20 +126,29 @@ def beyond(part: Atoms, log_delta: float) -> Value | None:
     )
 
 
-def refusal(pairs: Sequence[tuple[DiscretePair, int]]) -> str | None:
-    """Why pairs have too many sums; None where they have not.
+def silent(event: Event) -> bool:
+    """Whether an event reveals nothing; two laws are compared as the exact fractions that are meant.
+
+    >>> silent(DiscretePair((0.25, 0.75), (0.25, 0.75))), silent(DiscretePair((0.75, 0.25), (0.25, 0.75)))
+    (True, False)
+    """
+    return reveals_nothing(event) or (isinstance(event, DiscretePair) and shares(event.first) == shares(event.second))
+
+
+def refusal(pairs: Sequence[tuple[DiscretePair, int]], most: int = MOST_SUMS) -> str | None:
+    """Why pairs have more sums than `most`; None where they have not.
 
     >>> refusal([(DiscretePair((0.75, 0.25), (0.25, 0.75)), 10**6)]) is None
     True
     """
     parts = [(PairLosses.of(event, 0), count) for event, count in pairs]
-    if _gap(parts) is not None:
+    if not all(len(part.losses) for part, _ in parts) or _gap(parts) is not None:
         return None
     size = math.prod(_counts(part, count) for part, count in parts)
-    if size <= MOST_SUMS:
+    if size <= most:
         return None
     about = float(min(size, 10**300))
-    return f"about {about:.3g} attainable sums: exact sums go to {MOST_SUMS}; use the lattice accountant"
+    return f"about {about:.3g} attainable sums: exact sums go to {most} here; use the lattice accountant"
 
 
 def atoms(pairs: Sequence[tuple[DiscretePair, int]], way: int) -> Atoms:
@@ -149,7 +164,7 @@ def atoms(pairs: Sequence[tuple[DiscretePair, int]], way: int) -> Atoms:
     reason = refusal(pairs)
     if reason is not None:
         raise DpbenchError(reason)
-    gap, loss_error, mass_error = _gap(parts), 0.0, 128 * _U  # sums are pairwise: some 40 units
+    gap, loss_error, mass_error = _gap(parts), 0.0, 0.0
     losses, masses = np.zeros(1), np.ones(1)
     for part, count in parts:
         scale = count * float(np.abs(part.losses).max())
@@ -165,6 +180,7 @@ def atoms(pairs: Sequence[tuple[DiscretePair, int]], way: int) -> Atoms:
             losses = losses[0] + count * part.losses[0] + gap * np.arange(len(masses))
         loss_error, mass_error = loss_error + 8 * _U * scale, mass_error + error
     loss_error += 4 * _U * float(np.abs(losses).max())
+    mass_error += (8 + min(len(losses), 32)) * _U  # NumPy's sums are pairwise
     order = np.argsort(losses, kind="stable")
     return Atoms(losses[order], masses[order], infinite, loss_error, mass_error)
 
@@ -174,7 +190,7 @@ def _gap(parts: Sequence[tuple[PairLosses, int]]) -> float | None:
 
     None where there is none with few cells, and for one pair of two losses, whose masses are binomial.
     """
-    apart = np.concatenate([part.losses - part.losses[0] for part, _ in parts if len(part.losses)] or [np.zeros(1)])
+    apart = np.concatenate([part.losses - part.losses[0] for part, _ in parts] or [np.zeros(1)])
     largest = float(apart.max())
     if largest == 0 or (len(parts) == 1 and len(parts[0][0].losses) == 2):
         return None
@@ -221,6 +237,8 @@ def _multinomial(part: PairLosses, count: int) -> tuple[Floats, Floats, float]:
 
     What the finite losses' probabilities have less than 1, for some of it is that of infinite loss, is a factor.
     """
+    if count == 1:
+        return part.losses, part.masses, 2 * _U
     if len(part.losses) == 2:
         low, high = _likely(part, count)
         second = np.arange(low, high + 1, dtype=np.float64)

@@ -17,25 +17,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants.exact.atoms import Atoms, atoms, beyond
+from dpbench.accountants.exact.atoms import MOST_SUMS, Atoms, atoms, beyond
 from dpbench.accountants.exact.atoms import refusal as atoms_refusal
 from dpbench.accountants.exact.direction import Direction, Value, anywhere
-from dpbench.accountants.exact.laplace import MOST_RELEASES, MOST_WIDTH, Laplaces, Law, Pieces, bends_of, law
+from dpbench.accountants.exact.laplace import MOST_RELEASES, MOST_WIDTH, Laplaces, Law, Pieces, bends_of, chebyshev, law
 from dpbench.accountants.exact.single import Single, root
 from dpbench.errors import DpbenchError
 from dpbench.events import DiscretePair, Laplace
 from dpbench.guards import ELSEWHERE
 
 Floats = NDArray[np.float64]
-Both = tuple[Direction, Direction]  # remove, add
+Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
 _NODES, _SHARP, _HALVINGS = 12, 1e-12, 10
-_MOST_PLACES = 400_000  # at which one answer asks for the rest's δ
+_MOST_PLACES, _MOST_PIECES = 400_000, 20_000  # at which the rest's δ is asked for at once
+_POINTS = 16
+MOST_BESIDE = 100_000  # sums of discrete losses beside others
 _U = 2.0**-53
 _FAINT = 1e-60  # masses that become part of the error
 
@@ -47,19 +49,92 @@ def _nodes() -> tuple[Floats, Floats]:
     return np.asarray(nodes, np.float64), np.asarray(weights, np.float64)
 
 
+class Rest:
+    """δ of the rest at every real ε, from pieces between its bends.
+
+    It is asked at Chebyshev points of pieces, which are halved until the last three of 16 coefficients are within
+    1e-12 of the least value on the piece; the error is these and the largest error on the piece.
+    """
+
+    def __init__(self, this: Direction, other: Direction, bends: Floats, reach: float) -> None:
+        self.this, self.other, self.bends = this, other, bends
+        self._cell = 2.0 ** math.ceil(math.log2(reach / 16))
+        self._known: dict[int, tuple[Floats, Floats, Floats, Floats]] = {}
+
+    def __call__(self, places: Floats) -> tuple[Floats, Floats]:
+        """δ and its error at real ε of any shape."""
+        cells = np.unique(np.floor(places / self._cell)).astype(np.int64).tolist()
+        new = [cell for cell in cells if cell not in self._known]
+        if new:
+            self._explore(new)
+        starts, widths, rows, wrong = (np.concatenate([self._known[cell][part] for cell in cells]) for part in range(4))
+        piece = np.maximum(np.searchsorted(starts, places, side="right") - 1, 0)
+        x = np.clip(2 * (places - starts[piece]) / widths[piece] - 1, -1.0, 1.0)
+        return chebyshev(rows, piece, x), wrong[piece]
+
+    def _explore(self, cells: list[int]) -> None:
+        """Finds the pieces of cells."""
+        angles = math.pi * (np.arange(_POINTS) + 0.5) / _POINTS
+        matrix = 2 / _POINTS * np.cos(np.outer(np.arange(_POINTS), angles))
+        matrix[0] /= 2
+        kept = []
+        ends = []
+        for cell in cells:
+            low, high = cell * self._cell, (cell + 1) * self._cell
+            bends = self.bends[(self.bends > low) & (self.bends < high)]
+            ends.append(np.concatenate([[low], bends, [high]]))
+        starts = np.concatenate([one[:-1] for one in ends])
+        widths = np.concatenate([np.diff(one) for one in ends])
+        owner = np.repeat(np.array(cells), [len(one) - 1 for one in ends])
+        for level in range(_HALVINGS):
+            if len(starts) > _MOST_PIECES:
+                raise DpbenchError(f"losses with atoms beside others: more than {_MOST_PIECES} pieces; {ELSEWHERE}")
+            values, errors = self._told(starts[:, None] + widths[:, None] * (1 + np.cos(angles)) / 2)
+            rows, least, most = values @ matrix.T, values.min(axis=1), errors.max(axis=1)
+            left = 4 * np.abs(rows[:, -3:]).max(axis=1)
+            done = (left <= np.maximum(_SHARP * least, np.maximum(most, _FAINT))) | (level == _HALVINGS - 1)
+            done &= (most <= np.maximum(_SHARP * least, 4 * errors.min(axis=1) + _FAINT)) | (level == _HALVINGS - 1)
+            kept.append(
+                (
+                    owner[done],
+                    starts[done],
+                    widths[done],
+                    rows[done],
+                    (left + 2 * most + 4 * _U * values.max(axis=1))[done],
+                )
+            )
+            owner, widths = np.repeat(owner[~done], 2), np.repeat(widths[~done] / 2, 2)
+            starts = np.repeat(starts[~done], 2) + widths * np.tile([0.0, 1.0], int((~done).sum()))
+            if not len(starts):
+                break
+        owner, *columns = (np.concatenate(column) for column in zip(*kept, strict=True))
+        order = np.argsort(columns[0])
+        for cell in cells:
+            some = order[owner[order] == cell]
+            self._known[cell] = (columns[0][some], columns[1][some], columns[2][some], columns[3][some])
+
+    def _told(self, places: Floats) -> tuple[Floats, Floats]:
+        if places.size > _MOST_PLACES:
+            raise DpbenchError(f"losses with atoms beside others: {places.size} places to ask at; {ELSEWHERE}")
+        sorted_places, back = np.unique(places, return_inverse=True)
+        told = anywhere(self.this, self.other, sorted_places.tolist())
+        values, errors = np.array([one.value for one in told]), np.array([one.error for one in told])
+        return values[back].reshape(places.shape), errors[back].reshape(places.shape)
+
+
 @dataclass(frozen=True)
 class Beside:
     """One direction of atomic losses beside a `rest`, which is told in this direction and in the other."""
 
     part: Atoms | Law
-    rest: Direction
-    other: Direction
-    bends: Floats = field(default_factory=lambda: np.empty(0))  # where the rest's δ is not smooth
+    rest: Rest
 
     @property
     def largest(self) -> float:
         """The largest finite loss."""
-        return self.rest.largest + float(self.part.losses[-1]) + self.part.loss_error if len(self.part.losses) else 0.0
+        if not len(self.part.losses):
+            return 0.0
+        return self.rest.this.largest + float(self.part.losses[-1]) + self.part.loss_error
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at every real ε of `epsilons`."""
@@ -92,9 +167,11 @@ class Beside:
     def _means(self, at: Floats, halvings: int) -> tuple[Floats, Floats]:
         """The mean of δ_R(ε − s) over the finite losses at each ε, and its error."""
         kept = self.part.masses >= _FAINT
-        places, masses = np.subtract.outer(at, self.part.losses[kept]), self.part.masses[kept]
-        values, errors = self._ask(places)
-        value, error = values @ masses, errors @ masses + _FAINT * len(kept)
+        losses, masses = self.part.losses[kept], self.part.masses[kept]
+        rows = max(_MOST_PLACES // len(losses), 1)
+        told = [self.rest(np.subtract.outer(at[k : k + rows], losses)) for k in range(0, len(at), rows)]
+        value = np.concatenate([one @ masses for one, _ in told])
+        error = np.concatenate([one @ masses for _, one in told]) + _FAINT * len(kept)
         if isinstance(self.part, Law):
             more, wrong = self._integrals(at, self.part.density, halvings)
             value, error = value + more, error + wrong
@@ -104,7 +181,7 @@ class Beside:
         """∫ h(s) δ_R(ε − s) ds at each ε, and its error."""
         low, high, ends = density.bends[0], density.bends[-1], []
         for one in at:
-            bends = one - self.bends
+            bends = one - self.rest.bends
             ends.append(np.unique(np.concatenate([density.bends, bends[(bends > low) & (bends < high)]])))
         starts, stops = (np.concatenate([one[some] for one in ends]) for some in (slice(None, -1), slice(1, None)))
         owner = np.repeat(np.arange(len(at)), [len(one) - 1 for one in ends])
@@ -131,33 +208,26 @@ class Beside:
         half = (stops - starts)[:, None] / 2
         losses = starts[:, None] + half * (1 + nodes)
         measure = half * weights * np.maximum(self.part.density(losses.ravel()), 0.0).reshape(losses.shape)
-        value, error = ((measure * one).sum(axis=1) for one in self._ask(at[:, None] - losses))
+        value, error = ((measure * one).sum(axis=1) for one in self.rest(at[:, None] - losses))
         return value, error
 
-    def _ask(self, places: Floats) -> tuple[Floats, Floats]:
-        """δ_R and its error at real ε of any shape."""
-        if places.size > _MOST_PLACES:
-            raise DpbenchError(f"{places.size} places at which to ask beside losses with atoms; {ELSEWHERE}")
-        sorted_places, back = np.unique(places, return_inverse=True)
-        told = anywhere(self.rest, self.other, sorted_places.tolist())
-        values, errors = np.array([one.value for one in told]), np.array([one.error for one in told])
-        return values[back].reshape(places.shape), errors[back].reshape(places.shape)
 
+def refusal(
+    laplaces: Sequence[tuple[Laplace, int]], pairs: Sequence[tuple[DiscretePair, int]], beside: bool
+) -> str | None:
+    """Why such losses, alone or `beside` others, are too many or too large; None where they are not.
 
-def refusal(laplaces: Sequence[tuple[Laplace, int]], pairs: Sequence[tuple[DiscretePair, int]]) -> str | None:
-    """Why such losses are too many or too large; None where they are not.
-
-    >>> refusal([(Laplace(2.0), 30)], []) is None
+    >>> refusal([(Laplace(2.0), 30)], [], beside=False) is None
     True
     """
-    alone = len(laplaces) == 1 and laplaces[0][1] == 1 and not pairs
+    alone = [count for _, count in laplaces] == [1] and not pairs and not beside
     for event, count in laplaces:
         if count > MOST_RELEASES:
             return f"count = {count}: exact sums of Laplace losses go to {MOST_RELEASES}; use the lattice accountant"
         if event.relative_noise < 1 / MOST_WIDTH and not alone:
             shown = f"noise / sensitivity = {event.relative_noise!r}"
             return f"{shown}: exact sums of Laplace losses go down to {1 / MOST_WIDTH}; use the lattice accountant"
-    return atoms_refusal(pairs)
+    return atoms_refusal(pairs, MOST_BESIDE if beside or laplaces else MOST_SUMS)
 
 
 def atomic(
@@ -170,24 +240,32 @@ def atomic(
     Raises DpbenchError where `refusal` has a reason.
 
     >>> round(atomic([(Laplace(2.0), 2)], [], None)[0].deltas([0.5])[0].value, 9)
-    0.171894945
+    0.123849119
     """
-    reason = refusal(laplaces, pairs)
+    reason = refusal(laplaces, pairs, rest is not None)
     if reason is not None:
         raise DpbenchError(reason)
     bends = np.empty(0)
-    for event, count in sorted(laplaces, key=lambda scale: -scale[1]):
+    for event, count in sorted(laplaces, key=lambda scale: scale[1]):
         noise = event.relative_noise
         if rest is None:
             curve = Laplaces(noise, count) if count > 1 or len(laplaces) > 1 or pairs else Single(event, 0)
             rest, bends = (curve, curve), bends_of(noise, count)
         else:
             part = law(noise, count)
-            remove, add = Beside(part, rest[0], rest[1], bends), Beside(part, rest[1], rest[0], bends)
-            rest = (remove, remove if rest[0] is rest[1] else add)
+            rest = _joined(part, part, rest, bends)
             bends = np.unique(np.add.outer(bends, part.losses))
-    if not pairs:
-        assert rest is not None  # something is released
-        return rest
-    sums = atoms(pairs, 0), atoms(pairs, 1)
-    return sums if rest is None else (Beside(sums[0], rest[0], rest[1]), Beside(sums[1], rest[1], rest[0]))
+    if pairs:
+        sums = atoms(pairs, 0), atoms(pairs, 1)
+        rest = sums if rest is None else _joined(*sums, rest, bends)
+    assert rest is not None  # something is released
+    return rest
+
+
+def _joined(first: Atoms | Law, second: Atoms | Law, rest: Both, bends: Floats) -> Both:
+    """Both directions of an atomic part beside a rest; one object where both are alike."""
+    reach = max(float(np.ptp(first.losses)), 1e-9) if len(first.losses) else 1.0
+    remove = Beside(first, Rest(rest[0], rest[1], bends, reach))
+    if rest[0] is rest[1] and first is second:
+        return remove, remove
+    return remove, Beside(second, Rest(rest[1], rest[0], bends, reach))

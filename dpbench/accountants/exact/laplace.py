@@ -59,15 +59,20 @@ class Pieces:
         return found
 
     def __call__(self, at: Floats) -> Floats:
-        """The values at places within the pieces (by Clenshaw's recurrence)."""
+        """The values at places within the pieces."""
         place = (at - self.start) / (2 * self.width)
         piece = np.clip(np.floor(place).astype(np.int64), 0, len(self.coefficients) - 1)
         x = np.clip(2 * (place - piece) - 1, -1.0, 1.0)
-        first, second = np.zeros_like(x), np.zeros_like(x)
-        for column in self.coefficients.T[:0:-1]:
-            first, second = column[piece] + 2 * x * first - second, first
-        found: Floats = self.coefficients[piece, 0] + x * first - second
-        return found
+        return chebyshev(self.coefficients, piece, x)
+
+
+def chebyshev(coefficients: Floats, piece: NDArray[np.int64], x: Floats) -> Floats:
+    """Chebyshev series at x in [−1, 1], each of the row of its piece (Clenshaw's recurrence)."""
+    first, second = np.zeros_like(x), np.zeros_like(x)
+    for column in coefficients.T[:0:-1]:
+        first, second = column[piece] + 2 * x * first - second, first
+    found: Floats = coefficients[piece, 0] + x * first - second
+    return found
 
 
 class Laplaces:

@@ -68,6 +68,8 @@ class Single:
         """δ at every real ε of `epsilons`."""
         logs, errors = log_hockey_stick(self.event, np.array(epsilons, dtype=np.float64), self.way)
         errors = errors + 2 * _U * (2 + np.abs(logs))  # of the exponential
+        if not np.all(np.isfinite(np.exp(logs) + np.exp(-errors))):
+            raise ArithmeticError("a single release is beyond doubles here")
         values = np.exp(logs)
         wrong = np.minimum(values * np.expm1(np.minimum(errors, 700.0)) + math.exp(_DEEPEST), 1.0)
         return [Value(value, error) for value, error in zip(values.tolist(), wrong.tolist(), strict=True)]
@@ -114,11 +116,11 @@ def enclosed(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float,
     Raises DpbenchError where no bar tells.
     """
     target, slack, apart = math.exp(log_delta), 4 * _U * (1 - log_delta), 1e-6 * max(found, 1e-6)
-    here, beyond = deltas([found, found + apart])
-    if found == 0 and here.value + here.error <= target:
+    before, after = deltas([max(found - apart, 0.0), max(found, apart)])
+    if found == 0 and before.value + before.error <= target:
         return Value(0.0, 0.0)
-    slope = max(here.value - beyond.value, 1e-300) / apart
-    step = min((here.error + 2 * slack * target) / slope, apart) + 8 * _U * found
+    slope = max(before.value - after.value, 1e-300) / apart
+    step = min((before.error + 2 * slack * target) / slope, apart) + 8 * _U * found
     for _ in range(80):
         before, after = deltas([max(found - step, 0.0), found + step])
         if after.value + after.error <= target * (1 - slack) and (
@@ -200,9 +202,9 @@ def _mixture(
     k, logs, wrong = members[moved], log_weights[moved], wrong[moved]
     lowest = -math.inf if moved[0] else float(log_weights[0])
     level = -epsilon if way else epsilon
-    x, residual = _position(level, k, logs, wrong, lowest, noise)
-    inside = np.isfinite(x)
-    x = np.where(inside, x, 0.0)[:, None]
+    inside = level > lowest
+    x, residual = _position(np.where(inside, level, 0.0), k, logs, wrong, lowest, noise)
+    x = x[:, None]
     log_ratio = k * (x - k / 2) / noise / noise
     if way:
         gains, off = _gain(x / noise, (x - k) / noise, k / noise)
@@ -214,7 +216,7 @@ def _mixture(
     found: Floats = np.logaddexp.reduce(terms, axis=1)
     from scipy.special import log_ndtr
 
-    scale = log_ndtr(tail) + np.maximum(level, 0.0) + (epsilon if way else 0.0) - found
+    scale = (1 - 4 * _U) * log_ndtr(tail) + np.maximum(level, 0.0) + (epsilon if way else 0.0) - found
     error = residual * np.exp(np.minimum(scale, 700.0)) + 2 * _U * np.abs(found) + 8 * _U
     error += (np.exp(terms - found[:, None]) * (off + wrong + 2 * _U * np.abs(terms))).sum(axis=1)
     outside = np.full(len(epsilon), -math.inf) if way else np.log(-np.expm1(np.minimum(epsilon, 0.0)))
@@ -224,15 +226,13 @@ def _mixture(
 def _position(
     level: Floats, k: Floats, logs: Floats, wrong: Floats, lowest: float, noise: float
 ) -> tuple[Floats, Floats]:
-    """Where Σ w_k γ_k is e^level (−inf where it is always larger), and the residual over max(1, e^level), bounded.
+    """Where Σ w_k γ_k is e^level, above e^lowest, and the residual over max(1, e^level), bounded.
 
     Newton's steps on the log of the terms with k >= 1, which is convex and grows with x, from the right; then two on
     the residual itself.
     """
     variance = noise * noise
-    target = level + np.log(np.maximum(-np.expm1(np.minimum(lowest - level, 0.0)), 0.0))
-    inside = target > -math.inf
-    target = np.where(inside, target, 0.0)
+    target = level + np.log(-np.expm1(lowest - level))
     x = np.min((target[:, None] - logs) * (variance / k) + k / 2, axis=1)
     for _ in range(100):
         terms = logs + k * (x[:, None] - k / 2) / variance
@@ -248,13 +248,14 @@ def _position(
         sizes = np.exp(logs + np.maximum(ratio, 0.0) - top[:, None])
         found = sizes * np.where(ratio > 0, -np.expm1(-np.abs(ratio)), np.expm1(-np.abs(ratio)))
         off = wanted - found.sum(axis=1)
+        step = off * variance / (np.exp(logs + ratio - top[:, None]) * k).sum(axis=1)
+        far = ~(np.abs(step) <= 1e-3 * variance / k[-1])  # where doubles do not tell x finely enough
         if not last:
-            slope = (np.exp(logs + ratio - top[:, None]) * k).sum(axis=1) / variance
-            x = x + np.where(slope > 0, off / slope, 0.0)
+            x = x + np.where(far, 0.0, step)
     rounding = np.abs(found) * (wrong + _U * (8 + np.abs(logs) + np.abs(ratio) + top[:, None]))
     rounding += 6 * _U * np.abs(ratio) * np.exp(logs + ratio - top[:, None])
     residual = np.abs(off) + rounding.sum(axis=1) + _U * (len(k) + 4) * np.abs(wanted)
-    return np.where(inside, x, -math.inf), residual
+    return x, np.where(far, math.inf, residual)
 
 
 def _gain(a: Floats, b: Floats, mu: Floats) -> tuple[Floats, Floats]:
@@ -324,6 +325,8 @@ def _replaced(epsilon: Floats, rate: float, noise: float) -> tuple[Floats, Float
     residual = np.abs((signs * sizes).sum(axis=0)) + _U * (
         (8 + np.abs(shifts) + np.abs(ratios)) * sizes + 6 * np.abs(ratios) * np.exp(shifts + ratios)
     ).sum(axis=0)
+    far = ~(np.abs((signs * sizes).sum(axis=0)) <= 1e-3 * np.exp(shifts[:2] + ratios[:2]).sum(axis=0))
+    residual[far] = math.inf
     mu = np.array(1 / noise)
     (right, off), (left, wrong) = _gain((1 - x) / noise, -x / noise, mu), _gain(-x / noise, -(x + 1) / noise, mu)
     terms = np.stack([math.log(rate) + right, math.log(rate) + epsilon + ratios[1] + left])
@@ -368,8 +371,14 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     terms = log_weights + gains
     total = np.logaddexp.reduce(terms, axis=1)
     found = np.log(share) + total
-    off = off + 6 * _U * np.abs(part) * (2 + np.abs(mu / 2 - part)) + 8 * _U * half * (np.abs(v) + np.exp(v) + 1)
-    error = (np.exp(terms - total[:, None]) * off).sum(axis=1) + 2e-15 + 2 * _U * np.abs(found)
+    # −dg/da = μ γ Φ(b), and γ Φ(b) = φ(a) R(b)
+    b, moved = -mu / 2 - part, mu * (mu + np.abs(part))
+    steep = np.where(b < 0, np.exp(-((mu / 2 - part) ** 2) / 2) * _mills(np.minimum(b, 0.0)), np.exp(part * mu))
+    off = off + np.where(gains > -700, 4 * _U * moved * steep * np.exp(-gains), 0.0)
+    off += 8 * _U * half * (np.abs(v) + np.exp(v) + 1)
+    error = (
+        (np.exp(terms - total[:, None]) * np.where(gains > -700, off, 0.0)).sum(axis=1) + 2e-15 + 2 * _U * np.abs(found)
+    )
     error += np.exp(np.log(left * most) - found)
     if way and rate < 1:  # 1 − (1−q) α cancels at the end of the range
         error += 4 * _U * (1 + np.abs(epsilon)) / share * (1 + np.abs(part * (1 + np.abs(part))).min(axis=1))
