@@ -124,10 +124,12 @@ class ContourDirection:
         target, largest = math.exp(log_delta), self.largest
         epsilon = min(max(self.saddle.guess(log_delta), 0.0), 0.999 * largest)
         low, high, zero, stale = 0.0, largest, False, False
-        known, base = self._path(self.saddle.strip(epsilon)), epsilon
+        strip = self.saddle.strip(epsilon)
+        known, base = self._path(strip), epsilon
         for turn in range(_STEPS):
             if stale or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
-                known, base, stale = self._path(self.saddle.strip(epsilon)), epsilon, False
+                strip = self.saddle.strip(epsilon)
+                known, base, stale = self._path(strip), epsilon, False
             found = self._whole(known, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
             if error > _LITTLE * max(value, target) and epsilon != base:
@@ -142,14 +144,14 @@ class ContourDirection:
                 lower = float(self._whole(known, np.array([step])).delta[0])
                 return Value(0.0, max(value + error - target, 0.0) * step / max(value - lower, 1e-300))
             if high - low <= 4 * UNIT * high < math.inf:
-                return self._settled(known, base, epsilon, target)
+                return self._settled(known, strip, epsilon, target)
             following = -1.0
             if value > 2 * error and fall > 0:
                 change = math.log(value / target) * value / fall
                 straight = self.setup.way == "add" or epsilon < 1e-13
                 following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
                 if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
-                    return self._settled(known, base, following, target)
+                    return self._settled(known, strip, following, target)
             if low == 0 and 0 < following < epsilon / 2 and not zero:
                 epsilon, zero = 0.0, True  # δ(0) may be below
                 continue
@@ -164,11 +166,12 @@ class ContourDirection:
             return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
         return 0.0 if turn > 2 else 0.01 * high
 
-    def _settled(self, known: Path, base: float, epsilon: float, target: float) -> Value:
-        """The root with its error, by both paths at it."""
-        strip = self.saddle.strip(epsilon)
-        near = known.crossing * abs(epsilon - base) <= _NEAR and abs(epsilon - base) <= _NEAR * base
-        paths = known if near else self._path(strip), self._path(strip, other=True)
+    def _settled(self, known: Path, strip: Strip, epsilon: float, target: float) -> Value:
+        """The root with its error, by both paths at it, or next to it where `known` is laid for a place that near."""
+        if max(known.crossing * abs(epsilon - strip.epsilon), abs(epsilon / max(strip.epsilon, 1e-300) - 1)) > _NEAR:
+            strip = self.saddle.strip(epsilon)
+            known = self._path(strip)
+        paths = known, self._path(strip, other=True)
         for _ in range(2):  # a last step, by what both tell
             found = self._both(paths, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))

@@ -126,12 +126,10 @@ class Saddle:
         table = replace(self.table, taken=taken)
         if log_delta > table.log_delta.max():
             return 0.0
-        for _ in range(2):
-            fallen = np.maximum.accumulate(-table.log_delta)
-            index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
-            finer = self._stations(np.geomspace(table.c[index - 1], table.c[index], 6), taken)
-            if not (np.isfinite(finer.log_delta) & (finer.curvature > 0)).all():
-                break
+        fallen = np.maximum.accumulate(-table.log_delta)
+        index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
+        finer = self._stations(np.geomspace(table.c[index - 1], table.c[index], 9), taken)
+        if (np.isfinite(finer.log_delta) & (finer.curvature > 0)).all():
             table = finer
         fallen, rising = np.maximum.accumulate(-table.log_delta), np.maximum.accumulate(table.epsilon)
         return float(np.interp(-log_delta, fallen, rising))

@@ -33,7 +33,7 @@ _RISE = 0.6  # slope of the ramp: below 1, so that p falls along it
 _DIGITS = 40.0  # e^−40 is what aliasing may be, relative to Σ |w|
 _SAFE = 0.75  # of the distance to the real line, for the margin of the digits
 _DEPTH, _STEEP = 64.0, 42.0  # nodes whose terms are below e^−depth of the largest are left out
-_COARSE = 97
+_COARSE = 49
 _REAL_STEP = 0.7
 
 
