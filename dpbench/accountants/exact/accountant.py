@@ -179,7 +179,7 @@ class ExactCurve:
         [0.030568024, 0.002612421, 2.666e-06]
         """
         asked = sorted({check_epsilon(epsilon) for epsilon in epsilons})
-        best = dict(zip(asked, self.ways[0].deltas(asked), strict=True))
+        best = dict(zip(asked, self.ways[0].deltas(asked) if asked else [], strict=True))
         for way in self.ways[1:]:  # at 0 both have the same δ
             open_ones = [one for one in asked if one > 0 and _log_bound(way, one) >= math.log(best[one].value + 1e-320)]
             for epsilon, value in zip(open_ones, way.deltas(open_ones) if open_ones else [], strict=True):
