@@ -38,7 +38,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import erfc, erfcx
 
 from dpbench.accountants import _complex
 from dpbench.accountants._complex import Complex, Floats
@@ -189,10 +188,14 @@ class Projected:
 
     def _above(self, s: Complex) -> Complex:
         """g."""
+        from scipy.special import erfc
+
         return np.asarray(erfc((self.cut - s) / self.width) / 2)
 
     def _below(self, s: Complex) -> Complex:
         """1 − g, and where all losses are log(1 − q) nothing."""
+        from scipy.special import erfc
+
         kept = erfc((s - self.cut) / self.width) / 2
         return np.asarray(kept * erfc((_LEFT - s) / _SOFT) / 2 if self.rate < 1 else kept)
 
@@ -518,6 +521,8 @@ class ProjectedDirection:
             variance = variance + part.count * float(np.exp(logs) @ losses**2)
         deviation = np.sqrt(np.maximum(variance, _TINY))
         x = epsilons / deviation - deviation / 2
+        from scipy.special import erfcx
+
         near, far = (erfcx(np.maximum(at, -20.0) / math.sqrt(2)) / 2 for at in (x, x + deviation))
         gaussian = np.exp(-x * x / 2) * np.maximum(near - far, 0.0)
         return np.asarray(np.log(np.minimum(total + gaussian, 1.0) + _TINY))

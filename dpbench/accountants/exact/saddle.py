@@ -213,8 +213,8 @@ class Saddle:
             weights, own = np.exp(logs), -sign * losses
             second = np.where(np.abs(own) < 1e-3, own**2 / 2 * (1 + own / 3), np.expm1(np.minimum(own, 700.0)) - own)
             first = sign * float(weights @ second)  # b, as in `contour.first_order`
+            spend(len(c) * len(losses))
             pull = np.multiply.outer(sign * c, losses)
-            spend(pull.size)
             risen = np.expm1(np.minimum(pull, 700.0))
             bent = np.where(np.abs(pull) < 1e-2, pull**2 * (1 / 2 + pull * (1 / 6 + pull / 24)), risen - pull)
             h = sign * c * first + bent @ weights

@@ -24,6 +24,7 @@ import numpy as np
 
 from dpbench.accountants import _complex
 from dpbench.accountants._complex import Complex, Floats
+from dpbench.accountants._work import TooDear, spend
 from dpbench.accountants.exact.contour import Nodes, Way
 from dpbench.events import GroupSampledGaussian, SampledGaussian
 
@@ -35,6 +36,7 @@ _SAFE = 0.75  # of the distance to the real line, for the margin of the digits
 _DEPTH, _STEEP = 64.0, 42.0  # nodes whose terms are below e^−depth of the largest are left out
 _COARSE = 49
 _REAL_STEP = 0.7
+_MOST_TERMS = 2e6  # nodes times terms of R
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Sampled:
 
     def _terms(self, s: Complex) -> tuple[Complex, Complex]:
         """log w and l at s, without the step."""
+        spend(len(s) * (self.size + 1))
         density = -((s + self.variance / 2) ** 2) / (2 * self.variance) - 0.5 * math.log(2 * math.pi * self.variance)
         losses = self.log_ratio(s)
         if self.replaced:
@@ -144,10 +147,16 @@ class Sampled:
             return found if self.way == "remove" else np.maximum(found, direct - direct.max() + _STEEP)
 
         low, high = _trimmed(sizes, low, high)
-        count = int((high - low) / step) + 2
+        count = self._affordable((high - low) / step)
         real = np.linspace(low, high, count + count % 2)
         s, rise = at(real)
         return s, rise * (real[1] - real[0])
+
+    def _affordable(self, intervals: float) -> int:
+        """The number of nodes. Raises TooDear where there are too many to hold."""
+        if not intervals * (self.size + 1) < _MOST_TERMS:
+            raise TooDear
+        return int(intervals) + 2
 
     def law(self, most: float) -> tuple[Floats, Floats]:
         """log w and l on the real line."""
@@ -162,6 +171,7 @@ class Sampled:
 
         low, high = _trimmed(sizes, low, high)
         step = _REAL_STEP * min(1.0, 1 / self.sigma)
+        self._affordable((high - low) / step)
         logs, losses = self._terms(np.arange(low, high, step).astype(np.complex128))
         return logs.real + math.log(step), losses.real
 
