@@ -13,8 +13,9 @@ from pathlib import Path
 import mpmath
 import pytest
 
-from dpbench.accountants import exact, gdp_clt, moments, rdp
+from dpbench.accountants import gdp_clt, moments, rdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
+from dpbench.accountants.exact import accountant as exact
 from dpbench.events import Composition, Event, SampledGaussian
 
 Real = mpmath.mpf

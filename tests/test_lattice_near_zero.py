@@ -6,10 +6,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbench.accountants import exact, lattice
+from dpbench.accountants import lattice
 from dpbench.accountants._hinges import log_hinge
 from dpbench.accountants._lattice_losses import log_ratio, loss_law
 from dpbench.accountants._pair_losses import PairLosses
+from dpbench.accountants.exact import accountant as exact
 from dpbench.events import Composition, DiscretePair, GroupSampledGaussian, SampledGaussian
 
 

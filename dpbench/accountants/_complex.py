@@ -7,9 +7,12 @@ t = tan(a/2), e^(ia) − 1 = 2t (i − t)/(1 + t²) is as accurate, relative to 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpbench.accountants._loss_leaf import Complex, Floats
 from dpbench.accountants._work import spend
+
+Floats = NDArray[np.float64]
+Complex = NDArray[np.complex128]
 
 
 def turn(angle: Floats) -> Complex:

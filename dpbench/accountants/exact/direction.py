@@ -1,0 +1,207 @@
+"""δ(ε) and ε(δ) of one direction of a composition: what every part of `exact` offers, and what it answers with.
+
+A direction is remove (P with the record, Q without) or add (the reverse). The curve takes the larger of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from dpbench.accountants._complex import Floats
+from dpbench.accountants.exact.contour import UNIT, Path, Setup, Sum, path
+from dpbench.accountants.exact.saddle import Saddle, Strip
+
+PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
+_OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
+_SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
+_SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
+_NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
+_NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
+_LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
+_STEPS = 80
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and a bound of its absolute error."""
+
+    value: float
+    error: float
+
+
+class Direction(Protocol):
+    """δ(ε) of one direction.
+
+    Where it cannot tell (too much work, an error of no use) it raises `DpbenchError` or `ArithmeticError`; `exact`
+    turns both into a refusal that names the accountant 'lattice'. An error above `PROMISED` is told by the curve.
+    """
+
+    @property
+    def largest(self) -> float:
+        """The largest loss: δ is 0 from there on (but for P(L = ∞)); ∞ where there is none."""
+        ...
+
+    def deltas(self, epsilons: Sequence[float]) -> list[Value]:
+        """δ at every ε >= 0, in ascending order, with its error."""
+        ...
+
+    def epsilon(self, log_delta: float) -> Value:
+        """The smallest ε >= 0 with log δ(ε) <= `log_delta`, with its error; `Value(0, 0)` where δ(0) is below."""
+        ...
+
+
+def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> list[Value]:
+    """δ of `this` at ascending real ε; below 0 it is 1 − e^ε + e^ε δ'(−ε), with the `other` direction's δ'.
+
+    All terms are positive, so that nothing cancels.
+    """
+    below = [epsilon for epsilon in epsilons if epsilon < 0]
+    mirrored = other.deltas([-epsilon for epsilon in reversed(below)]) if below else []
+    found = []
+    for epsilon, one in zip(below, reversed(mirrored), strict=True):
+        value = -math.expm1(epsilon) + math.exp(epsilon) * one.value
+        found.append(Value(value, math.exp(epsilon) * one.error + 2.0**-51 * value))
+    inside = list(epsilons[len(below) :])
+    return found + (this.deltas(inside) if inside else [])
+
+
+@dataclass
+class ContourDirection:
+    """One direction of a composition by contours; `own`, if known, gives Σ count · δ_i(ε) and its error."""
+
+    setup: Setup
+    own: Callable[[Floats], tuple[Floats, Floats]] | None = None
+    _saddle: Saddle | None = field(default=None, repr=False)
+    _laid: dict[float, tuple[Path, Path]] = field(default_factory=dict, repr=False)
+
+    @property
+    def largest(self) -> float:
+        """The largest loss."""
+        if self.setup.gaussian:
+            return math.inf
+        return sum(part.count * part.release.largest for part in self.setup.parts)
+
+    @property
+    def saddle(self) -> Saddle:
+        """The saddles, computed once."""
+        if self._saddle is None:
+            self._saddle = Saddle(self.setup, each=self.own is not None and not self.setup.gaussian)
+        return self._saddle
+
+    def log_bound(self, epsilon: float) -> float:
+        """A bound of log δ(ε), by Chernoff."""
+        return self.saddle.log_bound(epsilon) if epsilon < self.largest else -math.inf
+
+    def deltas(self, epsilons: Sequence[float]) -> list[Value]:
+        """δ at every ε >= 0: by the paths laid for the place next to it, or by its own where those tell too little.
+
+        The places depend on nothing else that is asked, so that an answer is the same alone and among others.
+        """
+        asked = np.array(epsilons, dtype=np.float64)
+        delta, error = np.zeros(len(asked)), np.zeros(len(asked))
+        inside = asked < self.largest
+        places = self.saddle.places(asked)
+        for place in np.unique(places[inside]).tolist():
+            near = np.flatnonzero(inside & (places == place))
+            if place not in self._laid:
+                self._laid[place] = self._paths(self.saddle.strip(place))
+            found = self._both(self._laid[place], asked[near])
+            delta[near], error[near] = found.delta, found.error
+        little = np.where(error <= _SMALL, _USEFUL, _SERVES) * np.abs(delta)
+        for index in np.flatnonzero(inside & ~(error <= little) & (asked != places)).tolist():
+            found = self._both(self._paths(self.saddle.strip(float(asked[index]))), asked[index : index + 1])
+            delta[index], error[index] = found.delta[0], found.error[0]
+        rows = zip(delta.tolist(), error.tolist(), strict=True)
+        return [Value(max(one, 0.0), wrong + max(-one, 0.0)) for one, wrong in rows]
+
+    def epsilon(self, log_delta: float) -> Value:
+        """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
+        target, largest = math.exp(log_delta), self.largest
+        epsilon = min(max(self.saddle.guess(log_delta), 0.0), 0.999 * largest)
+        low, high, zero, stale = 0.0, largest, False, False
+        strip = self.saddle.strip(epsilon)
+        known, base = self._path(strip), epsilon
+        for turn in range(_STEPS):
+            if stale or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
+                strip = self.saddle.strip(epsilon)
+                known, base, stale = self._path(strip), epsilon, False
+            found = self._whole(known, np.array([epsilon]))
+            value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
+            if error > _LITTLE * max(value, target) and epsilon != base:
+                stale = True
+                continue
+            if value > target:
+                low = max(low, epsilon)
+            else:
+                high = min(high, epsilon)
+            if epsilon == 0 and value <= target:
+                step = 0.1 / known.crossing  # at 0 itself the sum for the slope has no end
+                lower = float(self._whole(known, np.array([step])).delta[0])
+                return Value(0.0, max(value + error - target, 0.0) * step / max(value - lower, 1e-300))
+            if high - low <= 4 * UNIT * high < math.inf:
+                return self._settled(known, strip, epsilon, target)
+            following = -1.0
+            if value > 2 * error and fall > 0:
+                change = math.log(value / target) * value / fall
+                straight = self.setup.way == "add" or epsilon < 1e-13
+                following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
+                if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
+                    return self._settled(known, strip, following, target)
+            if low == 0 and 0 < following < epsilon / 2 and not zero:
+                epsilon, zero = 0.0, True  # δ(0) may be below
+                continue
+            epsilon = following if low < following < high else self._between(low, high, turn)
+        raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
+
+    def _between(self, low: float, high: float, turn: int) -> float:
+        """Between the ends of a bracket of the root."""
+        if math.isinf(high):
+            return 4 * low + 1e-6
+        if low > 0:
+            return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
+        return 0.0 if turn > 2 else 0.01 * high
+
+    def _settled(self, known: Path, strip: Strip, epsilon: float, target: float) -> Value:
+        """The root with its error, by both paths at it, or next to it where `known` is laid for a place that near."""
+        if max(known.crossing * abs(epsilon - strip.epsilon), abs(epsilon / max(strip.epsilon, 1e-300) - 1)) > _NEAR:
+            strip = self.saddle.strip(epsilon)
+            known = self._path(strip)
+        paths = known, self._path(strip, other=True)
+        for _ in range(2):  # a last step, by what both tell
+            found = self._both(paths, np.array([epsilon]))
+            value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
+            if not fall > 0 or not error + abs(value - target) < target / 2:
+                raise ArithmeticError(f"the contour tells no more of delta than {value:.3g} within {error:.3g}")
+            apart, last = (value - target) / fall, epsilon
+            epsilon = max(epsilon + apart, 0.0)
+        return Value(last, error / fall + abs(apart) + 4 * UNIT * last)
+
+    def _paths(self, strip: Strip) -> tuple[Path, Path]:
+        """Two paths, so that one can be held against the other."""
+        return self._path(strip), self._path(strip, other=True)
+
+    def _path(self, strip: Strip, other: bool = False) -> Path:
+        setup, moved = replace(self.setup, taken=strip.taken), _MOVED if other else 1.0
+        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, _OTHER if other else 1.0)
+
+    def _whole(self, one: Path, epsilons: Floats) -> Sum:
+        """δ by one path, with the releases' own δ where they were taken off."""
+        found = one.at(epsilons)
+        if one.taken != "each":
+            return found
+        assert self.own is not None
+        own, error = self.own(epsilons)
+        nudge = 1e-6 * np.maximum(epsilons, 1e-6)
+        fall = (own - self.own(epsilons + nudge)[0]) / nudge  # for Newton's steps
+        return Sum(found.delta + own, found.fall + fall, found.error + error)
+
+    def _both(self, paths: tuple[Path, Path], epsilons: Floats) -> Sum:
+        """δ by the first path; its error is the larger one, and twice what lies between them."""
+        first, second = (self._whole(one, epsilons) for one in paths)
+        apart = np.abs(first.delta - second.delta)
+        return Sum(first.delta, first.fall, np.maximum(first.error, second.error) + 2 * apart)
