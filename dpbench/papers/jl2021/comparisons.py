@@ -39,17 +39,17 @@ RUNS = {
 def epsilon_of_one_iteration(
     certified: bool, delta: Printed, batch: int, examples: int, noise_multiplier: float, projections: int
 ) -> tuple[float, float, float]:
-    """ε of one iteration: explicit datasets, the theorem's pair, and explicit datasets in closed form."""
+    """ε of one iteration: explicit datasets and the theorem's pair by quadrature, and explicit datasets in balls."""
     run = Run(batch, examples, noise_multiplier, projections)
-    lower, upper = run.lost_epsilon(delta.value)[0], run.granted_epsilon(delta.value)
-    if certified:
-        lower = run.proven_epsilon(delta.text)
-        upper = next(s * upper for s in (1.003, 1.01, 1.03, 1.1, math.inf) if _below(run, s * upper, delta.value))
-    return lower, upper, run.lost_epsilon(delta.value, run.sure)[0]
-
-
-def _below(run: Run, epsilon: float, delta: float) -> bool:
-    return epsilon == math.inf or run.proven_granted(epsilon)[1] < delta
+    lower, proven, upper = (
+        run.lost_epsilon(delta.value)[0],
+        run.proven_epsilon(delta.text),
+        run.granted_epsilon(delta.value),
+    )
+    if not certified:
+        return lower, upper, proven
+    ends = (share * upper for share in (1.003, 1.01, 1.03, 1.1))
+    return proven, next((end for end in ends if run.proven_granted(end)[1] < delta.value), math.inf), lower
 
 
 @bound(name="delta", second="lower", pair=PAIR)
@@ -59,9 +59,8 @@ def delta_of_one_iteration(
     """δ of one iteration at the printed ε, as above."""
     run = Run(batch, examples, noise_multiplier, projections)
     (lower, threshold), upper = run.lost(epsilon.value), run.granted(epsilon.value)
-    if certified:
-        lower, upper = run.proven_lost(epsilon.text, threshold), run.proven_granted(epsilon.value)[1]
-    return lower, upper, run.lost(epsilon.value, run.sure)[0]
+    proven = run.proven_lost(epsilon.text, threshold)
+    return (proven, run.proven_granted(epsilon.value)[1], lower) if certified else (lower, upper, proven)
 
 
 # ---- whole runs ----
@@ -109,7 +108,7 @@ def revealed_upper(run: Run) -> float:
 
 def explicit(run: Run) -> dict[str, float]:
     """Lower bounds of ε by explicit datasets."""
-    return {BEST: run.proven_epsilon(DELTA), "closed form": run.lost_epsilon(float(DELTA), run.sure)[0]}
+    return {BEST: run.proven_epsilon(DELTA), "by quadrature": run.lost_epsilon(float(DELTA))[0]}
 
 
 @shown(control={"few": 10, "many": 1}, pair=PAIR)
@@ -119,10 +118,9 @@ def more_private(name: str, few: int, many: int) -> Shown:
     small, large = (replace(run, projections=r) for r in (few, many))
     routes, upper = explicit(replace(small, iterations=1)), revealed_upper(large)
     lower = routes[BEST]
-    if min(routes.values()) > upper:
-        holds: bool | None = False
-    else:
-        holds = True if revealed_upper(small) < explicit(replace(large, iterations=1))[BEST] else None
+    holds: bool | None = False if min(routes.values()) > upper else None
+    if holds is None and revealed_upper(small) < explicit(replace(large, iterations=1))[BEST]:
+        holds = True
     evidence: dict[str, float] = {"few": few, "many": many, "iterations_of_the_whole_run": run.iterations}
     evidence |= {"epsilon_of_one_iteration_with_few": lower, "most_epsilon_of_the_whole_run_with_many": upper}
     reason = f"one iteration with r = {few} loses {lower:.5g}, the whole run with r = {many} at most {upper:.5g}"

@@ -17,7 +17,7 @@ from scipy.special import gammaln, ndtr
 from dpbench.accounting import load_accountant
 from dpbench.claims.judges import formula, grid, inequality
 from dpbench.events import Composition, DiscretePair
-from dpbench.papers.jl2021.sensitivity import PAIR, Run
+from dpbench.papers.jl2021.sensitivity import Run
 from dpbench.papers.jl2021.tradeoff import corollary_b_2_as_printed, errors
 from dpbench.papers.mathematics import Ball, ends, gaussian_delta, hockey_stick, interval, true_curve, upper_tail
 
@@ -27,6 +27,7 @@ LAWS = {
     "two": ((0.4, 0.7), (2.5, 0.3)),
     "three": ((0.2, 0.5), (1.0, 0.25), (6.0, 0.25)),
 }
+NOISE = {"sigma": (0.4, 4.0, "log"), "projections": (1, 40, "whole")}
 SETTINGS = grid(law=LAWS, t=["-0.4", "4"])
 
 # ---- Lemma 4.1 ----
@@ -57,17 +58,13 @@ def lemma_4_1_curve(law: str, t: Real, sign: int = -1) -> tuple[Real, Real]:
 
 @formula(settings=SETTINGS[::3], control={"sign": -1}, scale=1.0, digits=6, precision=18)
 def lemma_4_1_derivative(law: str, t: Real, which: str, sign: int = 1) -> tuple[Real, Real]:
-    """∓e^{∓t/2}/√(2π) E[exp(−t²/(2Z²) − Z²/8)/Z], and the derivative of the integral."""
+    """∓e^{∓t/2}/√(2π) E[exp(−t²/(2Z²) − Z²/8)/Z], or their ratio −e^t, and the derivatives of the integrals."""
+    if which == "ratio":
+        rise, fall = (mpmath.diff(lambda s, one=one: error(law, s, one), t) for one in ("beta", "alpha"))
+        return -mpmath.exp(sign * t), rise / fall
     side = -1 if which == "alpha" else 1
     inner = mean(law, lambda z: mpmath.npdf(t / z) * mpmath.exp(-(z**2) / 8) / z)
     return sign * side * mpmath.exp(side * t / 2) * inner, mpmath.diff(lambda s: error(law, s, which), t)
-
-
-@formula(settings=[{"law": "one", "t": "0.3"}, {"law": "two", "t": "2"}], control={"sign": -1}, digits=6, precision=18)
-def lemma_4_1_ratio(law: str, t: Real, sign: int = 1) -> tuple[Real, Real]:
-    """−e^t, and β'/α' of the integrals."""
-    rise, fall = (mpmath.diff(lambda s, which=which: error(law, s, which), t) for which in ("beta", "alpha"))
-    return -mpmath.exp(sign * t), rise / fall
 
 
 # ---- Lemma 4.2 ----
@@ -132,20 +129,18 @@ def lemma_4_2_mean(law: str, t: Real, of_the_mean: bool = False) -> tuple[Real, 
 
 
 @formula(
-    settings=[
-        {"projections": r, "sigma": s, "t": t, "which": which}
-        for r, s, t in ((1, 1.3, 0.5), (2, 0.9, -1.0), (4, 0.9, 3.0), (10, 0.6, 2.0), (30, 0.5, 1.0))
-        for which in ("alpha", "beta")
-    ],
+    settings=grid(
+        at=[(1, 1.3, 0.5), (2, 0.9, -1.0), (4, 0.9, 3.0), (10, 0.6, 2.0), (30, 0.5, 1.0)], which=["alpha", "beta"]
+    ),
     control={"power": 2},
     digits=7,
     scale=1.0,
 )
-def lemma_4_3_curve(projections: int, sigma: float, t: float, which: str, power: int = 1) -> tuple[float, float]:
+def lemma_4_3_curve(at: tuple[int, float, float], which: str, power: int = 1) -> tuple[float, ...]:
     """E[Φ(∓tσ/Z − Z/(2σ))] by the density of χ²_r/r = e^y, and by exchanging the integrals: over x of
     φ(x) P(Z/σ between the roots u of u²/2 − xu ± t)."""
-    run, side, half = Run(1, 1, sigma, projections), 1 if which == "alpha" else -1, projections / 2
-    width = sigma**power
+    projections, sigma, t = at
+    run, side, half, width = Run(1, 1, sigma, projections), 1 if which == "alpha" else -1, projections / 2, sigma**power
 
     def printed(y: float) -> float:
         density = math.exp(half * math.log(half) - gammaln(half) + half * (y - math.exp(y)))
@@ -167,12 +162,7 @@ def lemma_4_3_curve(projections: int, sigma: float, t: float, which: str, power:
 
 
 @inequality(
-    domain={
-        "length": (0.05, 1000.0, "log"),
-        "sigma": (0.4, 4.0, "log"),
-        "projections": (1, 40, "whole"),
-        "epsilon": (0.0, 8.0),
-    },
+    domain={"length": (0.05, 1000.0, "log"), **NOISE, "epsilon": (0.0, 8.0)},
     settings=[
         {"length": 1000.0, "sigma": sigma, "projections": r, "epsilon": 2.4}
         for sigma, r in ((1.3, 1), (0.9, 10), (0.6, 30), (0.5, 4))
@@ -206,12 +196,7 @@ def _composed(run: Run, cells: int) -> Any:
 
 
 @inequality(
-    domain={
-        "rate": (0.001, 0.9, "log"),
-        "sigma": (0.4, 4.0, "log"),
-        "projections": (1, 40, "whole"),
-        "epsilon": (0.05, 8.0),
-    },
+    domain={"rate": (0.001, 0.9, "log"), **NOISE, "epsilon": (0.05, 8.0)},
     settings=[
         {"rate": rate, "sigma": sigma, "projections": r, "epsilon": epsilon, "steps": steps}
         for rate, sigma, r, epsilon, steps in (
@@ -233,7 +218,7 @@ def _composed(run: Run, cells: int) -> Any:
         "Lemma 4.3 holds for every state that earlier iterations may have led to",
     ],
     examples=12,
-    pair=PAIR,
+    pair="zeros, with or without one record of gradient 1e6 C, of 5 C where T > 1; loss <theta, x>",
 )
 def theorem_4_1(
     rate: float, sigma: float, projections: int, epsilon: float, steps: int, power: float = 1.0, share: float = 1.0

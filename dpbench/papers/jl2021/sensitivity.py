@@ -33,8 +33,6 @@ from dpbench.events import Composition, RandomSensitivityGaussian
 from dpbench.papers.mathematics import Ball, upper_tail
 
 PAIR = "N - 1 records of gradient 0, with or without one of gradient 1e6 C; loss <theta, x>"
-
-
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -115,26 +113,20 @@ class Run:
         moved = _integral(inside, self._edges(threshold, self.sigma), low, high) / (self.sigma * math.sqrt(2 * math.pi))
         return float(ndtr(-threshold / self.sigma)) + self.rate * moved
 
-    def sure(self, threshold: float) -> float:
-        """Less than `above`, without an integral: p Σ P(a < N(0, 1) <= a + 1) P(Z > τ − aσ)."""
-        places = np.arange(-4, 6)
-        return self.rate * float(np.dot(ndtr(places + 1) - ndtr(places), self.tail(threshold - places * self.sigma)))
-
-    def lost(self, epsilon: float, above: Callable[[float], float] | None = None) -> tuple[float, float]:
+    def lost(self, epsilon: float) -> tuple[float, float]:
         """(δ, τ) of one iteration: P(output > τ | D) − e^ε P(output > τ | D') for the best τ."""
 
         def less(threshold: float) -> float:
             silent = epsilon + float(log_ndtr(-threshold / self.sigma))
-            return math.exp(min(silent, 700.0)) - (above or self.above)(threshold)
+            return math.exp(min(silent, 700.0)) - self.above(threshold)
 
         return _least(less, self.sigma)
 
-    def lost_epsilon(self, delta: float, above: Callable[[float], float] | None = None) -> tuple[float, float]:
+    def lost_epsilon(self, delta: float) -> tuple[float, float]:
         """(ε, τ): log((P − δ)/Q) for the best test "some output > τ" of T iterations, by the union bound of Q."""
 
         def less(threshold: float) -> float:
-            there = min((above or self.above)(threshold), 1 - 1e-16)
-            there = -math.expm1(self.iterations * math.log1p(-there)) - delta
+            there = -math.expm1(self.iterations * math.log1p(-min(self.above(threshold), 1 - 1e-16))) - delta
             if there <= 0:
                 return 1e3 + threshold
             return float(log_ndtr(-threshold / self.sigma)) - math.log(there / self.iterations)
@@ -143,38 +135,34 @@ class Run:
 
     # ---- balls ----
 
-    def _cells(self, near: float) -> tuple[Ball, Ball, list[Ball], list[Ball]]:
-        """p, σ, edges in z, fine around `near` and coarse elsewhere, and P(Z > z) there."""
-        fine = [near + self.sigma * k / 40 for k in range(-240, 241)]
-        coarse = [near * math.exp(k / 25) for k in range(-150, 101)]
-        edges = [arb(z) for z in sorted({*(z for z in fine if z > 0), *coarse, 0.02, 1e7})]
-        return arb(self.batch) / self.examples, arb(str(self.sigma)), edges, list(map(self.proven_tail, edges))
-
     def proven_tail(self, z: Ball) -> Ball:
         """P(Z_r > z)."""
         half = arb(self.projections) / 2
-        return (half / (z * z)).gamma_lower(half, 1)
+        return (half / (z * z)).gamma_lower(half, 1) if z > 0 else arb(1)
 
     def proven_granted(self, epsilon: float) -> tuple[float, float]:
-        """Both ends of `granted`: δ_μ(s) grows with μ = Z/σ, cell by cell."""
+        """Both ends of `granted`: δ_μ(s) grows with μ = Z/σ, cell by cell, fine where it rises."""
         with ctx.workprec(128):
-            rough = math.log(math.expm1(epsilon) + self.rate) - math.log(self.rate) if epsilon < 500 else epsilon
-            p, sigma, edges, tails = self._cells(max(math.sqrt(2 * rough), 1e-3) * self.sigma)
+            p, sigma = arb(self.batch) / self.examples, arb(str(self.sigma))
             s = ((arb(str(epsilon)).exp() - 1 + p) / p).log()
-            heights = [upper_tail(s * sigma / z - z / sigma / 2) for z in edges]
-            heights = [
-                h - s.exp() * upper_tail(s * sigma / z + z / sigma / 2) for h, z in zip(heights, edges, strict=True)
-            ]
+            near = max(math.sqrt(2 * float(s)), 1e-3) * self.sigma
+            fine = {near + self.sigma * k / 40 for k in range(-240, 241)} | {
+                near * math.exp(k / 25) for k in range(-150, 101)
+            }
+            edges = [arb(z) / sigma for z in sorted({z for z in fine if z > 0} | {0.02, 1e7})]
+            tails = [self.proven_tail(mu * sigma) for mu in edges]
+            heights = [upper_tail(s / mu - mu / 2) - s.exp() * upper_tail(s / mu + mu / 2) for mu in edges]
             shares = [a - b for a, b in pairwise(tails)]
             lower = sum((a * h for a, h in zip(shares, heights, strict=False)), tails[-1] * heights[-1])
             upper = sum((a * h for a, h in zip(shares, heights[1:], strict=True)), tails[-1])
             return float((p * lower).lower()), float((p * (upper + (1 - tails[0]) * heights[0])).upper())
 
     def proven_above(self, threshold: float) -> Ball:
-        """A lower bound of `above`."""
-        p, sigma, edges, tails = self._cells(threshold)
+        """A lower bound of `above`, without an integral: Z + σx > τ where Z > τ − σa for x in a cell (a, b]."""
+        p, sigma = arb(self.batch) / self.examples, arb(str(self.sigma))
+        cells = pairwise(arb(k) / 20 for k in range(-120, 121))
         moved = sum(
-            (a - b) * upper_tail((threshold - z) / sigma) for (a, b), z in zip(pairwise(tails), edges, strict=False)
+            ((upper_tail(a) - upper_tail(b)) * self.proven_tail(threshold - sigma * a) for a, b in cells), arb(0)
         )
         return p * moved + (1 - p) * upper_tail(threshold / sigma)
 

@@ -253,8 +253,5 @@ def equation_2(mu: float, t: Real, sign: int = 1) -> tuple[Real, Real]:
 @formula(settings=grid(mu=[0.3, 1 / 1.3, 1 / 0.6, 3.0]), digits=9, precision=20)
 def slope_at_the_fixed_point(mu: float, printed: int = 0) -> tuple[Real, Real, Real]:
     """f'(α*) of G_μ, where α* = Φ(−μ/2): 0 as printed, by differentiation, and −1 as symmetry has it."""
-    return (
-        mpmath.mpf(printed),
-        mpmath.diff(lambda level: g(mu, level), mpmath.ncdf(-mpmath.mpf(mu) / 2)),
-        mpmath.mpf(-1),
-    )
+    fixed = mpmath.ncdf(-mpmath.mpf(mu) / 2)
+    return mpmath.mpf(printed), mpmath.diff(lambda level: g(mu, level), fixed), mpmath.mpf(-1)
