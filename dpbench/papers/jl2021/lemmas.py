@@ -1,354 +1,236 @@
-"""Lemmas 4.1 to 4.3 and Theorem 4.1 of jl2021.
-
-Laws of Z are written as lists of (value, probability), or as Z_r by its projections: for r Gaussians with norm ρ,
-Z = √r/ρ, and ρ has a density proportional to ρ^(r−1) e^(−ρ²/2), whose constant is an integral here, no Gamma function.
-"""
+"""Lemmas 4.1 to 4.3 and Theorem 4.1 of jl2021. Laws of Z are lists of (value, probability), or Z_r itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import mpmath
+import numpy as np
+from flint import arb, ctx
+from scipy.integrate import quad
+from scipy.special import gammaln, ndtr
 
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
-from dpbench.papers.jl2021.sensitivity import above, delta_one, gaussian_delta, normal_certified, pair_delta_lower
-from dpbench.papers.jl2021.tradeoff import normal
+from dpbench.accounting import load_accountant
+from dpbench.claims.judges import formula, grid, inequality
+from dpbench.events import Composition, DiscretePair
+from dpbench.papers.jl2021.sensitivity import Run
+from dpbench.papers.jl2021.tradeoff import corollary_b_2_as_printed, errors
+from dpbench.papers.mathematics import Ball, ends, gaussian_delta, hockey_stick, interval, true_curve, upper_tail
 
-LAWS: dict[str, tuple[tuple[float, float], ...]] = {
+Real = Any  # an mpmath number
+LAWS = {
     "one": ((1.2, 1.0),),
     "two": ((0.4, 0.7), (2.5, 0.3)),
     "three": ((0.2, 0.5), (1.0, 0.25), (6.0, 0.25)),
 }
-TIMES = (-0.4, 4.0)
-_SETTINGS = tuple({"law": law, "t": t} for law in LAWS for t in TIMES)
+NOISE = {"sigma": (0.4, 4.0, "log"), "projections": (1, 40, "whole")}
+SETTINGS = grid(law=LAWS, t=["-0.4", "4"])
+
+# ---- Lemma 4.1 ----
 
 
-def _mean(law: str, function: Any) -> Any:
+def mean(law: str, function: Callable[[Real], Real]) -> Real:
+    """E[function(Z)]."""
     return sum(mpmath.mpf(weight) * function(mpmath.mpf(z)) for z, weight in LAWS[law])
 
 
-def _pieces(low: Any, high: Any) -> Any:
-    return mpmath.linspace(mpmath.mpf(low), mpmath.mpf(high), 5)
+def error(law: str, t: Real, which: str) -> Real:
+    """Either error of the test that rejects where the log ratio is at least t, integrated."""
+    return mean(law, lambda z: errors(z, t)[which])
 
 
-def _type_1(law: str, t: float) -> Any:
-    """Pr under Z × N(0, 1) that x²/2 − (x − z)²/2 >= t, by integrating the density where it is so."""
-    return _mean(law, lambda z: mpmath.quad(normal, _pieces(max(t / z + z / 2, -25), max(t / z + z / 2, -25) + 40)))
+@formula(settings=SETTINGS, control={"sign": 1}, scale=1.0, digits=10, precision=16)
+def lemma_4_1(law: str, t: Real, which: str, sign: int = -1) -> tuple[Real, Real]:
+    """E[Φ(−t/Z − Z/2)] or E[Φ(t/Z − Z/2)], and the error by integration."""
+    return mean(law, lambda z: corollary_b_2_as_printed(z, t, sign)[which]), error(law, t, which)
 
 
-def _type_2(law: str, t: float) -> Any:
-    """Pr under Z × N(Z, 1) that x²/2 − (x − z)²/2 < t."""
-    return _mean(
-        law,
-        lambda z: mpmath.quad(
-            lambda x: normal(x, z), _pieces(min(t / z + z / 2, z + 25) - 40, min(t / z + z / 2, z + 25))
-        ),
-    )
+@formula(settings=SETTINGS, control={"sign": 1}, scale=1.0, digits=9, precision=16)
+def lemma_4_1_curve(law: str, t: Real, sign: int = -1) -> tuple[Real, Real]:
+    """β(t), and f(α(t)) by duality: f(α) >= 1 − δ − e^t α for δ = ∫∫ (Q − e^t P)₊, with equality at t."""
+    printed = mean(law, lambda z: corollary_b_2_as_printed(z, t, sign)["beta"])
+    return printed, 1 - mean(law, lambda z: hockey_stick(t, z)) - mpmath.exp(t) * error(law, t, "alpha")
 
 
-def _unit(**_: Any) -> Any:
-    return mpmath.mpf(1)
-
-
-lemma_4_1_alpha = Formula(
-    lambda law, t: _mean(law, lambda z: mpmath.ncdf(-t / z - z / 2)),
-    _type_1,
-    _SETTINGS,
-    twin=lambda law, t: _mean(law, lambda z: mpmath.ncdf(-t / z + z / 2)),
-    scale=_unit,
-    digits=10,
-    precision=16,
-)
-lemma_4_1_beta = Formula(
-    lambda law, t: _mean(law, lambda z: mpmath.ncdf(t / z - z / 2)),
-    _type_2,
-    _SETTINGS,
-    twin=lambda law, t: _mean(law, lambda z: mpmath.ncdf(t / z + z / 2)),
-    scale=_unit,
-    digits=10,
-    precision=16,
-)
-
-
-def _least_type_2(law: str, t: float) -> Any:
-    """f(α(t)) by duality: f(α) >= 1 − δ − e^t α for the hockey stick δ = ∫∫ (Q − e^t P)₊, with equality at t."""
-    x = mpmath.mpf(t)
-
-    def stick(z: Any) -> Any:
-        start = max(x / z + z / 2, mpmath.mpf(-25))
-        return mpmath.quad(lambda y: normal(y, z) - mpmath.exp(x) * normal(y), _pieces(start, start + 25 + z))
-
-    return 1 - _mean(law, stick) - mpmath.exp(x) * _type_1(law, t)
-
-
-lemma_4_1_curve = Formula(
-    lambda law, t: _mean(law, lambda z: mpmath.ncdf(t / z - z / 2)),
-    _least_type_2,
-    _SETTINGS,
-    twin=lambda law, t: _mean(law, lambda z: mpmath.ncdf(t / z - z)),
-    scale=_unit,
-    digits=9,
-    precision=16,
-)
-
-
-def _derivative(law: str, t: float, half: Any) -> Any:
-    x = mpmath.mpf(t)
-    inner = _mean(law, lambda z: mpmath.exp(-(x**2) / (2 * z**2) - z**2 / 8) / z)
-    return mpmath.exp(half * x) / mpmath.sqrt(2 * mpmath.pi) * inner
-
-
-lemma_4_1_alpha_derivative = Formula(
-    lambda law, t: -_derivative(law, t, mpmath.mpf(-1) / 2),
-    lambda law, t: mpmath.diff(lambda s: _type_1(law, s), t),
-    _SETTINGS[::3],
-    twin=lambda law, t: _derivative(law, t, mpmath.mpf(-1) / 2),
-    scale=_unit,
-    digits=6,
-    precision=18,
-)
-lemma_4_1_beta_derivative = Formula(
-    lambda law, t: _derivative(law, t, mpmath.mpf(1) / 2),
-    lambda law, t: mpmath.diff(lambda s: _type_2(law, s), t),
-    _SETTINGS[::3],
-    twin=lambda law, t: _derivative(law, t, mpmath.mpf(-1) / 2),
-    scale=_unit,
-    digits=6,
-    precision=18,
-)
-lemma_4_1_ratio = Formula(
-    lambda t, **_: -mpmath.exp(mpmath.mpf(t)),
-    lambda law, t: mpmath.diff(lambda s: _type_2(law, s), t) / mpmath.diff(lambda s: _type_1(law, s), t),
-    tuple({"law": law, "t": t} for law, t in (("one", 0.3), ("two", 2.0))),
-    twin=lambda t, **_: -mpmath.exp(-mpmath.mpf(t)),
-    digits=6,
-    precision=18,
-)
+@formula(settings=SETTINGS[::3], control={"sign": -1}, scale=1.0, digits=6, precision=18)
+def lemma_4_1_derivative(law: str, t: Real, which: str, sign: int = 1) -> tuple[Real, Real]:
+    """∓e^{∓t/2}/√(2π) E[exp(−t²/(2Z²) − Z²/8)/Z], or their ratio −e^t, and the derivatives of the integrals."""
+    if which == "ratio":
+        rise, fall = (mpmath.diff(lambda s, one=one: error(law, s, one), t) for one in ("beta", "alpha"))
+        return -mpmath.exp(sign * t), rise / fall
+    side = -1 if which == "alpha" else 1
+    inner = mean(law, lambda z: mpmath.npdf(t / z) * mpmath.exp(-(z**2) / 8) / z)
+    return sign * side * mpmath.exp(side * t / 2) * inner, mpmath.diff(lambda s: error(law, s, which), t)
 
 
 # ---- Lemma 4.2 ----
+
+
+@inequality(
+    domain={
+        "one": (0.01, 6.0, "log"),
+        "two": (0.01, 6.0, "log"),
+        "share": (0.0, 1.0),
+        "first": (0.001, 1.0),
+        "second": (0.001, 1.0),
+        "epsilon": (0.0, 10.0),
+    },
+    settings=[{"one": 1 / 1.3, "two": 2.0, "share": 0.5, "first": 0.5, "second": 0.9, "epsilon": 1.0}],
+    control={"on_average": True},
+    obligations=["δ_Z(ε) = E[δ_z(ε)]", "δ_z(ε) grows with z", "f is lower where δ is higher at every ε"],
+)
+def lemma_4_2(
+    one: float, two: float, share: float, first: float, second: float, epsilon: float, on_average: bool = False
+) -> float:
+    """δ_Z(ε) − δ_Z̃(ε), Z̃ the share `first` or `second` of Z's two values; `on_average`: Z = `one`, spread."""
+    if on_average:
+        return _two_point(1, one, one, epsilon) - _two_point(0.5, one * first, one * (2 - first), epsilon)
+    return _two_point(share, one, two, epsilon) - _two_point(share, one * first, two * second, epsilon)
 
 
 def _two_point(share: float, one: float, two: float, epsilon: float) -> float:
     return share * gaussian_delta(epsilon, one) + (1 - share) * gaussian_delta(epsilon, two)
 
 
-def _coupled(one: float, two: float, share: float, first: float, second: float, epsilon: float) -> float:
-    """δ_Z(ε) − δ_Z̃(ε), where Z̃ is the share `first` or `second` of Z's two values."""
-    return _two_point(share, one, two, epsilon) - _two_point(share, one * first, two * second, epsilon)
-
-
-def _averaged(one: float, two: float, share: float, first: float, second: float, epsilon: float) -> float:
-    """The mistake of comparing Z̃ with Z on average only: `first` and `second` move Z̃'s values apart at equal mean."""
-    mean = share * one + (1 - share) * two
-    spread = (two - mean) * (1 + first + second)
-    high = mean + spread
-    low = mean - spread * (1 - share) / share if share > 0 else mean
-    if low <= 0 or high <= 0:
-        return math.inf
-    return _two_point(share, one, two, epsilon) - _two_point(share, low, high, epsilon)
-
-
-lemma_4_2 = Inequality(
-    _coupled,
-    {
-        "one": Range(0.01, 6.0, "log"),
-        "two": Range(0.01, 6.0, "log"),
-        "share": Range(0.0, 1.0),
-        "first": Range(0.0, 1.0),
-        "second": Range(0.0, 1.0),
-        "epsilon": Range(0.0, 10.0),
-    },
-    ({"one": 1 / 1.3, "two": 2.0, "share": 0.5, "first": 0.5, "second": 0.9, "epsilon": 1.0},),
-    twin=_averaged,
-    tolerance=1e-12,
-    obligations=("δ_Z(ε) = E[δ_z(ε)]", "δ_z(ε) grows with z", "f is lower where δ is higher at every ε"),
-)
-
-
-def _step(larger: float, ratio: float, epsilon: float) -> float:
-    """δ_z̃(ε) − δ_z(ε) for z >= z̃: the step as printed says that this is at least 0."""
-    return gaussian_delta(epsilon, larger * ratio) - gaussian_delta(epsilon, larger)
-
-
-def _step_certified(larger: float, ratio: float, epsilon: float) -> tuple[float, float]:
-    from flint import arb, ctx
+def _step_enclosed(larger: float, ratio: float, epsilon: float) -> tuple[float, float]:
+    def delta(mu: Ball) -> Ball:
+        return upper_tail(epsilon / mu - mu / 2) - arb(epsilon).exp() * upper_tail(epsilon / mu + mu / 2)
 
     with ctx.workprec(128):
-
-        def delta(mu: Any, e: Any) -> Any:
-            return normal_certified(mu / 2 - e / mu) - e.exp() * normal_certified(-mu / 2 - e / mu)
-
-        ball = delta(arb(larger * ratio), arb(epsilon)) - delta(arb(larger), arb(epsilon))
-        return float(ball.lower()), float(ball.upper())
+        return ends(delta(arb(larger) * ratio) - delta(arb(larger)))
 
 
-lemma_4_2_step = Inequality(
-    _step,
-    {"larger": Range(0.1, 4.0), "ratio": Range(0.1, 1.0), "epsilon": Range(0.0, 5.0)},
-    ({"larger": 2.0, "ratio": 0.5, "epsilon": 1.0},),
-    twin=lambda larger, ratio, epsilon: _step(larger, ratio, epsilon) - 1.0,
-    enclosure=_step_certified,
+@inequality(
+    domain={"larger": (0.1, 4.0), "ratio": (0.1, 1.0), "epsilon": (0.0, 5.0)},
+    settings=[{"larger": 2.0, "ratio": 0.5, "epsilon": 1.0}],
+    control={"sign": -1},
+    enclosure=_step_enclosed,
 )
+def lemma_4_2_step(larger: float, ratio: float, epsilon: float, sign: int = 1) -> float:
+    """δ_z̃(ε) − δ_z(ε) for z >= z̃: the step as printed says that this is at least 0."""
+    return sign * (gaussian_delta(epsilon, larger * ratio) - gaussian_delta(epsilon, larger))
 
 
-def _double_stick(law: str, t: float) -> Any:
-    """∫∫ (Z×N(Z,1) − e^ε Z×N(0,1))₊ with ε = t, over the whole line and the positive part taken point by point."""
-    x = mpmath.mpf(t)
+@formula(settings=grid(law=LAWS, t=["0", "0.7"]), control={"of_the_mean": True}, scale=1.0, digits=9, precision=16)
+def lemma_4_2_mean(law: str, t: Real, of_the_mean: bool = False) -> tuple[Real, Real]:
+    """E[δ_Z(t)], and ∫∫ (Z × N(Z, 1) − e^t Z × N(0, 1))₊."""
 
-    def stick(z: Any) -> Any:
-        edge = x / z + z / 2
-        return mpmath.quad(
-            lambda y: max(normal(y, z) - mpmath.exp(x) * normal(y), 0), sorted([*_pieces(-25, 30), edge])
-        )
+    def closed(z: Real) -> Real:
+        return mpmath.ncdf(z / 2 - t / z) - mpmath.exp(t) * mpmath.ncdf(-z / 2 - t / z)
 
-    return _mean(law, stick)
-
-
-lemma_4_2_mean = Formula(
-    lambda law, t: _mean(law, lambda z: mpmath.ncdf(z / 2 - t / z) - mpmath.exp(t) * mpmath.ncdf(-z / 2 - t / z)),
-    _double_stick,
-    tuple({"law": law, "t": t} for law in LAWS for t in (0.0, 0.7)),
-    twin=lambda law, **_: mpmath.ncdf(_mean(law, lambda z: z) / 2) - mpmath.ncdf(-_mean(law, lambda z: z) / 2),
-    scale=_unit,
-    digits=9,
-    precision=16,
-)
+    return closed(mean(law, lambda z: z)) if of_the_mean else mean(law, closed), mean(law, lambda z: hockey_stick(t, z))
 
 
 # ---- Lemma 4.3 and Theorem 4.1 ----
 
 
-def _nodes(edges: Sequence[float], count: int) -> tuple[Any, Any]:
-    """Gauss-Legendre nodes and weights on consecutive pieces."""
-    import numpy as np
-
-    x, w = np.polynomial.legendre.leggauss(count)
-    middle = [((a + b) / 2, (b - a) / 2) for a, b in pairwise(edges)]
-    return np.concatenate([m + h * x for m, h in middle]), np.concatenate([h * w for _, h in middle])
-
-
-def _lemma_printed(projections: int, sigma: float, t: float, which: str, square: bool = False) -> float:
-    """E over the density of Z_r (Proposition B.4 with the right constant) of Φ(∓tσ/Z − Z/(2σ))."""
-    import numpy as np
-    from scipy.special import gammaln, ndtr
-
-    half, sign = projections / 2, -1 if which == "alpha" else 1
-    scale = sigma**2 if square else sigma
-    y, weights = _nodes((-14.0, -4.0, -1.0, -0.3, 0.0, 0.3, 1.0, 4.0, 9.0, 16.0, 30.0, 60.0), 60)  # log a
-    log_density = math.log(2) + half * math.log(half) - gammaln(half) - projections * y - half * np.exp(-2 * y)
-    a = np.exp(y)
-    return float(np.sum(weights * np.exp(log_density) * ndtr(sign * t * scale / a - a / (2 * scale))))
-
-
-def _lemma_defined(projections: int, sigma: float, t: float, which: str) -> float:
-    """Pr[xμ − μ²/2 >= t] (alpha) or Pr[xμ + μ²/2 < t] (beta) with μ = √r/(ρσ), by integrating both densities."""
-    import numpy as np
-
-    rho, weights = _nodes((0.0, 0.02, 0.1, 0.3, 0.7, 1.5, 3.0, 5.0, 8.0, 14.0), 40)
-    norm_density = rho ** (projections - 1) * np.exp(-(rho**2) / 2)
-    mu = math.sqrt(projections) / (rho * sigma)
-    edge = np.clip(t / mu + mu / 2 if which == "alpha" else mu / 2 - t / mu, -14.0, 14.0)
-    share, inner_weights = _nodes((0.0, 0.1, 0.3, 0.6, 1.0), 40)
-    length = 15.0 - edge
-    x = edge[:, None] + length[:, None] * share
-    inner = length * np.sum(inner_weights * np.exp(-(x**2) / 2), axis=1) / math.sqrt(2 * math.pi)
-    return float(np.sum(weights * norm_density * inner) / np.sum(weights * norm_density))
-
-
-lemma_4_3_curve = Formula(
-    _lemma_printed,
-    _lemma_defined,
-    tuple(
-        {"projections": r, "sigma": s, "t": t, "which": which}
-        for r, s, t in ((1, 1.3, 0.5), (2, 0.9, -1.0), (4, 0.9, 3.0), (10, 0.6, 2.0), (30, 0.5, 1.0))
-        for which in ("alpha", "beta")
+@formula(
+    settings=grid(
+        at=[(1, 1.3, 0.5), (2, 0.9, -1.0), (4, 0.9, 3.0), (10, 0.6, 2.0), (30, 0.5, 1.0)], which=["alpha", "beta"]
     ),
-    twin=lambda **setting: _lemma_printed(**setting, square=True),
+    control={"power": 2},
     digits=7,
-    scale=lambda **_: 1.0,
+    scale=1.0,
 )
+def lemma_4_3_curve(at: tuple[int, float, float], which: str, power: int = 1) -> tuple[float, ...]:
+    """E[Φ(∓tσ/Z − Z/(2σ))] by the density of χ²_r/r = e^y, and by exchanging the integrals: over x of
+    φ(x) P(Z/σ between the roots u of u²/2 − xu ± t)."""
+    projections, sigma, t = at
+    run, side, half, width = Run(1, 1, sigma, projections), 1 if which == "alpha" else -1, projections / 2, sigma**power
+
+    def printed(y: float) -> float:
+        density = math.exp(half * math.log(half) - gammaln(half) + half * (y - math.exp(y)))
+        z = math.exp(-y / 2)
+        return density * float(ndtr(-side * t * width / z - z / (2 * width)))
+
+    def defined(x: float) -> float:
+        root = math.sqrt(max(x * x - 2 * side * t, 0.0))
+        between = run.tail(sigma * max(x - root, 0.0)) - run.tail(sigma * max(x + root, 0.0))
+        return float(between) * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+    levels = [-80 / projections - 6, -20 / projections - 2, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 8]
+    edge = math.sqrt(2 * side * t) if side * t > 0 else -10.0
+    starts = [edge, *(edge + k for k in (0.01, 0.3, 1, 2, 4, 8, 12, 20))]
+    return tuple(
+        sum(quad(function, a, b, epsabs=1e-11)[0] for a, b in pairwise(places))
+        for function, places in ((printed, levels), (defined, starts))
+    )
 
 
-def _dominated(length: float, noise_multiplier: float, projections: int, epsilon: float) -> float:
-    """δ that Lemma 4.3 grants less what removing a record with gradient norm `length`·C from zeros loses (r projections
-    drawn, none released, no sampling): (P − e^ε Q)(output > τ), the best of some τ."""
-    granted = delta_one(epsilon, 1.0, noise_multiplier, projections)
-    middle = noise_multiplier * math.sqrt(2 * max(epsilon, 0.05))
-    lost = 0.0
-    for factor in (0.3, 0.6, 0.9, 1.1, 1.4):
-        tau = factor * middle
-        there = above(tau, 1.0, noise_multiplier, projections, length)
-        silent = math.erfc(tau / noise_multiplier / math.sqrt(2)) / 2
-        lost = max(lost, there - math.exp(epsilon) * silent)
-    return granted - lost
-
-
-_DOMAIN = {
-    "length": Range(0.05, 1000.0, "log"),
-    "noise_multiplier": Range(0.4, 4.0, "log"),
-    "projections": Range(1, 40, "whole"),
-    "epsilon": Range(0.0, 8.0),
-}
-_OWN = tuple(
-    {"length": 1000.0, "noise_multiplier": sigma, "projections": r, "epsilon": 2.4}
-    for sigma, r in ((1.3, 1), (0.9, 10), (0.6, 30), (0.5, 4))
-)
-lemma_4_3 = Inequality(
-    _dominated,
-    _DOMAIN,
-    _OWN,
-    twin=lambda length, noise_multiplier, projections, epsilon: (
-        gaussian_delta(epsilon, 1 / noise_multiplier)
-        - delta_one(epsilon, 1.0, noise_multiplier, projections)
-        + _dominated(length, noise_multiplier, projections, epsilon)
-    ),  # that estimated norms cost nothing: sensitivity 1
+@inequality(
+    domain={"length": (0.05, 1000.0, "log"), **NOISE, "epsilon": (0.0, 8.0)},
+    settings=[
+        {"length": 1000.0, "sigma": sigma, "projections": r, "epsilon": 2.4}
+        for sigma, r in ((1.3, 1), (0.9, 10), (0.6, 30), (0.5, 4))
+    ],
+    control={"as_exact": True},
     tolerance=1e-8,
-    obligations=(
+    obligations=[
         "given the projections, the other records' part of the sum is the same with and without the record",
         "given the record's estimated norm, the projections and the output are independent (Proposition 4.3)",
         "the noise is rotation invariant and independent of the projections",
         "min(|g|/C, Z_r) <= Z_r by the same projections (Lemma 4.2); |g| = 0 makes the estimate 0 and moves nothing",
-    ),
+    ],
     examples=25,
+    pair="zeros, with or without one record of gradient `length` C; no sampling",
 )
+def lemma_4_3(length: float, sigma: float, projections: int, epsilon: float, as_exact: bool = False) -> float:
+    """δ that the lemma grants less what the record's removal loses; `as_exact`: less what exact norms would grant."""
+    run = Run(1, 1, sigma, projections, longest=length)
+    granted = gaussian_delta(epsilon, 1 / sigma) if as_exact else run.granted(epsilon)
+    return granted - run.lost(epsilon)[0]
 
 
-def _sampled(rate: float, noise_multiplier: float, projections: int, epsilon: float, grow: float = 1.0) -> float:
-    lost = pair_delta_lower(epsilon, rate, noise_multiplier, projections)[0]
-    return delta_one(epsilon, rate * grow, noise_multiplier, projections) - lost
+@cache
+def _composed(run: Run, cells: int) -> Any:
+    """The curve of T outputs on the explicit datasets, each told by its cell: a lower bound that rises with `cells`."""
+    edges = np.linspace(-4 * run.sigma, run.longest + 2 * run.sigma, cells - 1)
+    there = np.maximum(-np.diff([1.0, *map(run.above, edges), 0.0]), 1e-30)
+    silent = np.diff([0.0, *ndtr(edges / run.sigma), 1.0])
+    pair = DiscretePair(tuple(there / there.sum()), tuple(silent / silent.sum()))
+    return load_accountant("lattice").curve(Composition(((pair, run.iterations),)))
 
 
-theorem_4_1 = Inequality(
-    _sampled,
-    {
-        "rate": Range(0.001, 0.9, "log"),
-        "noise_multiplier": Range(0.4, 4.0, "log"),
-        "projections": Range(1, 40, "whole"),
-        "epsilon": Range(0.05, 8.0),
-    },
-    tuple(
-        {"rate": rate, "noise_multiplier": sigma, "projections": r, "epsilon": epsilon}
-        for rate, sigma, r, epsilon in (
-            (256 / 60000, 1.3, 1, 2.4),
-            (256 / 50000, 0.9, 1, 5.55),
-            (256 / 25000, 0.6, 1, 8.0),
-            (256 / 50000, 0.9, 10, 5.55),
+@inequality(
+    domain={"rate": (0.001, 0.9, "log"), **NOISE, "epsilon": (0.05, 8.0)},
+    settings=[
+        {"rate": rate, "sigma": sigma, "projections": r, "epsilon": epsilon, "steps": steps}
+        for rate, sigma, r, epsilon, steps in (
+            (256 / 60000, 1.3, 1, 2.4, 1),
+            (256 / 50000, 0.9, 1, 5.55, 1),
+            (256 / 25000, 0.6, 1, 8.0, 1),
+            (256 / 60000, 1.3, 30, 0.5, 1172),
+            (256 / 50000, 0.9, 10, 5.55, 3907),
+            (256 / 25000, 0.6, 30, 8.0, 1954),
+            (0.1, 1.0, 10, 1.0, 100),
         )
-    ),
-    twin=lambda rate, noise_multiplier, projections, epsilon: _sampled(
-        rate, noise_multiplier, projections, epsilon, grow=rate
-    ),  # that sampling helps twice
+    ],
+    control=[{"power": 2.0}, {"share": 0.25}],
     tolerance=1e-8,
-    obligations=(
+    obligations=[
         "every record enters each batch independently with probability p (Poisson sampling), and neighbours differ by "
         "one record that is added or removed: with the fixed batches of the printed Algorithm 1 this fails",
         "the two directions are composed apart, then their minimum is taken, then its convex hull",
         "Lemma 4.3 holds for every state that earlier iterations may have led to",
-    ),
+    ],
     examples=12,
+    pair="zeros, with or without one record of gradient 1e6 C, of 5 C where T > 1; loss <theta, x>",
 )
+def theorem_4_1(
+    rate: float, sigma: float, projections: int, epsilon: float, steps: int, power: float = 1.0, share: float = 1.0
+) -> float:
+    """δ that the theorem grants less what the run loses on explicit datasets, of gradient 5 C where T > 1.
+
+    One iteration is searched; of T, both directions and all outputs are composed, by cells with what halving them moves
+    on top. `power` = 2: that sampling helps twice; `share`: that only that share of T iterations loses.
+    """
+    granted = Run(rate**power, 1, sigma, projections, math.ceil(steps * share))
+    run = Run(rate, 1, sigma, projections, steps, longest=1e6 if steps == 1 else 5.0)
+    if steps == 1:
+        return granted.granted(epsilon) - run.lost(epsilon)[0]
+    coarse, fine = (float(_composed(run, cells).delta(epsilon).value) for cells in (100, 200))
+    return interval(true_curve(granted.releases).delta(epsilon))[0] - (2 * fine - coarse)

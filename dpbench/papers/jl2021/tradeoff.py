@@ -13,347 +13,245 @@ from typing import Any
 
 import mpmath
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
+from dpbench.claims.demonstration import Shown
+from dpbench.claims.judges import formula, grid, inequality, shown
+from dpbench.papers.mathematics import hockey_stick, normal_mass
 
+Real = Any  # an mpmath number
 Law = Sequence[Fraction]
 HALF = Fraction(1, 2)
+COIN = (HALF, HALF)
+LEVELS = tuple(Fraction(k, 7) for k in range(8))
+
+# ---- discrete pairs ----
 
 
-def least_error(first: Sequence[Any], second: Sequence[Any], level: Any) -> Any:
+def exactly(share: float) -> Fraction:
+    """A fraction of at most three digits."""
+    return Fraction(share).limit_denominator(1000)
+
+
+def least_error(first: Law, second: Law, level: Fraction) -> Fraction:
     """T(first || second)(level) of two laws on the same outcomes."""
-    order = sorted(
-        range(len(first)), key=lambda k: (first[k] == 0 and -1, first[k] / second[k] if second[k] else 1e300)
-    )
-    left, error = level, second[0] * 0 + 1
+    order = sorted(range(len(first)), key=lambda k: (first[k] > 0, first[k] / second[k] if second[k] else 1e300))
+    left, error = level, Fraction(1)
     for k in order:
-        if first[k] <= left:
-            left, error = left - first[k], error - second[k]
-        else:
+        if first[k] > left:
             return error - second[k] * left / first[k]
+        left, error = left - first[k], error - second[k]
     return error
 
 
-def laws(a: float, b: float, c: float, d: float) -> tuple[list[Fraction], list[Fraction]]:
-    """Two laws on three outcomes from four shares, in exact fractions."""
-    made = []
-    for one, two in ((a, b), (c, d)):
-        first = Fraction(one).limit_denominator(1000)
-        rest = (1 - first) * Fraction(two).limit_denominator(1000)
-        made.append([first, rest, 1 - first - rest])
-    return made[0], made[1]
+def pair(a: float, b: float, c: float, d: float) -> tuple[list[Fraction], list[Fraction]]:
+    """Two laws on three outcomes from four shares."""
+    one, two, three, four = map(exactly, (a, b, c, d))
+    return [one, (1 - one) * two, (1 - one) * (1 - two)], [three, (1 - three) * four, (1 - three) * (1 - four)]
 
 
-LEVELS = tuple(Fraction(k, 7) for k in range(8))
-SHARES = {name: Range(0.02, 0.98) for name in "abcd"}
-SHARES_OF_A_CHANNEL = {"u": Range(0.0, 1.0), "v": Range(0.0, 1.0), "w": Range(0.0, 1.0)}
+def product(*laws: Law) -> list[Fraction]:
+    """The law of independent outcomes."""
+    made = [Fraction(1)]
+    for law in laws:
+        made = [x * y for x in made for y in law]
+    return made
+
+
+SHARES = dict.fromkeys("abcd", (0.02, 0.98))
 SOME = {"a": 0.5, "b": 0.6, "c": 0.2, "d": 0.3}
+CHANNEL = dict.fromkeys("uvw", (0.0, 1.0))  # three chances of the first of two outcomes
 
 
-def _through(law: Law, u: float, v: float, w: float) -> list[Fraction]:
-    """A randomized map of three outcomes to two."""
-    chances = [Fraction(x).limit_denominator(1000) for x in (u, v, w)]
-    one = sum((p * x for p, x in zip(law, chances, strict=True)), Fraction(0))
-    return [one, 1 - one]
-
-
-def _post_processed(a: float, b: float, c: float, d: float, u: float, v: float, w: float, other: float = 0.0) -> float:
-    """Least T(M(X), M(Y)) − T(X, Y) over levels; with `other` the channel applied to Y is another than that of X."""
-    p, q = laws(a, b, c, d)
-    x, y = _through(p, u, v, w), _through(q, *(share + (1 - share) * other for share in (u, v, w)))
-    return float(min(least_error(x, y, level) - least_error(p, q, level) for level in LEVELS))
-
-
-proposition_4_2 = Inequality(
-    _post_processed,
-    {**SHARES, **SHARES_OF_A_CHANNEL},
-    ({**SOME, "u": 1.0, "v": 0.5, "w": 0.0},),
-    twin=lambda **point: _post_processed(**point, other=0.3),
-    tolerance=1e-12,
-    obligations=("a test of M(X) against M(Y) is a randomized test of X against Y with the same two errors",),
+@inequality(
+    domain={**SHARES, **CHANNEL},
+    settings=[{**SOME, "u": 1.0, "v": 0.5, "w": 0.0}],
+    control={"other": 0.3},
+    obligations=["a test of M(X) against M(Y) is a randomized test of X against Y with the same two errors"],
     examples=30,
 )
+def proposition_4_2(a: float, b: float, c: float, d: float, u: float, v: float, w: float, other: float = 0.0) -> float:
+    """Least T(M(X), M(Y)) − T(X, Y) over levels; with `other` the channel applied to Y is another than that of X."""
+    p, q = pair(a, b, c, d)
+    one = sum((x * exactly(chance) for x, chance in zip(p, (u, v, w), strict=True)), Fraction(0))
+    two = sum((x * exactly(chance + (1 - chance) * other) for x, chance in zip(q, (u, v, w), strict=True)), Fraction(0))
+    through = [one, 1 - one], [two, 1 - two]
+    return float(min(least_error(*through, level) - least_error(p, q, level) for level in LEVELS))
 
 
-def _joint(a: float, b: float, c: float, d: float, u: float, v: float, w: float, leak: float) -> float:
+@inequality(
+    domain={**SHARES, **CHANNEL},
+    settings=[{**SOME, "u": 0.9, "v": 0.5, "w": 0.1}],
+    control={"leak": 0.2},
+    obligations=["post-processing one way by forgetting X, the other way by drawing X from its law given Y"],
+    examples=30,
+)
+def proposition_4_3(a: float, b: float, c: float, d: float, u: float, v: float, w: float, leak: float = 0.0) -> float:
     """−largest |T(X₁, Y₁ || X₂, Y₂) − T(Y₁ || Y₂)|; `leak` shifts the second conditional law."""
-    p, q = laws(a, b, c, d)
-    chances = [Fraction(x).limit_denominator(1000) for x in (u, v, w)]
-    moved = [x + (1 - x) * Fraction(leak).limit_denominator(1000) for x in chances]
-    one = [y * z for y, x in zip(p, chances, strict=True) for z in (x, 1 - x)]
-    two = [y * z for y, x in zip(q, moved, strict=True) for z in (x, 1 - x)]
+
+    def joint(law: Law, moved: float) -> list[Fraction]:
+        chances = [exactly(x + (1 - x) * moved) for x in (u, v, w)]
+        return [y * z for y, x in zip(law, chances, strict=True) for z in (x, 1 - x)]
+
+    p, q = pair(a, b, c, d)
+    one, two = joint(p, 0.0), joint(q, leak)
     return -float(max(abs(least_error(one, two, level) - least_error(p, q, level)) for level in LEVELS))
 
 
-proposition_4_3 = Inequality(
-    lambda **point: _joint(**point, leak=0.0),
-    {**SHARES, **SHARES_OF_A_CHANNEL},
-    ({**SOME, "u": 0.9, "v": 0.5, "w": 0.1},),
-    twin=lambda **point: _joint(**point, leak=0.2),
-    tolerance=1e-12,
-    obligations=("post-processing one way by forgetting X, the other way by drawing X from its law given Y",),
+@inequality(
+    domain={**SHARES, "u": (0.05, 0.95), "split": (0.05, 0.95)},
+    settings=[{**SOME, "u": 0.8, "split": 0.3}],
+    control={"as_product": True},
+    obligations=["a pair is equivalent, by post-processing both ways, to any other pair with its trade-off function"],
     examples=30,
 )
+def proposition_4_4(a: float, b: float, c: float, d: float, u: float, split: float, as_product: bool = False) -> float:
+    """−largest difference of T(P×R || Q×S), R and S coins, when (P, Q) is replaced by a pair of the same trade-off (its
+    outcomes turned round and split), when the order changes, and when a factor Id is added.
 
-
-def _product(first: Law, second: Law) -> list[Fraction]:
-    return [x * y for x in first for y in second]
-
-
-def _composed(a: float, b: float, c: float, d: float, u: float, split: float) -> float:
-    """−largest difference of T(P×R || Q×S) when (P, Q) is replaced by another pair with the same trade-off, or the
-    order changes, or a factor Id is added. R, S are coins of bias u and 1/2; the other pair splits the outcomes."""
-    p, q = laws(a, b, c, d)
-    share, coin = Fraction(split).limit_denominator(1000), Fraction(u).limit_denominator(1000)
-    r, s = [coin, 1 - coin], [HALF, HALF]
-    other_p = [x * y for x in reversed(p) for y in (share, 1 - share)]
-    other_q = [x * y for x in reversed(q) for y in (share, 1 - share)]
+    `as_product`: that the composition is the product of the two trade-off functions.
+    """
+    p, q = pair(a, b, c, d)
+    r, halves = [exactly(u), 1 - exactly(u)], [exactly(split), 1 - exactly(split)]
+    others = [
+        (product(p[::-1], halves, r), product(q[::-1], halves, COIN)),
+        (product(r, p), product(COIN, q)),
+        (product(p, r, halves), product(q, COIN, halves)),
+    ]
     worst = Fraction(0)
     for level in LEVELS:
-        true = least_error(_product(p, r), _product(q, s), level)
-        for left, right in (
-            (_product(other_p, r), _product(other_q, s)),
-            (_product(r, p), _product(s, q)),
-            (_product(_product(p, r), [share, 1 - share]), _product(_product(q, s), [share, 1 - share])),
-        ):
-            worst = max(worst, abs(least_error(left, right, level) - true))
+        true = least_error(product(p, r), product(q, COIN), level)
+        found = [least_error(*other, level) for other in others]
+        if as_product:
+            found = [least_error(p, q, level) * least_error(r, COIN, level)]
+        worst = max(worst, *(abs(value - true) for value in found))
     return -float(worst)
 
 
-def _composed_twin(a: float, b: float, c: float, d: float, u: float, split: float) -> float:
-    """The false version: the composition is the product of the trade-off functions."""
-    p, q = laws(a, b, c, d)
-    coin = Fraction(u).limit_denominator(1000)
-    r, s = [coin, 1 - coin], [HALF, HALF]
-    gaps = (
-        abs(least_error(_product(p, r), _product(q, s), level) - least_error(p, q, level) * least_error(r, s, level))
-        for level in LEVELS[1:]
-    )
-    return -float(max(gaps)) * (0 * split + 1)
-
-
-proposition_4_4 = Inequality(
-    _composed,
-    {**SHARES, "u": Range(0.05, 0.95), "split": Range(0.05, 0.95)},
-    ({**SOME, "u": 0.8, "split": 0.3},),
-    twin=_composed_twin,
-    tolerance=1e-12,
-    obligations=("a pair is equivalent, by post-processing both ways, to any other pair with its trade-off function",),
-    examples=30,
+PAIRS = (
+    ([HALF, Fraction(1, 3), Fraction(1, 6)], [Fraction(1, 10), Fraction(1, 5), Fraction(7, 10)]),
+    ([Fraction(1, 4), Fraction(1, 4), HALF], [HALF, HALF, Fraction(0)]),
+    ([Fraction(9, 10), Fraction(1, 10), Fraction(0)], [HALF, Fraction(1, 4), Fraction(1, 4)]),
 )
+SOME_LEVELS = (Fraction(1, 20), Fraction(1, 3), HALF, Fraction(4, 5))
 
-_PAIRS = (
-    ([Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)], [Fraction(1, 10), Fraction(1, 5), Fraction(7, 10)]),
-    ([Fraction(1, 4), Fraction(1, 4), Fraction(1, 2)], [Fraction(1, 2), Fraction(1, 2), Fraction(0)]),
-    ([Fraction(9, 10), Fraction(1, 10), Fraction(0)], [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)]),
+
+@formula(
+    settings=grid(
+        which=range(3), batch=[256], examples=[60000, 50000, 25000, 512], level=SOME_LEVELS
+    ),  # the paper's own B and N, and 1/2
+    control={"swapped": True},
 )
-_RATES = (Fraction(256, 60000), Fraction(256, 50000), Fraction(256, 25000), Fraction(1, 2))
-_SAMPLED = tuple(
-    {"pair": pair, "rate": rate, "level": level}
-    for pair in range(3)
-    for rate in _RATES
-    for level in (Fraction(1, 20), Fraction(1, 3), Fraction(1, 2), Fraction(4, 5))
-)
+def proposition_4_5(
+    which: int, batch: int, examples: int, level: Fraction, swapped: bool = False
+) -> tuple[Fraction, Fraction]:
+    """p T(P, Q) + (1 − p) Id, and T(P, (1 − p) P + p Q)."""
+    (p, q), rate = PAIRS[which], Fraction(batch, examples)
+    share = 1 - rate if swapped else rate
+    printed = share * least_error(p, q, level) + (1 - share) * (1 - level)
+    return printed, least_error(p, [(1 - rate) * x + rate * y for x, y in zip(p, q, strict=True)], level)
 
 
-def _mixture(pair: int, rate: Fraction, level: Fraction) -> Fraction:
-    p, q = _PAIRS[pair]
-    mixed = [(1 - rate) * x + rate * y for x, y in zip(p, q, strict=True)]
-    return Fraction(least_error(p, mixed, level))
-
-
-proposition_4_5 = Formula(
-    lambda pair, rate, level: rate * least_error(*_PAIRS[pair], level) + (1 - rate) * (1 - level),
-    _mixture,
-    _SAMPLED,
-    twin=lambda pair, rate, level: (1 - rate) * least_error(*_PAIRS[pair], level) + rate * (1 - level),
-)
-
-
-def _inverse(pair: int, rate: Fraction, level: Fraction) -> Fraction:
-    """f^{-1}(level) = inf{t : f(t) <= level} for f = T(P || Q), by halving."""
-    p, q = _PAIRS[pair]
-    low, high = Fraction(0), Fraction(1) + 0 * rate
+@formula(settings=grid(which=range(3), level=SOME_LEVELS), control={"inverted": False}, scale=1.0)
+def inverse(which: int, level: Fraction, inverted: bool = True) -> tuple[Fraction, Fraction]:
+    """f^{-1}(level) = inf{t : f(t) <= level} for f = T(P || Q), by halving, and T(Q || P)."""
+    (p, q), low, high = PAIRS[which], Fraction(0), Fraction(1)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if least_error(p, q, middle) <= level else (middle, high)
-    return high
+    return high if inverted else least_error(p, q, level), least_error(q, p, level)
 
 
-inverse = Formula(
-    _inverse,
-    lambda pair, rate, level: least_error(_PAIRS[pair][1], _PAIRS[pair][0], level) + 0 * rate,
-    tuple(setting for setting in _SAMPLED if setting["rate"] == _RATES[0]),
-    twin=lambda pair, rate, level: least_error(*_PAIRS[pair], level) + 0 * rate,
-    scale=lambda **_: Fraction(1),
-)
-
-
-# ---- Gaussian pairs ----
-
-
-def normal(x: Any, mean: Any = 0) -> Any:
-    """The density of N(mean, 1)."""
-    return mpmath.exp(-((x - mean) ** 2) / 2) / mpmath.sqrt(2 * mpmath.pi)
-
-
-def mass(low: Any, high: Any, mean: Any = 0) -> Any:
-    """∫ of that density."""
-    low, high = mpmath.mpf(max(low, mean - 30)), mpmath.mpf(min(high, mean + 30))
-    if low >= high:
-        return mpmath.mpf(0)
-    return mpmath.quad(lambda x: normal(x, mean), mpmath.linspace(low, high, 5))
-
-
-def quantile(level: Any) -> Any:
-    """Φ^{-1}."""
-    return mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(level) - 1)
-
-
-def g(mu: Any, level: Any) -> Any:
-    """Φ(−μ − Φ^{-1}(α)) as Proposition B.2 prints it."""
-    return mpmath.ncdf(-mu - quantile(level))
-
-
-_THRESHOLDS = tuple({"mu": mu, "x": x} for mu in (0.05, 1 / 1.3, 1 / 0.6) for x in (-1.0, 2.5))
-proposition_b_2 = Formula(
-    lambda mu, x: g(mu, mass(x, mpmath.inf)),
-    lambda mu, x: mass(-mpmath.inf, x, mu),  # the test {output > x} is the best one: Q/P grows with the output
-    _THRESHOLDS,
-    twin=lambda mu, x: mpmath.ncdf(mu - quantile(mass(x, mpmath.inf))),
-    digits=10,
-    precision=16,
-)
-proposition_b_2_other_form = Formula(
-    lambda mu, x: mpmath.ncdf(-mu + quantile(1 - mass(x, mpmath.inf))),
-    lambda mu, x: mass(-mpmath.inf, x, mu),
-    _THRESHOLDS,
-    twin=lambda mu, x: mpmath.ncdf(-mu + quantile(mass(x, mpmath.inf))),
-    digits=10,
-    precision=16,
-)
-corollary_b_1 = Inequality(
-    lambda mu, less, level: float(g(mu * less, level) - g(mu, level)),
-    {"mu": Range(0.0, 8.0), "less": Range(0.0, 1.0), "level": Range(0.001, 0.999)},
-    ({"mu": 1 / 1.3, "less": 0.5, "level": 0.1},),
-    twin=lambda mu, less, level: float(g(mu, level) - g(mu * less, level)) + 0.01,
-    tolerance=1e-12,
-    obligations=("G_μ(α) = Φ(−μ − Φ^{-1}(α)) falls in μ",),
-    examples=80,
-)
-_PARAMETERS = tuple(
-    {"mu": mu, "t": t, "which": which}
-    for mu in (0.1, 1 / 1.3, 1 / 0.6)
-    for t in (-2.0, 1.5)
-    for which in ("alpha", "beta")
-)
-
-
-def _corollary(mu: float, t: float, which: str, sign: int = 1) -> Any:
-    shift = -mpmath.mpf(t) / mu if which == "alpha" else mpmath.mpf(t) / mu
-    return mpmath.ncdf(shift - sign * mpmath.mpf(mu) / 2)
-
-
-def _errors(mu: float, t: float, which: str) -> Any:
-    """The errors of the test that rejects where the log ratio μx − μ²/2 is at least t."""
-    x = mpmath.mpf(t) / mu + mpmath.mpf(mu) / 2
-    return mass(x, mpmath.inf) if which == "alpha" else mass(-mpmath.inf, x, mu)
-
-
-corollary_b_2 = Formula(
-    _corollary,
-    _errors,
-    _PARAMETERS,
-    twin=lambda mu, t, which: _corollary(mu, t, which, sign=-1),
-    digits=10,
-    precision=16,
-    scale=lambda **_: mpmath.mpf(1),
-)
-
-
-def _hockey_stick(mu: Any, epsilon: Any) -> Any:
-    """∫ (N(μ, 1) − e^ε N(0, 1))₊, from where the integrand starts."""
-    start = epsilon / mu + mu / 2
-    return mpmath.quad(
-        lambda x: normal(x, mu) - mpmath.exp(epsilon) * normal(x), mpmath.linspace(start, start + mu + 20, 4)
-    )
-
-
-def _dual(mu: float, level: float, sign: int = 1) -> Any:
-    slope = mpmath.diff(lambda a: g(mu, a), level)
-    return 1 - g(mu, level) + sign * level * slope
-
-
-_DUALS = tuple({"mu": mu, "level": level} for mu in (1 / 1.3, 1 / 0.6) for level in (0.001, 0.2))
-proposition_4_1 = Formula(
-    _dual,
-    lambda mu, level: _hockey_stick(mpmath.mpf(mu), mpmath.log(-mpmath.diff(lambda a: g(mu, a), level))),
-    _DUALS,
-    twin=lambda mu, level: _dual(mu, level, sign=-1),
-    digits=9,
-    precision=20,
-    scale=lambda **_: mpmath.mpf(1),
-)
-
-
-def _equation_2(mu: float, t: float, sign: int = 1) -> Any:
-    """1 − β + α β'/α' with the derivatives of α(t) and β(t)."""
-
-    def error(which: str, s: Any) -> Any:
-        return _corollary(mu, s, which)
-
-    slope = mpmath.diff(lambda s: error("beta", s), t) / mpmath.diff(lambda s: error("alpha", s), t)
-    return 1 - error("beta", t) + sign * error("alpha", t) * slope
-
-
-_POSITIVE = tuple({"mu": mu, "t": t} for mu in (1 / 1.3, 1 / 0.6) for t in (0.0, 2.0))
-equation_2 = Formula(
-    _equation_2,
-    lambda mu, t: _hockey_stick(mpmath.mpf(mu), mpmath.mpf(t)),
-    _POSITIVE,
-    twin=lambda mu, t: _equation_2(mu, t, sign=-1),
-    digits=9,
-    precision=20,
-    scale=lambda **_: mpmath.mpf(1),
-)
-
-
-def _fixed_slope(mu: float) -> Any:
-    """f'(α*) of G_μ, where α* = Φ(−μ/2)."""
-    return mpmath.diff(lambda level: g(mu, level), mpmath.ncdf(-mpmath.mpf(mu) / 2))
-
-
-slope_at_the_fixed_point = Formula(
-    lambda mu: mpmath.mpf(0) * mu,
-    _fixed_slope,
-    tuple({"mu": mu} for mu in (0.3, 1 / 1.3, 1 / 0.6, 3.0)),
-    twin=lambda mu: mpmath.mpf(1) + 0 * mu,
-    digits=9,
-    precision=20,
-    corrected=lambda mu: mpmath.mpf(-1) + 0 * mu,
-)
-
-
-def _neyman_pearson(level: Fraction, coin: bool) -> Shown:
-    """Uniform on [0, 1] against uniform on [0, 2]: outcomes (0, 1] with Q = 1/2 and (1, 2] with P = 0, Q = 1/2."""
-    first, second = [Fraction(1), Fraction(0)], [HALF, HALF]
+@shown(control={"coin": True}, pair="uniform on [0, 1] against uniform on [0, 2]: (0, 1] and (1, 2] are the outcomes")
+def proposition_b_1(coin: bool = False, level: Fraction = HALF) -> Shown:
+    """The least type II error, and what the tests that reject where P <= tQ reach, with or without a coin."""
+    first, second = (Fraction(1), Fraction(0)), COIN
     best = least_error(first, second, level)
-    family = []  # reject where P <= t Q: P/Q is 2 on (0, 1] and 0 on (1, 2]
-    for t in (Fraction(1), Fraction(2)):
+    family = []
+    for t in (1, 2):  # P/Q is 2 on (0, 1] and 0 on (1, 2]
         rejected = [k for k in range(2) if first[k] <= t * second[k]]
-        alpha = sum((first[k] for k in rejected), Fraction(0))
-        if alpha <= level:
-            family.append(1 - sum((second[k] for k in rejected), Fraction(0)))
-    reached = best if coin else min(family)
-    evidence = {"level": str(level), "least_type_2_error": str(best), "of_the_family": str(reached)}
+        if sum(first[k] for k in rejected) <= level:
+            family.append(1 - sum(second[k] for k in rejected))
     by_coin = 1 - (second[1] + level * second[0])  # reject (1, 2] always and (0, 1] with probability α
+    reached = by_coin if coin else min(family)
+    evidence = {"level": str(level), "least_type_2_error": str(best), "of_the_family": str(reached)}
     routes = {"sorted outcomes": float(best), "explicit test with a coin": float(by_coin)}
     reason = f"at level {level} the least type II error is {best}, the family reaches {reached}"
     return Shown(reached == best, reason, float(best), evidence, routes)
 
 
-proposition_b_1 = Demonstration(
-    lambda: _neyman_pearson(HALF, coin=False),
-    twin=lambda: _neyman_pearson(HALF, coin=True),
+# ---- Gaussian pairs ----
+
+
+def g(mu: Real, level: Real, sign: int = -1) -> Real:
+    """Φ(−μ − Φ^{-1}(α)) as Proposition B.2 prints it."""
+    return mpmath.ncdf(sign * mu - mpmath.sqrt(2) * mpmath.erfinv(2 * level - 1))
+
+
+def errors(mu: Real, t: Real) -> dict[str, Real]:
+    """Both errors of the test that rejects where the log ratio μx − μ²/2 is at least t, integrated."""
+    x = t / mu + mu / 2
+    return {"alpha": normal_mass(x, mpmath.inf), "beta": normal_mass(-mpmath.inf, x, mu)}
+
+
+def corollary_b_2_as_printed(mu: Real, t: Real, sign: int = -1) -> dict[str, Real]:
+    """Φ(−t/μ − μ/2) and Φ(t/μ − μ/2)."""
+    return {"alpha": mpmath.ncdf(-t / mu + sign * mu / 2), "beta": mpmath.ncdf(t / mu + sign * mu / 2)}
+
+
+@formula(settings=grid(mu=[0.05, 1 / 1.3, 1 / 0.6], x=["-1", "2.5"]), control={"sign": 1}, digits=10, precision=16)
+def proposition_b_2(mu: float, x: Real, form: int, sign: int = -1) -> tuple[Real, Real]:
+    """G_μ at P(N(0, 1) > x), and P(N(μ, 1) < x): {output > x} is the best test, since Q/P grows with the output."""
+    level = normal_mass(x, mpmath.inf)
+    first = mpmath.ncdf(sign * mu + mpmath.sqrt(2) * mpmath.erfinv(2 * (1 - level) - 1))
+    return first if form == 1 else g(mu, level, sign), normal_mass(-mpmath.inf, x, mu)
+
+
+@inequality(
+    domain={"mu": (0.0, 8.0), "less": (0.0, 1.0), "level": (0.001, 0.999)},
+    settings=[{"mu": 1 / 1.3, "less": 0.5, "level": 0.1}],
+    control={"sign": 1},
+    obligations=["G_μ(α) = Φ(−μ − Φ^{-1}(α)) falls in μ"],
+    examples=80,
 )
+def corollary_b_1(mu: float, less: float, level: float, sign: int = -1) -> float:
+    """G of a smaller μ less G_μ."""
+    return float(g(mu * less, level, sign) - g(mu, level, sign))
+
+
+@formula(
+    settings=grid(mu=[0.1, 1 / 1.3, 1 / 0.6], t=["-2", "1.5"], which=["alpha", "beta"]),
+    control={"sign": 1},
+    digits=10,
+    precision=16,
+    scale=1.0,
+)
+def corollary_b_2(mu: float, t: Real, which: str, sign: int = -1) -> tuple[Real, Real]:
+    """As printed, and by integration."""
+    return corollary_b_2_as_printed(mu, t, sign)[which], errors(mu, t)[which]
+
+
+@formula(
+    settings=grid(mu=[1 / 1.3, 1 / 0.6], level=["0.001", "0.2"]),
+    control={"sign": -1},
+    digits=9,
+    precision=20,
+    scale=1.0,
+)
+def proposition_4_1(mu: float, level: Real, sign: int = 1) -> tuple[Real, Real]:
+    """δ = 1 − f(α) + α f'(α), and ∫ (Q − e^ε P)₊ at ε = log(−f'(α))."""
+    slope = mpmath.diff(lambda a: g(mu, a), level)
+    return 1 - g(mu, level) + sign * level * slope, hockey_stick(mpmath.log(-slope), mu)
+
+
+@formula(settings=grid(mu=[1 / 1.3, 1 / 0.6], t=["0", "2"]), control={"sign": -1}, digits=9, precision=20, scale=1.0)
+def equation_2(mu: float, t: Real, sign: int = 1) -> tuple[Real, Real]:
+    """δ = 1 − β + α β'/α' with the derivatives of α(t) and β(t), and ∫ (Q − e^t P)₊."""
+    rise = {name: mpmath.diff(lambda s, n=name: corollary_b_2_as_printed(mu, s)[n], t) for name in ("alpha", "beta")}
+    there = corollary_b_2_as_printed(mu, t)
+    return 1 - there["beta"] + sign * there["alpha"] * rise["beta"] / rise["alpha"], hockey_stick(t, mu)
+
+
+@formula(settings=grid(mu=[0.3, 1 / 1.3, 1 / 0.6, 3.0]), digits=9, precision=20)
+def slope_at_the_fixed_point(mu: float, printed: int = 0) -> tuple[Real, Real, Real]:
+    """f'(α*) of G_μ, where α* = Φ(−μ/2): 0 as printed, by differentiation, and −1 as symmetry has it."""
+    fixed = mpmath.ncdf(-mpmath.mpf(mu) / 2)
+    return mpmath.mpf(printed), mpmath.diff(lambda level: g(mu, level), fixed), mpmath.mpf(-1)
