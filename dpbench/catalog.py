@@ -1,8 +1,10 @@
 """The catalog: what stands in a folder is known by its file name; other packages add theirs by entry points.
 
 A file `dpbench/models/mlp.py` is the entry `mlp` of the kind `models`; the object it offers is the module's attribute
-named after the kind in the singular (`model`). A package adds an entry with an entry point in the group
-`dpbench.models`, and a spec may name any importable object as `package.module:factory`.
+named after the kind in the singular (`model`). A thing of many files is a folder, as `dpbench/accountants/exact/`, with
+the object in its file `accountant.py`, named after the kind as well; a folder without that file is no entry. A package
+adds an entry with an entry point in the group `dpbench.models`, and a spec may name any importable object as
+`package.module:factory`.
 """
 
 from __future__ import annotations
@@ -70,9 +72,9 @@ def catalog(kind: str) -> Mapping[str, Entry]:
     package = importlib.import_module(f"dpbench.{kind}")
     entries: dict[str, Entry] = {}
     for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        if not found.name.startswith("_"):
-            target = f"dpbench.{kind}.{found.name}:{KINDS[kind]}"
-            entries[found.name] = Entry(kind, found.name, target, "dpbench")
+        module = _holder(f"dpbench.{kind}.{found.name}", KINDS[kind]) if found.ispkg else f"dpbench.{kind}.{found.name}"
+        if module is not None and not found.name.startswith("_"):
+            entries[found.name] = Entry(kind, found.name, f"{module}:{KINDS[kind]}", "dpbench")
     for point in importlib.metadata.entry_points(group=f"dpbench.{kind}"):
         origin = point.dist.name if point.dist else "another package"
         if point.name in entries:
@@ -82,6 +84,12 @@ def catalog(kind: str) -> Mapping[str, Entry]:
             )
         entries[point.name] = Entry(kind, point.name, point.value, origin)
     return entries
+
+
+def _holder(folder: str, singular: str) -> str | None:
+    """The module `<singular>.py` of a folder, which holds its entry; None where there is no such file."""
+    module = f"{folder}.{singular}"
+    return module if importlib.util.find_spec(module) is not None else None
 
 
 def find(kind: str, name: str) -> Entry:

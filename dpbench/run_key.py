@@ -177,7 +177,7 @@ def _helpers(module: str) -> tuple[str, ...]:
     for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             package, _, name = node.module.rpartition(".")
-            if name.startswith("_") or package == "dpbench.accountants":
+            if name.startswith("_") or f"{package}.".startswith("dpbench.accountants."):
                 names.add(node.module)
     return tuple(name for name in names if name.startswith("dpbench."))
 

@@ -97,7 +97,7 @@ def spread(points: Sequence[Point], count: int) -> list[Point]:
 
 def exact(point: Point, setting: float) -> Callable[[], float]:
     """`exact` of dpbench, on a new curve for every answer."""
-    from dpbench.accountants.exact import accountant
+    from dpbench.accountants.exact.accountant import accountant
     from dpbench.events import Composition, Gaussian, SampledGaussian
 
     del setting  # it has none

@@ -23,7 +23,7 @@ from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants._hinges import log_hinge
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._loss_leaf import sampled_leaf
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.certified import certify
 from dpbench.errors import DpbenchError
 from dpbench.events import (

@@ -17,7 +17,7 @@ from dpbench.accountants._band_line import Band
 from dpbench.accountants._band_split import Piece
 from dpbench.accountants._bands import Bands
 from dpbench.accountants._loss_leaf import Floats
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accounting import Estimate
 from dpbench.events import Composition, Event, GroupSampledGaussian, SampledGaussian
 

@@ -18,7 +18,7 @@ from dpbench.accountants._few_pair import Pair
 from dpbench.accountants._few_releases import few
 from dpbench.accountants._hinges import group_weights
 from dpbench.accountants._leaves import leaves
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.events import Composition, Event, GroupSampledGaussian, SampledGaussian
 
 WAYS = ("remove", "add")

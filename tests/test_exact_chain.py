@@ -15,7 +15,7 @@ from dpbench.accountants._inversion import Piece, Task, TooLong, invert_at
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants._plan import Aim
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accounting import Estimate, No
 from dpbench.events import Composition, GroupSampledGaussian, SampledGaussian

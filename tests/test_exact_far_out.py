@@ -8,7 +8,7 @@ from dpbench.accountants._contour import Transform
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._plan import Aim
 from dpbench.accountants._unlike import MixedCurve
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.events import Composition, Laplace, SampledGaussian
 
 

@@ -20,7 +20,7 @@ from dpbench.accountants._hinges import group_weights, log_hinge
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._one_release import SingleCurve, single_curve
 from dpbench.accountants._projections_single import log_release
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.events import (
     Composition,
     Event,

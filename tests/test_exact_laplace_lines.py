@@ -18,7 +18,7 @@ from dpbench.accountants._leaves import leaves
 from dpbench.accountants._line_side import LineSide, line_side
 from dpbench.accountants._mixed import Closed, side
 from dpbench.accountants._unlike import Either, MixedCurve
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.certified import certify_many
 from dpbench.events import Composition, DiscretePair, Event, Gaussian, Laplace, SampledGaussian
 

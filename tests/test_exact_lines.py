@@ -21,7 +21,7 @@ from dpbench.accountants._direction import Direction
 from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._leaves import leaves
 from dpbench.accountants._loss_leaf import sampled_leaf
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.compose import merge
 from dpbench.events import Composition, GroupSampledGaussian, SampledGaussian, from_json
 

@@ -22,7 +22,7 @@ from dpbench.accountants._projections_density import Law
 from dpbench.accountants._projections_jumps import Jumps
 from dpbench.accountants._projections_path import make_path
 from dpbench.accountants._projections_single import log_release
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accounting import Estimate
 from dpbench.certified import certify
 from dpbench.errors import DpbenchError

@@ -16,7 +16,7 @@ from dpbench.accountants._projections_rare import Rare
 from dpbench.accountants._projections_shares import Row
 from dpbench.accountants._projections_single import log_single
 from dpbench.accountants._projections_windows import Losses, Window, cut
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 
 FEW = [  # event, count, δ: answered with a bracket, or with few digits, once

@@ -18,7 +18,7 @@ from dpbench.accountants._projections_density import Law, _less_one
 from dpbench.accountants._projections_moment import Release
 from dpbench.accountants._projections_path import make_path
 from dpbench.accountants._projections_rare import Rare
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.events import Composition, RandomSensitivityGaussian
 
 

@@ -16,7 +16,7 @@ from dpbench.accountants._direction import SHARED, Direction
 from dpbench.accountants._inversion import invert_at
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants._plan import Aim
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.certified import certify_many
 from dpbench.events import Composition, SampledGaussian, from_json
 

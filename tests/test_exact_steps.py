@@ -15,7 +15,7 @@ from dpbench.accountants._inversion import invert
 from dpbench.accountants._leaf_family import MIDDLE, NARROW, WIDE, Family
 from dpbench.accountants._leaf_grid import Ground, Landscape, Reach
 from dpbench.accountants._loss_leaf import UNIT, Floats, sampled_leaf
-from dpbench.accountants.exact import ExactCurve, accountant
+from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.events import Composition, SampledGaussian
 
 SEEDS, EACH = 5, 40

@@ -17,7 +17,7 @@ from dpbench.accountants._laplace_law import LaplaceLaw
 from dpbench.accountants._mixed import Closed, Contours, Nothing, WithLaplace
 from dpbench.accountants._pieces import Pieces
 from dpbench.accountants._unlike import Either, MixedCurve, is_mixed
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.accounting import No
 from dpbench.certified import certify_many
 from dpbench.errors import DpbenchError

@@ -12,7 +12,7 @@ from dpbench.accountants import _unlike
 from dpbench.accountants._complex import exp
 from dpbench.accountants._unlike import Either
 from dpbench.accountants._work import TooDear, granted, spend
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.events import Composition, Laplace, SampledGaussian
 
 SPARSE = Composition(((SampledGaussian(0.019, 0.3), 13), (Laplace(2.0), 6)))

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpbench.accountants import _work
-from dpbench.accountants.exact import accountant as exact
+from dpbench.accountants.exact.accountant import accountant as exact
 from dpbench.accounting import Estimate, Guarantee, PrivacyCurve, Yes, account, calibrate, load_accountant
 from dpbench.capped import Stopped, capped
 from dpbench.cli import cli

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dpbench.accountants.exact import accountant as exact
+from dpbench.accountants.exact.accountant import accountant as exact
 from dpbench.accounting import PrivacyCurve
 from dpbench.compose import merge
 from dpbench.errors import DpbenchError

@@ -23,7 +23,7 @@ from typing import Any
 
 import flint
 
-from dpbench.accountants.exact import accountant
+from dpbench.accountants.exact.accountant import accountant
 from dpbench.certified import certify_many
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian, to_json

@@ -25,7 +25,8 @@ def imported(name: str) -> Any:
 
 def names(folder: str) -> list[str]:
     """The catalog's names of one kind, as the working tree has them."""
-    return sorted(path.stem for path in (PACKAGE / folder).glob("[!_]*.py"))
+    files = [path.stem for path in (PACKAGE / folder).glob("[!_]*.py")]
+    return sorted(files + [path.parent.name for path in (PACKAGE / folder).glob(f"*/{folder[:-1]}.py")])
 
 
 def seeds(runs: int) -> Any:
