@@ -16,7 +16,7 @@ from dpbench.accountants._leaf_family import Family
 from dpbench.accountants._loss_leaf import sampled_leaf
 from dpbench.accountants._plan import Aim
 from dpbench.accountants.exact.accountant import ExactCurve, accountant
-from dpbench.accountants.lattice import accountant as lattice
+from dpbench.accountants.lattice.accountant import accountant as lattice
 from dpbench.accounting import Estimate, No
 from dpbench.events import Composition, GroupSampledGaussian, SampledGaussian
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from dpbench.accountants._lattice_projections import log_density
 from dpbench.accountants._projections import HeavyDirection, heavy_directions
 from dpbench.accountants._projections_density import Law
 from dpbench.accountants._projections_jumps import Jumps
@@ -17,6 +16,7 @@ from dpbench.accountants._projections_shares import Row
 from dpbench.accountants._projections_single import log_single
 from dpbench.accountants._projections_windows import Losses, Window, cut
 from dpbench.accountants.exact.accountant import accountant
+from dpbench.accountants.lattice.projections import log_density
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 
 FEW = [  # event, count, δ: answered with a bracket, or with few digits, once

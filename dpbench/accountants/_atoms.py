@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from dpbench.accountants._atoms_laplace import LEAST_NOISE, MOST_RELEASES, LaplaceSum
 from dpbench.accountants._hinges import Floats
-from dpbench.accountants._lattice_losses import common_gap
 from dpbench.accountants._line_side import LineSide, line_side
-from dpbench.accountants._pair_losses import PairLosses, shares
+from dpbench.accountants._pair_losses import PairLosses, common_gap, shares
 from dpbench.accountants._poisson import refuse
 from dpbench.accountants._work import within_limits
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon

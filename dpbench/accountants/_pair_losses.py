@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpbench.accountants._loss_leaf import Floats
+from dpbench.accountants._log_ratios import Floats
 from dpbench.events import DiscretePair
 
 
@@ -53,3 +53,24 @@ def losses(event: DiscretePair, direction: int) -> tuple[Floats, Floats]:
     """A pair's finite losses and their masses; direction 0 is remove, 1 is add."""
     found = PairLosses.of(event, direction)
     return found.losses, found.masses
+
+
+def common_gap(losses: Floats) -> float | None:
+    """The step of the coarsest lattice that holds all `losses` to 1e-12 of their spread, of 4096 cells at most."""
+    distances = np.diff(losses)
+    if not len(distances):
+        return None
+    spread = float(losses[-1] - losses[0])
+    step = float(distances[0])
+    for distance in distances[1:]:
+        rest = float(distance)
+        while rest > 1e-11 * spread:
+            step, rest = rest, math.fmod(step, rest)
+            if step - rest < 1e-11 * spread:
+                rest = 0.0
+    cells = round(spread / step)
+    if not 1 <= cells <= 4096:
+        return None
+    step = spread / cells
+    steps = (losses - losses[0]) / step
+    return step if np.all(np.abs(steps - np.round(steps)) <= 1e-12 * cells) else None
