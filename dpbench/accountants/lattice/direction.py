@@ -89,6 +89,7 @@ class Direction:
         return (low,) if low == best or self._table(low, cells).doubt(epsilon) < 1e-4 else (low, best)
 
     def _table(self, rung: int, cells: int | None = None) -> Table:
+        cells = None if sum(plan.count for plan in self.plans) == 1 else cells  # one release has no lattice
         if (rung, cells) not in self.tables:
             self.tables[rung, cells] = compose(self.plans, float(self.tilts[rung]), cells)
         return self.tables[rung, cells]
