@@ -302,6 +302,15 @@ class TestRandomSensitivity:
         if float(both["upper"]) > 1e-6 and len(point["composition"]["parts"]) == 1:
             assert found <= 1.1 * float(both["upper"])
 
+    @pytest.mark.parametrize("event", [(1e-6, 0.5, 3, 0.5), (1.0, 2.0, 3, 20.0), (0.1, 1.0, 1, 0.0)])
+    def test_one_release_meets_the_exact_answer(self, event: tuple[float, float, int, float]) -> None:
+        """Losses up to 1024 count for what they are, and their tail decides no tilt."""
+        rate, noise, projections, epsilon = event
+        release = times(RandomSensitivityGaussian(rate, noise, projections), 1)
+        truth = exact.curve(release).delta(epsilon)
+        assert truth.lower is not None
+        assert truth.lower <= delta_of(release, epsilon) <= truth.value * (1 + 1e-3)
+
     @pytest.mark.parametrize(("projections", "rate"), [(100, 0.01), (10**5, 0.01), (10**9, 0.01), (200, 1.0)])
     def test_many_projections_stay_above_the_exact_answer(self, projections: int, rate: float) -> None:
         training = times(RandomSensitivityGaussian(rate, 4.0 * rate**0.25, projections), 10_000 if rate < 1 else 2)

@@ -34,7 +34,11 @@ class Direction:
         if self.highest > -math.inf:
             deviation = math.sqrt(mean_and_variance(self.plans, 0.0)[1])
             limit = min(law.highest_tilt for law, _ in laws)
-            unit = 2.0 ** math.floor(math.log2(min(1 / (8 * deviation) if deviation > 0 else 1.0, limit / 256)))
+            heavy = [float(plan.losses.max()) for plan in self.plans if plan.law.branches and plan.law.infinite > 0]
+            limit_of_heavy = 1 / max(heavy, default=1.0)  # a heavy tail that ends there must not outweigh the rest
+            unit = 2.0 ** math.floor(
+                math.log2(min(1 / (8 * deviation) if deviation > 0 else 1.0, limit / 256, limit_of_heavy))
+            )
             tilts = unit * 2.0 ** (np.arange(_RUNGS) / _PER_OCTAVE)
             self.tilts = tilts[tilts <= limit]
             self.moments = sum((plan.count * plan.log_moments(self.tilts) for plan in self.plans), np.zeros(1))
