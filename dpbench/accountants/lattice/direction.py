@@ -102,20 +102,21 @@ class Direction:
 def falls_to(log_delta: Callable[[float], float], target: float, guess: float) -> float:
     """Where a falling function reaches `target`, from above and at most 1e-12 too large; 0 if it starts below.
 
-    Regula falsi with the Illinois rule, from 0 and about `guess`.
+    Regula falsi with the Illinois rule, from 0 and about `guess`; every fourth step halves.
     """
-    low, high = 0.0, max(guess, 1e-300)
+    low, high = 0.0, max(guess, 1e-12)
     above, below = log_delta(low) - target, log_delta(high) - target
     if above <= 0:
         return 0.0
     while below > 0:
-        low, above, high = high, below, 2 * high
+        low, above, high = high, below, 8 * high
         below = log_delta(high) - target
         if high > 1e300:
             return math.inf
-    last = 0
-    while high - low > 1e-12 * high:
-        chord = (low * below - high * above) / (below - above)
+    last = steps = 0
+    while high - low > 1e-12 * high and high > 1e-300:
+        steps += 1
+        chord = (low * below - high * above) / (below - above) if steps % 4 else (low + high) / 2
         middle = min(max(chord, low + 4e-13 * high), high - 4e-13 * high)
         value = log_delta(middle) - target
         side = 1 if value > 0 else -1
