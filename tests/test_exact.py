@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._hinges import log_hinge
 from dpbench.accountants.exact import contour, sampled
 from dpbench.accountants.exact.accountant import accountant
 from dpbench.accountants.exact.contour import Part, Setup, Way
 from dpbench.accountants.exact.direction import ContourDirection
+from dpbench.accountants.exact.single import log_hockey_stick
 from dpbench.accountants.lattice import accountant as lattice
 from dpbench.certified import certify
 from dpbench.errors import DpbenchError
@@ -125,9 +125,8 @@ def check_error_estimates(count: int) -> list[float]:
     """The contour's errors against the closed form stay within its estimates; by how much these are too large."""
     ratios, over = [], []
     for rate, noise, direction, epsilon in random_points(count):
-        truth = math.exp(
-            float(log_hinge(SampledGaussian(rate, noise), np.array([epsilon]), int(direction == "add"))[0])
-        )
+        one, level = SampledGaussian(rate, noise), np.array([epsilon])
+        truth = math.exp(float(log_hockey_stick(one, level, int(direction == "add"))[0][0]))
         way = ContourDirection(Setup((Part(sampled.Sampled(rate, noise, direction), 1),), 0.0, direction))
         with np.errstate(all="ignore"):  # as the curve does, whose answers are looked at
             (found,) = way.deltas([epsilon])

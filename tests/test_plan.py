@@ -274,6 +274,6 @@ def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
 def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
     """DPIS chooses its noise by the filter; the others only tell their accountants what they released."""
     asked = {name for name in run_key.code_modules([find("mechanisms", "dpis")]) if ".accountants." in name}
-    assert {"dpbench.accountants.rdp_filter", "dpbench.accountants._rdp_events"} <= asked
+    assert {"dpbench.accountants.rdp_filter", "dpbench.accountants.renyi.events"} <= asked
     for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
         assert not [module for module in run_key.code_modules([find("mechanisms", name)]) if ".accountants." in module]

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbench.accountants import rdp
-from dpbench.accountants._rdp_events import log_moment
-from dpbench.accountants._rdp_orders import (
+from dpbench.accountants.renyi.events import log_moment
+from dpbench.accountants.renyi.orders import (
     group_by_quadrature,
     replaced_by_quadrature,
     sampled_at_whole_order,
     sampled_by_quadrature,
     without_replacement_at_whole_order,
 )
-from dpbench.accountants._valley import lowest_order
+from dpbench.accountants.renyi.valley import lowest_order
 from dpbench.accounting import No
 from dpbench.errors import DpbenchError
 from dpbench.events import (

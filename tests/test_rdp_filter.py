@@ -20,7 +20,7 @@ from dpbench.accountants import (
     rdp_data_dependent,
     rdp_filter,
 )
-from dpbench.accountants._rdp_events import log_moment
+from dpbench.accountants.renyi.events import log_moment
 from dpbench.accounting import No
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpbench.accountants._complex import Floats
+from dpbench.accountants._log_ratios import Floats
 from dpbench.events import DiscretePair
 
 

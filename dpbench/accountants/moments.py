@@ -22,10 +22,10 @@ import math
 from dataclasses import dataclass
 
 from dpbench.accountants._poisson import adjacency_of, poisson_gaussian_support, refuse, reveals_nothing
-from dpbench.accountants._rdp_events import log_moment
-from dpbench.accountants._rdp_fixed_orders import FixedOrdersCurve, log_moments
+from dpbench.accountants.renyi.events import log_moment
+from dpbench.accountants.renyi.fixed_orders import FixedOrdersCurve, fixed_orders_curve
 from dpbench.accounting import GuaranteeKind, No, Yes, as_real
-from dpbench.compose import MOST_RELEASES, as_composition, merge
+from dpbench.compose import MOST_RELEASES, as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 
@@ -57,9 +57,7 @@ class MomentsAccountant:
     def curve(self, composition: Composition) -> FixedOrdersCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        moments = log_moments(composition, ORDERS, log_moment)
-        silent = all(reveals_nothing(event) for event, _ in merge(composition))
-        return FixedOrdersCurve(moments, adjacency_of(composition), "classical", silent)
+        return fixed_orders_curve(composition, ORDERS, log_moment, "classical")
 
     def curve_for(self, event: Event, releases: float) -> FixedOrdersCurve:
         """The curve of `releases` >= 0 releases of one event, whole or not: every log moment times that number.

@@ -15,8 +15,8 @@ C(k, l) e^(lε)/(1+e^ε)^k the same for the other record; k releases are (ε', 1
 **Unlike releases** have the same answer with products of such responses (Murtagh and Vadhan 2016, arXiv:1507.03113,
 Theorem 1.5), and computing it is #P-complete in general. Equal releases are counted together here, so that few kinds
 are enumerated exactly. Where more than MOST_OUTCOMES would be needed every kind's losses are split between neighbours
-of one lattice of about LATTICE points, which keeps both probabilities and raises the curve (`_lattice_grid` has the
-source), and the lattice's laws are convolved: a bound, but no longer the optimum.
+of one lattice of about LATTICE points, which keeps both probabilities and raises the curve (`lattice/rounding.py` has
+the source), and the lattice's laws are convolved: a bound, but no longer the optimum.
 
 **A bound that falls as δ grows.** The finer of two lattices bounds less if it contains the coarser one. So losses lie
 at multiples of a power of two that depends on δ only through the ε_i and `reach`, which both grow as δ falls, and
@@ -49,7 +49,7 @@ from dpbench.accounting import GuaranteeKind, No, Yes
 from dpbench.events import Composition
 
 if TYPE_CHECKING:
-    from dpbench.accountants._hinges import Floats
+    from dpbench.accountants._log_ratios import Floats
 
 MOST_OUTCOMES = 80_000
 LATTICE = 4096

@@ -5,7 +5,7 @@
 | sampling rate, noise multiplier, order | q, σ, α |
 | log moment at an order | log A_α = (α − 1) · ε_RDP(α) |
 
-**Leaf.** `_rdp_events.log_moment`: for the Poisson-sampled Gaussian, Mironov, Talwar and Zhang 2019
+**Leaf.** `renyi.events.log_moment`: for the Poisson-sampled Gaussian, Mironov, Talwar and Zhang 2019
 (arXiv:1908.10530), section 3.3, at whole orders their sum, at the others the integral behind their two-sided series;
 for other events the sources in that module's table. It bounds both directions. Rényi divergences of releases with
 fixed parameters add up (Mironov 2017, Proposition 1).
@@ -16,8 +16,8 @@ at δ. `classical`: Mironov 2017, Proposition 3, the same without the last two t
 
 **Orders.** All real orders from 1 + 2^-20 to 16384 compete, but few are looked at: log A_α is convex in α, and so is
 (α−1) log(1 − 1/α) − log α = (α−1) log(α−1) − α log α (its second derivative is 1/(α−1) − 1/α > 0). Hence log δ is
-convex in α, and ε, a convex function over a linear positive one, has a single valley (`_valley`). Where a leaf is a
-bound that is not convex (sampling without replacement, the smaller of two), a lower place may be missed, but what is
+convex in α, and ε, a convex function over a linear positive one, has a single valley (`renyi.valley`). Where a leaf is
+a bound that is not convex (sampling without replacement, the smaller of two), a lower place may be missed, but what is
 found is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035, at 1e-5 not below 4.9e-5.
 It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
 
@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, support
-from dpbench.accountants._rdp_events import log_moment, refusal
-from dpbench.accountants._rdp_orders import HIGHEST_ORDER
-from dpbench.accountants._valley import lowest_order
+from dpbench.accountants.renyi.events import log_moment, refusal
+from dpbench.accountants.renyi.orders import HIGHEST_ORDER
+from dpbench.accountants.renyi.valley import lowest_order
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import merge, weighted_sum
 from dpbench.errors import DpbenchError
@@ -58,12 +58,19 @@ __all__ = [
     "best_delta",
     "best_epsilon",
     "bound",
+    "check_conversion",
     "conversion_term",
     "epsilon_at",
     "log_delta_at",
     "log_moment",
     "moment_error",
 ]
+
+
+def check_conversion(conversion: str) -> None:
+    """Raises DpbenchError for a conversion that is not known."""
+    if conversion not in CONVERSIONS:
+        raise DpbenchError(f"conversion = {conversion!r}: expected one of " + ", ".join(CONVERSIONS))
 
 
 def conversion_term(order: float, conversion: Conversion) -> float:
@@ -197,8 +204,7 @@ class RdpAccountant:
     conversion: Conversion = "canonne"
 
     def __post_init__(self) -> None:
-        if self.conversion not in CONVERSIONS:
-            raise DpbenchError(f"conversion = {self.conversion!r}: expected one of " + ", ".join(CONVERSIONS))
+        check_conversion(self.conversion)
 
     def supports(self, composition: Composition) -> Yes | No:
         """No, with the reason, for events without a proven finite moment and for adaptive parameters."""

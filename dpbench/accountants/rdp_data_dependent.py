@@ -21,13 +21,12 @@ and the bound itself reveals something of the votes; the paper releases it with 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpbench.accountants._gaussian_curve import log_below
-from dpbench.accountants._poisson import adjacency_of, not_covered, refuse, reveals_nothing, support
-from dpbench.accountants._rdp_fixed_orders import FixedOrdersCurve, log_moments
+from dpbench.accountants._poisson import not_covered, refuse, support
+from dpbench.accountants.renyi.fixed_orders import FixedOrdersCurve, fixed_orders_curve
 from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.compose import merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, Event
 
@@ -128,9 +127,7 @@ class RdpDataDependentAccountant:
     def curve(self, composition: Composition) -> FixedOrdersCurve:
         """The number that the paper states before smooth sensitivity. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        silent = all(reveals_nothing(event) for event, _ in merge(composition))
-        moments = log_moments(composition, ORDERS, log_moment)
-        return FixedOrdersCurve(moments, adjacency_of(composition), "classical", silent, kind=self.kind)
+        return replace(fixed_orders_curve(composition, ORDERS, log_moment, "classical"), kind=self.kind)
 
 
 accountant = RdpDataDependentAccountant()

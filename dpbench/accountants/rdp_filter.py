@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, support
-from dpbench.accountants._rdp_events import log_moment, refusal
-from dpbench.accountants._rdp_fixed_orders import FixedOrdersCurve, log_moments
-from dpbench.accountants.rdp import CONVERSIONS, Conversion, epsilon_at
+from dpbench.accountants._poisson import refuse, support
+from dpbench.accountants.rdp import Conversion, check_conversion, epsilon_at
+from dpbench.accountants.renyi.events import log_moment, refusal
+from dpbench.accountants.renyi.fixed_orders import FixedOrdersCurve, fixed_orders_curve
 from dpbench.accounting import GuaranteeKind, No, Yes, as_real, check_delta, check_epsilon, is_whole
-from dpbench.compose import merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 
@@ -48,12 +47,6 @@ def check_orders(orders: Sequence[float]) -> tuple[float, ...]:
     if not good:
         raise DpbenchError(f"orders = {orders!r}: expected different numbers above 1 and up to 16384, at least one")
     return tuple(float(order) for order in orders)
-
-
-def check_conversion(conversion: str) -> None:
-    """Raises DpbenchError for a conversion that is not known."""
-    if conversion not in CONVERSIONS:
-        raise DpbenchError(f"conversion = {conversion!r}: expected one of " + ", ".join(CONVERSIONS))
 
 
 class RenyiFilter:
@@ -186,9 +179,8 @@ class RdpFilterAccountant:
     def curve(self, composition: Composition) -> FixedOrdersCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        moments = log_moments(composition, self.orders, log_moment)
-        silent = all(reveals_nothing(event) for event, _ in merge(composition))
-        return FixedOrdersCurve(moments, adjacency_of(composition), self.conversion, silent, shares=len(self.orders))
+        curve = fixed_orders_curve(composition, self.orders, log_moment, self.conversion)
+        return replace(curve, shares=len(self.orders))
 
 
 accountant = RdpFilterAccountant()

@@ -6,21 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dpbench.accountants._poisson import adjacency_of, reveals_nothing
 from dpbench.accountants.rdp import Conversion, bound, epsilon_at, log_delta_at
 from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
-from dpbench.compose import weighted_sum
+from dpbench.compose import merge, weighted_sum
 from dpbench.events import Adjacency, Composition, Event
-
-
-def log_moments(
-    composition: Composition, orders: Sequence[float], leaf: Callable[[Event, float], float]
-) -> tuple[tuple[float, float], ...]:
-    """Each order with Σ count · leaf(event, order), the composition's log moment there."""
-
-    def at(order: float) -> float:
-        return weighted_sum(composition, lambda event: leaf(event, order), 0.0)
-
-    return tuple((order, at(order)) for order in orders)
 
 
 @dataclass(frozen=True)
@@ -59,3 +49,17 @@ class FixedOrdersCurve:
     def _estimate(self, value: float) -> Estimate:
         found = bound(value)
         return found if self.kind == "upper_bound" else Estimate(found.value, reason=found.reason)
+
+
+def fixed_orders_curve(
+    composition: Composition, orders: Sequence[float], leaf: Callable[[Event, float], float], conversion: Conversion
+) -> FixedOrdersCurve:
+    """The curve of a composition that has been found to be supported; `leaf` is an event's log moment at an order."""
+
+    def at(order: float) -> float:
+        return weighted_sum(composition, lambda event: leaf(event, order), 0.0)
+
+    silent = all(reveals_nothing(event) for event, _ in merge(composition))
+    return FixedOrdersCurve(
+        tuple((order, at(order)) for order in orders), adjacency_of(composition), conversion, silent
+    )

@@ -32,7 +32,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpbench.accountants._poisson import not_covered, poisson_refusal, reveals_nothing, shuffled_refusal
-from dpbench.accountants._rdp_orders import (
+from dpbench.accountants.renyi.orders import (
     group_by_quadrature,
     log_e,
     log_excess,
@@ -94,7 +94,7 @@ def log_moment(event: Event, order: float) -> float:
     """(α − 1) times a bound on the Rényi divergence of one release at order α > 1, in either direction.
 
     In [0, inf]; infinite where the moment exceeds the largest double. Relative error below 1e-12 (derived in
-    `_rdp_orders`; tests hold it against the definitions with 50 digits). Sources: the table in this module's first
+    `renyi.orders`; tests hold it against the definitions with 50 digits). Sources: the table in this module's first
     lines. Raises DpbenchError for an event that `refusal` refuses.
 
     >>> log_moment(Gaussian(1.0), 3)

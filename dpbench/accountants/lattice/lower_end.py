@@ -4,22 +4,18 @@ A batch holds B of N records, every batch equally likely, so that a given record
 Gradients have clip norm 1 and lie on one line; the released sum has noise N(0, σ²). Let D and D' agree but for the
 record x, which is x' in D'.
 
-1. **The others are 0**, x is +1 and x' is −1. The sum is ±1 where the record is in the batch and 0 where not:
-   (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²). Its own reverse.
-2. **The others are −1**, x is +1 and x' is −1. A batch without x sums to −B, one with it to −B + 2, and under D' every
-   batch sums to −B, whoever is in it. Less the constant −B, which is known:
-   (1−q) N(0, σ²) + q N(2, σ²) against N(0, σ²), which is Poisson sampling's pair for remove with noise σ/2.
-3. **The same in the other order**, D' first: N(0, σ²) against (1−q) N(0, σ²) + q N(2, σ²), that for add.
+1. **The others are 0**, x is +1 and x' is −1: (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²),
+   its own reverse.
+2. **The others are −1**, x is +1 and x' is −1. A batch with x sums to −B + 2, all others to −B, which is known:
+   (1−q) N(0, σ²) + q N(2, σ²) against N(0, σ²), Poisson sampling's pair for remove with noise σ/2.
+3. **The same in the other order**, D' first: the pair for add.
 
-With others of which m in each batch are −1 and the rest 0 the batch's sum would vary with the draw; a constant sum of
-the others needs them all alike, and then t in [−1, 1] in place of −1 gives a batch without x one more t, one with it
-±1: the centres are t (without), 1 (x) and −1 (x'), of which t = 0 and t = ±1 are 1 to 3.
-
-Steps draw their batches anew and the same datasets serve all of them, so that T steps of one pair are released
-together: a composition of that pair, T times. Other releases in the composition may be any functions of the data, so
-each shows its own pair on the same D and D' where that pair is attained; one whose pair only dominates is left out, as
-whoever ignores a release learns no more. Every δ(ε) of these is at most the true worst case; the largest is given.
-Each is a Poisson event's, and the exact accountant's lower end, its value less its error estimate, is taken.
+(Others that are not all alike make the batch's sum vary with the draw; others that are all t give centres t, 1 and −1,
+of which t = 0 and t = ±1 are these.) Steps draw their batches anew and the same datasets serve all of them: a
+composition of one pair. Other releases may be any functions of the data, so each shows its own pair on the same D and
+D' where that pair is attained; one whose pair only dominates is left out, as whoever ignores a release learns no more.
+Every δ(ε) of these is at most the true worst case; the largest is given. Each is a Poisson event's, and the exact
+accountant's lower end, its value less its error estimate, is taken.
 """
 
 from __future__ import annotations

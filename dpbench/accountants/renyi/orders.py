@@ -28,9 +28,9 @@ import math
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpbench.accountants._log_ratios import Floats, group_log_ratio, log_ratio
+
 HIGHEST_ORDER = 2**14
 MOST_NOISE = 1e60  # above, the bound at this noise is used: it is larger, and nothing underflows
 LEAST_RATE = 1e-50  # below, likewise
@@ -106,14 +106,6 @@ def nodes(noise: float, first_peak: float, last_peak: float, powers: float) -> t
         return None
     places = start + step * np.arange(math.ceil((end - start) / step) + 1, dtype=np.float64)
     return places, -places * places / 2 + (math.log(step) - math.log(2 * math.pi) / 2)
-
-
-def log_ratio(rate: float, exponent: Floats) -> Floats:
-    """log(1 − q + q e^w), relatively exact also where it is next to 0."""
-    small = rate * np.expm1(np.minimum(exponent, 30.0))
-    with np.errstate(divide="ignore"):
-        large = np.logaddexp(np.log1p(-rate), math.log(rate) + exponent)
-    return np.where(np.abs(small) < 0.5, np.log1p(np.maximum(small, -0.5)), large)
 
 
 def sampled_at_whole_order(rate: float, half_precision: float, order: int) -> float:
@@ -197,25 +189,10 @@ def group_by_quadrature(rate: float, noise: float, size: int, order: float) -> f
         if grid is None or grid[0].size * size > 2**20:
             return None
         places, log_weights = grid
-        ratio = _group_log_ratio(rate, noise, size, places)
+        ratio = group_log_ratio(rate, noise, size, places * noise)
         log_p = log_weights + ratio if sign > 0 else log_weights
         moments.append(log_excess(log_p, sign * ratio, beta))
     return log_one_plus(max(moments))
-
-
-def _group_log_ratio(rate: float, noise: float, size: int, places: Floats) -> Floats:
-    """log Σ_k Bin(k; g, q) e^((2kx − k²)/2σ²) at x/σ = `places`, relatively exact also where it is next to 0."""
-    counts = np.arange(size + 1, dtype=np.float64)
-    log_factorial = log_factorials()[: size + 1]
-    log_binomial = log_factorial[size] - log_factorial - log_factorial[::-1]
-    log_binomial += counts * math.log(rate) + (size - counts) * math.log1p(-rate)
-    exponents = np.outer(places / noise, counts) - counts * counts * (0.5 / noise / noise)
-    terms = exponents + log_binomial
-    top = terms.max(axis=1)
-    large = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
-    small = np.expm1(np.minimum(exponents, 30.0)) @ np.exp(log_binomial)
-    near: Floats = np.log1p(np.clip(small, -0.5, 0.5))
-    return np.where(np.abs(small) < 0.5, near, large)
 
 
 def without_replacement_at_whole_order(rate: float, precision: float, order: int) -> float:

@@ -1,0 +1,1 @@
+"""Privacy loss distributions on a lattice: an upper bound for every event with a proven pair."""
