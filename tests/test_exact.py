@@ -21,7 +21,7 @@ from dpbench.accountants.exact.accountant import accountant
 from dpbench.accountants.exact.contour import Part, Setup, Way
 from dpbench.accountants.exact.direction import ContourDirection
 from dpbench.accountants.exact.single import log_hockey_stick
-from dpbench.accountants.lattice import accountant as lattice
+from dpbench.accountants.lattice.accountant import accountant as lattice
 from dpbench.certified import certify
 from dpbench.errors import DpbenchError
 from dpbench.events import (

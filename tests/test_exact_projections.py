@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import lattice
+from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accountants.exact import projections
 from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accountants.exact.contour import Path as ContourPath
