@@ -26,6 +26,7 @@ from dpbench.accountants.exact.contour import Setup, Taken
 
 _LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100
+_LOW = 0.01  # mean loss times the least crossing
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
 _APART = 12.0  # c Δε between places where paths are laid
@@ -107,6 +108,9 @@ class Saddle:
                 start, size, short = start * 2.0**size, _NEXT, end < size
                 if short or block.log_delta[-1] < -_DEEP:
                     break
+            while blocks[0].slope[0] * blocks[0].c[0] > _LOW:  # the mean loss is large: δ next to 1 wants smaller ones
+                lower = blocks[0].c[0] * 2.0 ** np.arange(-6.0, 0.0)
+                blocks.insert(0, self._stations(np.asarray(lower, np.float64)))
             rows = [
                 np.concatenate(row) for row in zip(*((b.c, b.cumulant, b.slope, b.bend) for b in blocks), strict=True)
             ]
@@ -114,6 +118,11 @@ class Saddle:
             if len(self._table.c) < 2:
                 raise ArithmeticError("doubles do not tell the cumulant generating function")
         return self._table
+
+    @property
+    def mean(self) -> float:
+        """About the mean loss."""
+        return float(self.table.slope[0])
 
     def log_bound(self, epsilon: float) -> float:
         """log of the least Chernoff bound of δ(ε), M(c) e^(−cε) c^c / (1+c)^(1+c), over the table's crossings."""
@@ -124,7 +133,9 @@ class Saddle:
         """About the ε where log δ is this, by the saddle points; 0 where no ε has so much."""
         taken: Taken = "one" if self.setup.way == "remove" else "nothing"
         table = replace(self.table, taken=taken)
-        if log_delta > table.log_delta.max():
+        told = np.isfinite(table.log_delta) & (table.curvature > 0)
+        table = Stations(table.c[told], table.cumulant[told], table.slope[told], table.bend[told], taken)
+        if not told.any() or log_delta > table.log_delta.max():
             return 0.0
         fallen = np.maximum.accumulate(-table.log_delta)
         index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
