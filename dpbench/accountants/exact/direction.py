@@ -201,7 +201,8 @@ class ContourDirection:
 
     def _path(self, strip: Strip, other: bool = False) -> Path:
         setup, moved = replace(self.setup, taken=strip.taken), _MOVED if other else 1.0
-        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, _OTHER if other else 1.0)
+        scale = _OTHER if other else 1.0
+        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, scale, strip.steepest)
 
     def _whole(self, one: Path, epsilons: Floats) -> Sum:
         """δ by one path, with the releases' own δ where they were taken off."""

@@ -26,6 +26,7 @@ from dpbench.accountants.exact.contour import Setup, Taken
 
 _LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100
+_RISE = 2.0  # κd
 _LOW = 0.01  # mean loss times the least crossing
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
@@ -77,12 +78,17 @@ class Stations:
 
 @dataclass(frozen=True)
 class Strip:
-    """Where the integrand is low: a crossing, the distance to its ends, for one ε, and what is taken off M there."""
+    """Where the integrand is low: a crossing, the distance to its ends, for one ε, and what is taken off M there.
+
+    At ε that lies d deviations below the mean loss |M e^(−ζε)| rises by e^(κ²d²/2) on a path of slope κ before it
+    falls: `steepest` is the slope that keeps that small.
+    """
 
     crossing: float
     reach: float
     epsilon: float
     taken: Taken
+    steepest: float
 
 
 @dataclass
@@ -189,7 +195,8 @@ class Saddle:
             right = max(right, float(near.c[-1]))
         told = near if right <= near.c[-1] else table
         cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
-        return Strip((left + right) / 2, (right - left) / 2, epsilon, taken), cumulant
+        below = max((self.mean - epsilon) / math.sqrt(self.table.bend[0]), 1e-300)  # deviations of the loss
+        return Strip((left + right) / 2, (right - left) / 2, epsilon, taken, _RISE / below), cumulant
 
     def _edge(self, c: Floats, level: Floats, beyond: Floats) -> float:
         """Where, from the first place on, the level is passed."""
