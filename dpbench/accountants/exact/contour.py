@@ -237,15 +237,19 @@ class Path:
         return Sum(total * back, fall * back, (aliasing + rounding + rest + _FLOOR * np.abs(total)) * back)
 
 
-def path(setup: Setup, crossing: float, reach: float, epsilon: float, scale: float = 1.0) -> Path:
+def path(
+    setup: Setup, crossing: float, reach: float, epsilon: float, scale: float = 1.0, steepest: float = math.inf
+) -> Path:
     """The path that crosses at |ζ| = `crossing` in a strip of ±`reach` there, for δ at and next to `epsilon`.
+
+    The strip's edges open no wider than `steepest`.
 
     `scale` other than 1, up to 1.1, gives another path of the same quality, with other nodes in ζ and in s.
     """
     sign = setup.sign
     taken = [(part, part.release.nodes(sign * crossing, scale)) for part in setup.parts]
     sets = [(part.count, nodes, first_order(nodes, setup.way)) for part, nodes in taken]
-    slope = min([_STEEPEST, *(_SHARE * _opening(part.release, nodes, setup.way) for part, nodes in taken)])
+    slope = min([_STEEPEST, steepest, *(_SHARE * _opening(part.release, nodes, setup.way) for part, nodes in taken)])
     alpha = 0.5 * math.atan(max(slope, _FLATTEST)) * scale
     mu = reach / math.sin(alpha)
     if setup.way == "add":  # the strip's edge on the right stays left of the pole at 0

@@ -19,6 +19,7 @@ from dpbench.accountants.exact.saddle import Saddle, Strip
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
 _SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
+_SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
 _SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
 _NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
 _NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
@@ -104,7 +105,10 @@ class ContourDirection:
         """
         asked = np.array(epsilons, dtype=np.float64)
         delta, error = np.zeros(len(asked)), np.zeros(len(asked))
-        inside = asked < self.largest
+        rest = np.exp(np.minimum(asked / 2 - self.setup.gaussian / 8, 0.0))  # 1 − δ <= e^(ε/2) M(−½), and M_i(−½) <= 1
+        sure = rest < _SURE
+        delta[sure], error[sure] = 1.0, rest[sure]
+        inside = (asked < self.largest) & ~sure
         places = self.saddle.places(asked)
         for place in np.unique(places[inside]).tolist():
             near = np.flatnonzero(inside & (places == place))
@@ -132,21 +136,20 @@ class ContourDirection:
                 known, base, stale = self._path(strip), epsilon, False
             found = self._whole(known, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
-            if error > _LITTLE * max(value, target) and epsilon != base:
+            told = error <= _LITTLE * max(value, target)
+            if not told and epsilon != base:
                 stale = True
                 continue
-            if value > target:
+            if value > target if told else epsilon < self.saddle.mean:  # a guess, which the root has to bear out
                 low = max(low, epsilon)
             else:
                 high = min(high, epsilon)
-            if epsilon == 0 and value <= target:
-                step = 0.1 / known.crossing  # at 0 itself the sum for the slope has no end
-                lower = float(self._whole(known, np.array([step])).delta[0])
-                return Value(0.0, max(value + error - target, 0.0) * step / max(value - lower, 1e-300))
+            if epsilon == 0 and high == 0:
+                return self._nothing(target)
             if high - low <= 4 * UNIT * high < math.inf:
                 return self._settled(known, strip, epsilon, target)
             following = -1.0
-            if value > 2 * error and fall > 0:
+            if told and value > 2 * error and fall > 0:
                 change = math.log(value / target) * value / fall
                 straight = self.setup.way == "add" or epsilon < 1e-13
                 following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
@@ -157,6 +160,17 @@ class ContourDirection:
                 continue
             epsilon = following if low < following < high else self._between(low, high, turn)
         raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
+
+    def _nothing(self, target: float) -> Value:
+        """ε = 0, where δ(0) is no more than the target."""
+        strip = self.saddle.strip(0.0)
+        paths = self._paths(strip)
+        step = 0.1 / paths[0].crossing  # for the slope, whose sum has no end at 0 itself
+        found = self._both(paths, np.array([0.0, step]))
+        value, error = float(found.delta[0]), float(found.error[0])
+        if not 0 <= value <= target or not error <= target / 2:
+            raise ArithmeticError(f"the contour tells no more of delta at 0 than {value:.3g} within {error:.3g}")
+        return Value(0.0, max(value + error - target, 0.0) * step / max(value - float(found.delta[1]), 1e-300))
 
     def _between(self, low: float, high: float, turn: int) -> float:
         """Between the ends of a bracket of the root."""
@@ -187,7 +201,8 @@ class ContourDirection:
 
     def _path(self, strip: Strip, other: bool = False) -> Path:
         setup, moved = replace(self.setup, taken=strip.taken), _MOVED if other else 1.0
-        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, _OTHER if other else 1.0)
+        scale = _OTHER if other else 1.0
+        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, scale, strip.steepest)
 
     def _whole(self, one: Path, epsilons: Floats) -> Sum:
         """δ by one path, with the releases' own δ where they were taken off."""

@@ -26,6 +26,8 @@ from dpbench.accountants.exact.contour import Setup, Taken
 
 _LEAST, _FIRST, _NEXT = 2.0**-16, 20, 3
 _MOST = 2.0**100
+_RISE = 2.0  # κd
+_LOW = 0.01  # mean loss times the least crossing
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
 _APART = 12.0  # c Δε between places where paths are laid
@@ -76,12 +78,17 @@ class Stations:
 
 @dataclass(frozen=True)
 class Strip:
-    """Where the integrand is low: a crossing, the distance to its ends, for one ε, and what is taken off M there."""
+    """Where the integrand is low: a crossing, the distance to its ends, for one ε, and what is taken off M there.
+
+    At ε that lies d deviations below the mean loss |M e^(−ζε)| rises by e^(κ²d²/2) on a path of slope κ before it
+    falls: `steepest` is the slope that keeps that small.
+    """
 
     crossing: float
     reach: float
     epsilon: float
     taken: Taken
+    steepest: float
 
 
 @dataclass
@@ -107,6 +114,9 @@ class Saddle:
                 start, size, short = start * 2.0**size, _NEXT, end < size
                 if short or block.log_delta[-1] < -_DEEP:
                     break
+            while blocks[0].slope[0] * blocks[0].c[0] > _LOW:  # the mean loss is large: δ next to 1 wants smaller ones
+                lower = blocks[0].c[0] * 2.0 ** np.arange(-6.0, 0.0)
+                blocks.insert(0, self._stations(np.asarray(lower, np.float64)))
             rows = [
                 np.concatenate(row) for row in zip(*((b.c, b.cumulant, b.slope, b.bend) for b in blocks), strict=True)
             ]
@@ -114,6 +124,11 @@ class Saddle:
             if len(self._table.c) < 2:
                 raise ArithmeticError("doubles do not tell the cumulant generating function")
         return self._table
+
+    @property
+    def mean(self) -> float:
+        """About the mean loss."""
+        return float(self.table.slope[0])
 
     def log_bound(self, epsilon: float) -> float:
         """log of the least Chernoff bound of δ(ε), M(c) e^(−cε) c^c / (1+c)^(1+c), over the table's crossings."""
@@ -124,7 +139,9 @@ class Saddle:
         """About the ε where log δ is this, by the saddle points; 0 where no ε has so much."""
         taken: Taken = "one" if self.setup.way == "remove" else "nothing"
         table = replace(self.table, taken=taken)
-        if log_delta > table.log_delta.max():
+        told = np.isfinite(table.log_delta) & (table.curvature > 0)
+        table = Stations(table.c[told], table.cumulant[told], table.slope[told], table.bend[told], taken)
+        if not told.any() or log_delta > table.log_delta.max():
             return 0.0
         fallen = np.maximum.accumulate(-table.log_delta)
         index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
@@ -178,7 +195,8 @@ class Saddle:
             right = max(right, float(near.c[-1]))
         told = near if right <= near.c[-1] else table
         cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
-        return Strip((left + right) / 2, (right - left) / 2, epsilon, taken), cumulant
+        below = max((self.mean - epsilon) / math.sqrt(self.table.bend[0]), 1e-300)  # deviations of the loss
+        return Strip((left + right) / 2, (right - left) / 2, epsilon, taken, _RISE / below), cumulant
 
     def _edge(self, c: Floats, level: Floats, beyond: Floats) -> float:
         """Where, from the first place on, the level is passed."""
