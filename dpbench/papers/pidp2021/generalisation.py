@@ -1,4 +1,4 @@
-"""Theorems 2 and 3 and equations (6) to (10), where both sides can be computed exactly.
+"""Lemma 1, Theorems 2 and 3 and equations (6) to (10), where both sides can be computed exactly.
 
 | paper | here |
 | --- | --- |
@@ -6,58 +6,92 @@
 | A, θ_priv | the mean of D, then one step of SGD without noise at learning rate `rate` (0: the optimum itself) |
 | θ_i, z_i', τ | the model of the data with one record thrown anew, that record, `tau` |
 
-Expectations are sums over the number of ones in D and over the chosen record.
+Expectations are sums over the number of ones in D and over the chosen record; what `coin` and `rate` are (doubles or
+rationals) the sums are too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 
-
-def _expectations(records: int, coin: float, rate: float) -> dict[str, float]:
-    """E over D and A of L_P(θ), L(θ; D) and L*, and min L_P, summed over all D and choices."""
-    found = {"population": 0.0, "empirical": 0.0, "least": 0.0}
-    for ones in range(records + 1):
-        weight = math.comb(records, ones) * coin**ones * (1 - coin) ** (records - ones)
-        mean = ones / records
-        found["least"] += weight * mean * (1 - mean) / 2
-        for z, chance in ((0.0, 1 - mean), (1.0, mean)):
-            theta = mean - rate * (mean - z)
-            found["population"] += weight * chance * ((1 - coin) * theta**2 + coin * (theta - 1) ** 2) / 2
-            found["empirical"] += weight * chance * ((1 - mean) * theta**2 + mean * (theta - 1) ** 2) / 2
-    found["best"] = coin * (1 - coin) / 2
-    return found
-
-
-def _moved(records: int, coin: float, rate: float) -> float:
-    """E|θ_i − θ|² over a record and its replacement, the same index chosen in both runs."""
-    total = 0.0
-    for z, first in ((0.0, 1 - coin), (1.0, coin)):
-        for new, second in ((0.0, 1 - coin), (1.0, coin)):
-            for chosen, chance in ((1.0, 1 / records), (0.0, 1 - 1 / records)):
-                shift = (1 - rate) * (new - z) / records + rate * chosen * (new - z)
-                total += first * second * chance * shift**2
-    return total
-
-
-_COIN = {"coin": Range(0, 1), "rate": Range(0, 1), "tau": Range(1e-4, 1e4, "log"), "records": Range(1, 200, "whole")}
-_COINS = (
+HALF = Fraction(1, 2)
+_COIN = {"coin": (0, 1), "rate": (0, 1), "tau": (1e-4, 1e4, "log"), "records": (1, 200, "whole")}
+_COINS = [
     {"coin": 0.5, "rate": 0.0, "tau": 1.0, "records": 100},
     {"coin": 0.5, "rate": 0.0, "tau": 1e-3, "records": 100},
     {"coin": 0.1, "rate": 1.0, "tau": 5.0, "records": 20},
-)
+]
+_NEEDS = ["expectation over D and the algorithm", "losses nowhere negative", "one optimum, or the nearest one"]
+
+
+def expectations(records: int, coin: Any, rate: Any) -> dict[str, Any]:
+    """E over D and A of L_P(θ), L(θ; D) and L*, min L_P and E of L_P(θ) − min L_P = ½E(θ − p)²."""
+    found = dict.fromkeys(("population", "empirical", "least", "excess"), 0 * coin)
+    for ones in range(records + 1):
+        weight = math.comb(records, ones) * coin**ones * (1 - coin) ** (records - ones)
+        mean = type(coin)(ones) / records
+        found["least"] += weight * mean * (1 - mean) / 2
+        for z, chance in ((0, 1 - mean), (1, mean)):
+            theta = mean - rate * (mean - z)
+            found["population"] += weight * chance * ((1 - coin) * theta**2 + coin * (theta - 1) ** 2) / 2
+            found["empirical"] += weight * chance * ((1 - mean) * theta**2 + mean * (theta - 1) ** 2) / 2
+            found["excess"] += weight * chance * (theta - coin) ** 2 / 2
+    return found | {"best": coin * (1 - coin) / 2}
+
+
+def risk(theta: Fraction, rows: Sequence[Fraction | int]) -> Fraction:
+    """L(θ; D) of the loss ½(θ − z)²."""
+    return sum(((theta - z) ** 2 for z in rows), Fraction(0)) / (2 * len(rows))
+
+
+# ---- Lemma 1 ----
+
+
+@shown(control={"data": (0, 1)}, pair="D = (0), z a fair coin, the algorithm that answers 0 whatever D is")
+def lemma_1(data: tuple[int, ...] = (0,)) -> Shown:
+    """The stability of a constant algorithm is 0; its generalisation error for one D (the control: both D in turn)."""
+    error = sum((risk(Fraction(0), (0, 1)) - risk(Fraction(0), (z,)) for z in data), Fraction(0)) / len(data)
+    again = sum(Fraction(z * z, 2) for z in (0, 1)) / 2 - sum(Fraction(z * z, 2) for z in data) / len(data)
+    reason = f"the stability is 0, the generalisation error is {error}"
+    routes = {"risks": float(error), "losses one by one": float(again)}
+    return Shown(error <= 0 if error == again else None, reason, float(error), {}, routes)
+
+
+@shown(control={"share": Fraction(1, 8)}, pair="1 to 12 throws of a fair coin; one of them changed")
+def lemma_1_over_datasets(share: Fraction = Fraction(1)) -> Shown:
+    """E over D of the generalisation error of the mean against `share` of the largest change of a loss, enumerated."""
+    margins = []
+    for size in range(1, 13):
+        found = expectations(size, HALF, Fraction(0))
+        means = [Fraction(ones, size) for ones in range(size + 1)]
+        neighbours = [(a, b) for a in means for b in means if abs(a - b) == Fraction(1, size)]
+        stability = max(abs((a - z) ** 2 - (b - z) ** 2) / 2 for a, b in neighbours for z in (0, 1))
+        error = found["population"] - found["empirical"]
+        margins.append((share * stability - error) / error)
+    least = float(min(margins))
+    return Shown(least >= 0, f"the smallest margin over the error is {least:.4g}", least, {"sizes": 12})
 
 
 # ---- (6) to (9) ----
 
 
-def _smooth_margin(theta: float, other: float, label: float, ridge: float, tau: float, keep: float = 1.0) -> float:
+@inequality(
+    domain={"theta": (-10, 10), "other": (-10, 10), "label": (-3, 3), "ridge": (0, 1), "tau": (1e-3, 1e3, "log")},
+    settings=[
+        {"theta": 1.0, "other": 1.5, "label": 0.0, "ridge": 1.0, "tau": 1.0},
+        {"theta": 2.0, "other": 2.1, "label": 0.0, "ridge": 0.0, "tau": 0.01},
+    ],
+    control={"keep": 0.0},
+    tolerance=1e-9,
+    obligations=["the loss is nowhere negative (Lemma 2)"],
+    examples=100,
+)
+def equation_6(theta: float, other: float, label: float, ridge: float, tau: float, keep: float = 1.0) -> float:
     """Lℓ(θ)/τ + (τ + L)/2 |θ' − θ|² − (ℓ(θ') − ℓ(θ)) for ℓ = λ(θ − y)²/2 + (1 − λ) ln(1 + e^θ)."""
 
     def value(at: float) -> float:
@@ -68,254 +102,150 @@ def _smooth_margin(theta: float, other: float, label: float, ridge: float, tau: 
     return bound - (value(other) - value(theta))
 
 
-equation_6 = Inequality(
-    _smooth_margin,
-    {
-        "theta": Range(-10, 10),
-        "other": Range(-10, 10),
-        "label": Range(-3, 3),
-        "ridge": Range(0, 1),
-        "tau": Range(1e-3, 1e3, "log"),
-    },
-    (
-        {"theta": 1.0, "other": 1.5, "label": 0.0, "ridge": 1.0, "tau": 1.0},
-        {"theta": 2.0, "other": 2.1, "label": 0.0, "ridge": 0.0, "tau": 0.01},
-    ),
-    lambda **point: _smooth_margin(**point, keep=0.0),
-    tolerance=1e-9,
-    obligations=("the loss is nowhere negative (Lemma 2)",),
-    examples=100,
-)
-
-
-def _stability_margin(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
-    """(7), the expectation over D as well."""
-    found = _expectations(records, coin, rate)
-    bound = keep * found["empirical"] / tau + (tau + 1) / 2 * _moved(records, coin, rate)
-    return bound - (found["population"] - found["empirical"])
-
-
-equation_7 = Inequality(
-    _stability_margin,
-    _COIN,
-    _COINS,
-    lambda **point: _stability_margin(**point, keep=0.0),
-    tolerance=1e-12,
-    obligations=("on-average stability, the expectation over D too; a supremum over z would not give L(theta; D)",),
+@inequality(
+    domain=_COIN,
+    settings=_COINS,
+    control={"keep": 0.0},
+    obligations=["on-average stability, the expectation over D too; a supremum over z would not give L(theta; D)"],
     examples=40,
 )
+def equation_7(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
+    """(7) in expectation over D too; E|θ_i − θ|² over a record and its replacement, one index chosen in both runs."""
+    found = expectations(records, coin, rate)
+    differ = 2 * coin * (1 - coin)  # the chance that the record thrown anew is another one
+    moved = (1 / records) * ((1 - rate) / records + rate) ** 2 + (1 - 1 / records) * ((1 - rate) / records) ** 2
+    bound = keep * found["empirical"] / tau + (tau + 1) / 2 * differ * moved
+    return float(bound - (found["population"] - found["empirical"]))
 
 
-def _triangle(in_expectation: bool = False) -> Shown:
-    """(8) after one noise-free step at α = 1 from 0, D = (0, 0) and D' = (0, 1).
+_BOTH = [((a, b), (a, c)) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
 
-    Left: |θ_i − θ_i*| + |θ* − θ| is ½ for either choice; right: L(θ_1; D) − L* = 0. In expectation over exchangeable
-    D and D' both excesses have one mean, and E(a + b)² <= 2E a² + 2E b² gives the constant 8/μ.
+
+@shown(control={"pairs": _BOTH}, pair="D = (0, 0) and D' = (0, 1), one noise-free step at α = 1 from 0")
+def equation_8(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = (((0, 0), (0, 1)),)) -> Shown:
+    """Both sides of (8), squared, for one pair; the control takes the mean over exchangeable D and D'.
+
+    Left: |θ_i − θ_i*| + |θ* − θ|; right: the constant 8/μ times L(θ_1; D) − L*. In expectation both excesses have one
+    mean, and E(a + b)² <= 2E a² + 2E b² gives the squares that Theorem 2 needs.
     """
-    pairs = [((0, 0), (0, 1))]
-    if in_expectation:
-        pairs = [((a, b), (a, c)) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
-    left = right = Fraction(0)
+    left, right, again = [], [], []
     for data, other in pairs:
         for index in (0, 1):
             best, best_other = Fraction(sum(data), 2), Fraction(sum(other), 2)
-            moved = abs(other[index] - best_other) + abs(best - data[index])
-            excess = sum((((data[index] - z) ** 2 - (best - z) ** 2) / 4 for z in data), Fraction(0))
-            left += moved**2 / (2 * len(pairs))
-            right += excess / (2 * len(pairs))
-    routes = {"left, squared": float(left), "right, squared: 8 times the excess": float(8 * right)}
-    reason = f"the squared left side is {left}, the squared right side {8 * right}"
-    return Shown(left <= 8 * right, reason, float(left), {"in expectation over D": in_expectation}, routes)
+            left.append((abs(other[index] - best_other) + abs(best - data[index])) ** 2)
+            right.append(8 * (risk(Fraction(data[index]), data) - risk(best, data)))
+            again.append(8 * (data[index] - best) ** 2 / 2)  # the excess of a quadratic is half the squared distance
+    sides = [sum(side, Fraction(0)) / len(side) for side in (left, right, again)]
+    routes = {"left, squared": float(sides[0]), "8 times the excess": float(sides[1]), "by distances": float(sides[2])}
+    reason = f"the squared left side is {sides[0]}, the squared right side {sides[1]}"
+    return Shown(sides[0] <= sides[1] if sides[1] == sides[2] else None, reason, float(sides[0]), {}, routes)
 
 
-equation_8 = Demonstration(_triangle, twin=lambda: _triangle(in_expectation=True))
-
-
-def _rows(first: str, second: str) -> tuple[list[Fraction], list[Fraction], Fraction, Fraction]:
-    data = [Fraction(1, 3), Fraction(-2, 5), Fraction(first)]
-    other = [*data[:2], Fraction(second)]
-    return data, other, sum(data, Fraction(0)) / 3, sum(other, Fraction(0)) / 3
-
-
-def _risk(theta: Fraction, rows: list[Fraction]) -> Fraction:
-    return sum(((theta - z) ** 2 for z in rows), Fraction(0)) / (2 * len(rows))
-
-
-def _split(first: str, second: str, sign: int = 1) -> Fraction:
-    """The right side of (9) before its bound."""
-    data, other, best, moved = _rows(first, second)
-    old = (moved - data[2]) ** 2 / 2 - (best - data[2]) ** 2 / 2
-    new = (best - other[2]) ** 2 / 2 - (moved - other[2]) ** 2 / 2
-    return old / 3 + sign * new / 3 + _risk(moved, other) - _risk(best, other)
-
-
-def _direct(first: str, second: str) -> Fraction:
-    data, _, best, moved = _rows(first, second)
-    return _risk(moved, data) - _risk(best, data)
-
-
-equation_9 = Formula(
-    _split,
-    _direct,
-    ({"first": "1", "second": "-1"}, {"first": "1/7", "second": "5/6"}, {"first": "0", "second": "9/10"}),
-    twin=lambda first, second: _split(first, second, sign=-1),
+@formula(
+    settings=[{"first": Fraction(a), "second": Fraction(b)} for a, b in (("1", "-1"), ("1/7", "5/6"), ("0", "9/10"))],
+    control={"sign": -1},
 )
+def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fraction, Fraction]:
+    """The right side of (9) before its bound, and L(θ_i*; D) − L(θ*; D)."""
+    common = [Fraction(1, 3), Fraction(-2, 5)]
+    data, other = [*common, first], [*common, second]
+    best, moved = sum(data, Fraction(0)) / 3, sum(other, Fraction(0)) / 3
+    old = risk(moved, [first]) - risk(best, [first])
+    new = risk(best, [second]) - risk(moved, [second])
+    return old / 3 + sign * new / 3 + risk(moved, other) - risk(best, other), risk(moved, data) - risk(best, data)
 
 
-def _shift_margin(first: float, second: float, records: float, curvature: float, factor: float = 4.0) -> float:
-    """factor·G/(nμ) − |θ_i* − θ*| times n for (h/2)(θ − z)², z in [0, 1], G = h: optima recomputed from sums."""
+@inequality(
+    domain={"first": (0, 1), "second": (0, 1), "records": (1, 1000, "whole"), "curvature": (0.1, 1)},
+    settings=[{"first": 0.0, "second": 1.0, "records": 10, "curvature": 1.0}],
+    control={"factor": 0.5},
+    tolerance=1e-9,
+    obligations=["one optimum, or the nearest one: see the fixed optimum of (3)"],
+    examples=40,
+)
+def optimum_shift(first: float, second: float, records: int, curvature: float, factor: float = 4.0) -> float:
+    """4G/(nμ) − |θ_i* − θ*| times n for (h/2)(θ − z)², z in [0, 1], G = h: optima recomputed from sums."""
     others = 0.5 * (records - 1)
     before, after = (others + first) / records, (others + second) / records
     return records * (factor * curvature / (records * curvature) - abs(after - before))
 
 
-optimum_shift = Inequality(
-    _shift_margin,
-    {"first": Range(0, 1), "second": Range(0, 1), "records": Range(1, 1000, "whole"), "curvature": Range(0.1, 1)},
-    ({"first": 0.0, "second": 1.0, "records": 10, "curvature": 1.0},),
-    lambda **point: _shift_margin(**point, factor=0.5),
-    tolerance=1e-9,
-    obligations=("one optimum, or the nearest one: see the fixed optimum of (3)",),
-    examples=40,
-)
-
-
 # ---- Theorem 2 ----
 
 
-def _theorem_2_margin(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
+def _theorem_2(found: Mapping[str, float], tau: float, records: int, keep: float = 1.0) -> float:
+    """The right side of (5) at one τ."""
+    return 8 * (tau + 1) * (found["empirical"] - found["least"] + 2 / records**2) + keep * found["empirical"] / tau
+
+
+@inequality(domain=_COIN, settings=_COINS, control={"keep": 0.0}, obligations=_NEEDS, examples=40)
+def theorem_2(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
     """The right side at this τ less E[L_P − L], expectation over D and the algorithm."""
-    found = _expectations(records, coin, rate)
-    excess = found["empirical"] - found["least"]
-    bound = 8 * (tau + 1) * excess + 16 * (tau + 1) / records**2 + keep * found["empirical"] / tau
-    return bound - (found["population"] - found["empirical"])
+    found = expectations(records, coin, rate)
+    return float(_theorem_2(found, tau, records, keep) - (found["population"] - found["empirical"]))
 
 
-theorem_2 = Inequality(
-    _theorem_2_margin,
-    _COIN,
-    _COINS,
-    lambda **point: _theorem_2_margin(**point, keep=0.0),
-    tolerance=1e-12,
-    obligations=("expectation over D and the algorithm", "losses nowhere negative", "one optimum, or the nearest one"),
-    examples=40,
-)
-
-
-def _unlucky(records: int, over_datasets: bool = False) -> Shown:
-    """Theorem 2 for one D of zeros only, a fair coin, the algorithm the optimum itself (nothing random in it)."""
+@shown(control={"over_datasets": True}, pair="ten zeros thrown with a fair coin, the algorithm their optimum 0")
+def theorem_2_expectation(records: int, over_datasets: bool = False) -> Shown:
+    """Theorem 2 for one D of zeros (the control: the mean over D), where the excess is 0."""
+    found = {"population": 0.25, "empirical": 0.0, "least": 0.0}  # L_P(0) = P(z = 1)/2
     if over_datasets:
-        found = _expectations(records, 0.5, 0.0)
-        gap, empirical, excess = found["population"] - found["empirical"], found["empirical"], 0.0
-    else:
-        gap, empirical, excess = 0.25, 0.0, 0.0  # L_P(0) = P(z = 1)/2, L(0; D) = 0
-    least = min(
-        8 * (tau + 1) * excess + 16 * (tau + 1) / records**2 + empirical / tau
-        for tau in (10.0 ** (k / 20) for k in range(-200, 100))
-    )
-    # the infimum in closed form: 16/n² + empirical-free part at τ -> 0, else a + 2 sqrt(ab)
+        found = expectations(records, 0.5, 0.0)
+    gap = found["population"] - found["empirical"]
+    least = min(_theorem_2(found, 10.0 ** (k / 20), records) for k in range(-200, 100))
     slope = 16 / records**2
-    again = slope + 2 * math.sqrt(slope * empirical)
-    routes = {"smallest over a grid of tau": least, "closed form": again}
-    agree = again <= least * (1 + 1e-12) and least <= 1.01 * again
-    reason = f"the generalisation error is {gap:.6g}, the bound {again:.6g}"
-    return Shown(None if not agree else gap <= again, reason, gap, {"bound": again, "records": records}, routes)
-
-
-theorem_2_expectation = Demonstration(_unlucky, twin=lambda records: _unlucky(records, over_datasets=True))
+    bound = slope + 2 * math.sqrt(slope * found["empirical"])  # the infimum of slope (τ + 1) + empirical/τ
+    agree = bound <= least * (1 + 1e-12) and least <= 1.01 * bound
+    routes = {"smallest over a grid of tau": least, "closed form": bound}
+    reason = f"the generalisation error is {gap:.6g}, the bound {bound:.6g}"
+    return Shown(gap <= bound if agree else None, reason, gap, {"bound": bound, "records": records}, routes)
 
 
 # ---- (10) and Theorem 3 ----
 
-_PARTS = ({"records": 3, "coin": 0.5, "rate": 0.5}, {"records": 20, "coin": 0.1, "rate": 1.0})
 
-
-def _three_parts(records: int, coin: float, rate: float, sign: int = 1) -> float:
-    found = _expectations(records, coin, rate)
-    parts = found["population"] - found["empirical"], found["empirical"] - found["least"]
-    return parts[0] + sign * parts[1] + found["least"] - found["best"]
-
-
-def _excess_population(records: int, coin: float, rate: float) -> float:
-    """E over D and A of L_P(θ) − min L_P = ½E(θ − p)², by a second sum."""
-    total = 0.0
-    for ones in range(records + 1):
-        weight = math.comb(records, ones) * coin**ones * (1 - coin) ** (records - ones)
-        mean = ones / records
-        for z, chance in ((0.0, 1 - mean), (1.0, mean)):
-            total += weight * chance * (mean + rate * (z - mean) - coin) ** 2 / 2
-    return total
-
-
-equation_10 = Formula(
-    _three_parts, _excess_population, _PARTS, twin=lambda **setting: _three_parts(**setting, sign=-1), digits=11
+@formula(
+    settings=[{"records": 3, "coin": 0.5, "rate": 0.5}, {"records": 20, "coin": 0.1, "rate": 1.0}],
+    control={"sign": -1},
+    digits=11,
 )
+def equation_10(records: int, coin: float, rate: float, sign: int = 1) -> tuple[float, float]:
+    """The sum of the three parts, and the excess population risk as ½E(θ − p)²."""
+    found = expectations(records, coin, rate)
+    parts = found["population"] - found["empirical"], found["empirical"] - found["least"]
+    return parts[0] + sign * parts[1] + found["least"] - found["best"], found["excess"]
 
 
-def _part_c_margin(coin: float, records: int, unlucky: bool = False) -> float:
-    """min L_P − E[L*], or with the largest L* of any D."""
-    if unlucky:
-        half = records // 2
-        return coin * (1 - coin) / 2 - half * (records - half) / records**2 / 2
-    found = _expectations(records, coin, 0.0)
-    return found["best"] - found["least"]
-
-
-part_c = Inequality(
-    _part_c_margin,
-    {"coin": Range(0, 1), "records": Range(1, 200, "whole")},
-    ({"coin": 0.5, "records": 2}, {"coin": 0.05, "records": 50}),
-    lambda **point: _part_c_margin(**point, unlucky=True),
-    tolerance=1e-12,
-    obligations=("in expectation over D, as (10) has it; for a single D it can fail",),
+@inequality(
+    domain={"coin": (0, 1), "records": (1, 200, "whole")},
+    settings=[{"coin": 0.5, "records": 2}, {"coin": 0.05, "records": 50}],
+    control={"unlucky": True},
+    obligations=["in expectation over D, as (10) has it; for a single D it can fail"],
     examples=40,
 )
+def part_c(coin: float, records: int, unlucky: bool = False) -> float:
+    """min L_P − E[L*]; the control takes the D of which L* is the largest."""
+    found, half = expectations(records, coin, 0.0), records // 2 / records
+    return float(found["best"] - (half * (1 - half) / 2 if unlucky else found["least"]))
 
 
-def _theorem_3_right(tau: Any, smooth: Any, strength: Any, steep: Any, size: Any, excess: Any, least: Any) -> Any:
-    inner = (8 * tau + strength) / (strength * tau) * excess + 16 * steep**2 / (size**2 * strength**2)
-    return (tau + smooth) * inner + smooth / tau * least
-
-
-def _theorem_2_and_excess(tau: Any, smooth: Any, strength: Any, steep: Any, size: Any, excess: Any, least: Any) -> Any:
-    wide = tau + smooth
-    general = 8 * wide / strength * excess + 16 * steep**2 * wide / (size**2 * strength**2)
-    return general + smooth * (excess + least) / tau + excess
-
-
-theorem_3_algebra = Formula(
-    _theorem_3_right,
-    _theorem_2_and_excess,
-    tuple(
-        {
-            "tau": tau,
-            "smooth": Fraction(3, 2),
-            "strength": Fraction(1, 4),
-            "steep": Fraction(2),
-            "size": Fraction(50),
-            "excess": excess,
-            "least": Fraction(1, 9),
-        }
-        for tau in (Fraction(1, 10), Fraction(1), Fraction(30))
-        for excess in (Fraction(1, 7), Fraction(3))
-    ),
-    twin=lambda **setting: _theorem_2_and_excess(**setting) - setting["excess"],
+@formula(
+    settings=grid(tau=[Fraction(1, 10), Fraction(1), Fraction(30)], excess=[Fraction(1, 7), Fraction(3)]),
+    control={"less": 1},
 )
+def theorem_3_algebra(tau: Fraction, excess: Fraction, less: int = 0) -> tuple[Fraction, Fraction]:
+    """Theorem 3's right side, and Theorem 2's with the excess empirical risk added, at some L, μ, G, n and E[L*]."""
+    smooth, strength, steep, size, least = map(Fraction, ("3/2", "1/4", "2", "50", "1/9"))
+    inner = (8 * tau + strength) / (strength * tau) * excess + 16 * steep**2 / (size * strength) ** 2
+    general = (tau + smooth) * (8 * excess / strength + 16 * steep**2 / (size * strength) ** 2)
+    summed = general + smooth * (excess + least) / tau + (1 - less) * excess
+    return (tau + smooth) * inner + smooth / tau * least, summed
 
 
-def _theorem_3_margin(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
-    found = _expectations(records, coin, rate)
+@inequality(domain=_COIN, settings=_COINS, control={"keep": 0.0}, obligations=_NEEDS, examples=40)
+def theorem_3(coin: float, rate: float, tau: float, records: int, keep: float = 1.0) -> float:
+    """Theorem 3's right side at this τ less the excess population risk."""
+    found = expectations(records, coin, rate)
     excess = found["empirical"] - found["least"]
     bound = (tau + 1) * ((8 * tau + 1) / tau * excess + keep * 16 / records**2) + keep * found["least"] / tau
-    return bound - (found["population"] - found["best"])
-
-
-theorem_3 = Inequality(
-    _theorem_3_margin,
-    _COIN,
-    _COINS,
-    lambda **point: _theorem_3_margin(**point, keep=0.0),
-    tolerance=1e-12,
-    obligations=("expectation over D and the algorithm", "losses nowhere negative", "one optimum, or the nearest one"),
-    examples=40,
-)
+    return float(bound - found["excess"])

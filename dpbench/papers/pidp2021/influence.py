@@ -4,228 +4,171 @@
 | --- | --- |
 | n, r, w | number of records, the index of the removed one, `weights` |
 | θ̂(w; D), θ*, θ*_−z | `optimum(weights)`, with all weights 1, with one weight 0 |
+| c_t | `influence` |
 | G, L, C, ζ, E | Lipschitz constant, smoothness, Hessian-Lipschitz constant, curvature, error |
 
-One-dimensional losses: for the formulas logistic regression with labels ±1 and a ridge, ln(1 + e^(−yxθ)) + λθ²/2.
-Optima are roots of the weighted gradient, found numerically; derivatives in the weights are numerical derivatives of
-those roots, so nothing here uses the formulas that are judged.
+For the formulas the loss is that of logistic regression with labels ±1 and a ridge, ln(1 + e^(−yxθ)) + λθ²/2: optima
+are roots of the weighted gradient, found numerically, and derivatives in the weights are numerical derivatives of those
+roots, so nothing there uses the formulas that are judged. Counterexamples are quadratics in rationals.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
-from dpbench.papers.pidp2021.enclosures import BITS, ends
+import mpmath
+import numpy as np
+from flint import arb, ctx
+from scipy.optimize import brentq, minimize_scalar
+
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
+from dpbench.papers.mathematics import ends
+
+Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
+
+# ---- quadratics, exactly ----
+
+
+def optimum(rows: Sequence[Quadratic], weights: Sequence[Fraction | int] | None = None) -> Fraction:
+    """θ̂(w; D), with all weights 1 where none are given."""
+    weighed = [(w * h, z) for w, (h, z) in zip(weights or [1] * len(rows), rows, strict=True)]
+    return Fraction(sum(h * z for h, z in weighed)) / Fraction(sum(h for h, _ in weighed))
+
+
+def influence(
+    rows: Sequence[Quadratic], at: Fraction | int, index: int, damping: Fraction | int = 0
+) -> tuple[Fraction, Fraction]:
+    """H⁻¹∇ℓ/n of one record at a model: from (11), and from differences of the losses, which are exact for quadratics.
+
+    `damping` is added to H, as Remark 5 proposes.
+    """
+    (h, z), size = rows[index], len(rows)
+    by_formula = Fraction(h) * (at - z) / (sum(h for h, _ in rows) + size * damping)
+
+    def loss(row: Quadratic, step: int) -> Fraction:
+        return Fraction(row[0]) * (at + step - row[1]) ** 2 / 2
+
+    slope = (loss(rows[index], 1) - loss(rows[index], -1)) / 2
+    bend = sum((loss(row, 1) - 2 * loss(row, 0) + loss(row, -1) for row in rows), Fraction(0)) / size
+    return by_formula, slope / (bend + damping) / size
+
+
+def in_the_plane(flat: Fraction, labels: Sequence[int]) -> tuple[Any, Any]:
+    """Features and labels of three records x = (1, 0), y = 0 and some x = (0, s), y = `labels` s; loss ½(x·θ − y)².
+
+    H = diag(3, s² for every label)/n: its spectral norm is 3/n, its least eigenvalue far below.
+    """
+    s = float(flat)
+    features = np.array([[1.0, 0.0]] * 3 + [[0.0, s]] * len(labels))
+    return features, np.array([0.0] * 3 + [label * s for label in labels])
+
+
+# ---- (11) to (13) ----
 
 ROWS = ((1.0, 1), (0.5, -1), (0.75, 1), (0.25, -1), (1.0, -1))  # features and labels
+_N = len(ROWS)
 
 
 def _slope(theta: Any, row: tuple[float, int], ridge: Any, order: int) -> Any:
     """The derivative of order 1, 2 or 3 of one record's loss."""
-    import mpmath
-
     x, y = row
     s = 1 / (1 + mpmath.exp(-x * theta))  # probability of the label +1
     if order == 1:
         return x * (s - (y == 1)) + ridge * theta
-    if order == 2:
-        return x**2 * s * (1 - s) + ridge
-    return x**3 * s * (1 - s) * (1 - 2 * s)
+    return x**2 * s * (1 - s) + ridge if order == 2 else x**3 * s * (1 - s) * (1 - 2 * s)
 
 
-def _optimum(weights: tuple[Any, ...], ridge: Any) -> Any:
-    import mpmath
-
-    def gradient(theta: Any) -> Any:
-        return sum(w * _slope(theta, row, ridge, 1) for w, row in zip(weights, ROWS, strict=True))
-
-    def hessian(theta: Any) -> Any:
-        return sum(w * _slope(theta, row, ridge, 2) for w, row in zip(weights, ROWS, strict=True))
-
+def _weighted(ridge: float, more: Mapping[int, Any]) -> Any:
+    """The optimum with weights 1, but for some more on some records: Newton's steps."""
     theta = mpmath.mpf(0)
     for _ in range(60):
-        step = gradient(theta) / hessian(theta)
-        theta -= step
-        if abs(step) < mpmath.mpf(10) ** -38:
+        first, second = (
+            sum((1 + more.get(i, 0)) * _slope(theta, row, ridge, order) for i, row in enumerate(ROWS))
+            for order in (1, 2)
+        )
+        theta -= first / second
+        if abs(first / second) < mpmath.mpf(10) ** -38:
             break
     return theta
 
 
-def _with(index: int, by: Any, other: int | None = None, by_other: Any = 0) -> tuple[Any, ...]:
-    weights: list[Any] = [1.0] * len(ROWS)
-    weights[index] += by
-    if other is not None:
-        weights[other] += by_other
-    return tuple(weights)
+def _mean(theta: Any, ridge: float, order: int) -> Any:
+    return sum(_slope(theta, row, ridge, order) for row in ROWS) / _N
 
 
-def _first_derivative(index: int, ridge: float) -> Any:
-    """dθ̂/dw_i at w = 1 by central differences."""
-    import mpmath
-
-    step = mpmath.mpf(10) ** -12
-    return (_optimum(_with(index, step), ridge) - _optimum(_with(index, -step), ridge)) / (2 * step)
-
-
-def _hessian(ridge: float) -> Any:
-    theta = _optimum(_with(0, 0), ridge)
-    return sum(_slope(theta, row, ridge, 2) for row in ROWS) / len(ROWS)
-
-
-def _influence(index: int, ridge: float) -> Any:
-    """(11): −(1/n)(−H⁻¹∇ℓ(θ*, z))."""
-    theta = _optimum(_with(0, 0), ridge)
-    return -(-_slope(theta, ROWS[index], ridge, 1) / _hessian(ridge)) / len(ROWS)
+@formula(settings=grid(index=[0, 1, 4], ridge=[0.05, 0.5]), control={"sign": -1}, digits=10)
+def first_order(index: int, ridge: float, equation: int, sign: int = 1) -> tuple[Any, Any]:
+    """(11), (12) or (13) as printed, and by dθ̂/dw at w = 1 from central differences of the optimum."""
+    theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -12
+    derivative = (_weighted(ridge, {index: step}) - _weighted(ridge, {index: -step})) / (2 * step)
+    slope, hessian = _slope(theta, ROWS[index], ridge, 1) / _N, _mean(theta, ridge, 2)
+    printed, true = {
+        11: (-(-slope / hessian), -derivative),
+        12: (slope, -hessian * derivative),
+        13: (-slope / hessian, derivative),
+    }[equation]
+    return sign * printed, true
 
 
-_SETTINGS = tuple({"index": index, "ridge": ridge} for index in (0, 1, 4) for ridge in (0.05, 0.5))
-equation_11 = Formula(
-    _influence,
-    lambda index, ridge: -_first_derivative(index, ridge),
-    _SETTINGS,
-    twin=lambda index, ridge: -_influence(index, ridge),
-    digits=10,
-)
-equation_12 = Formula(
-    lambda index, ridge: _slope(_optimum(_with(0, 0), ridge), ROWS[index], ridge, 1) / len(ROWS),
-    lambda index, ridge: -_hessian(ridge) * _first_derivative(index, ridge),
-    _SETTINGS,
-    twin=lambda index, ridge: -_slope(_optimum(_with(0, 0), ridge), ROWS[index], ridge, 1) / len(ROWS),
-    digits=10,
-)
-equation_13 = Formula(
-    lambda index, ridge: -_influence(index, ridge),
-    _first_derivative,
-    _SETTINGS,
-    twin=lambda index, ridge: -_influence(index, ridge) * len(ROWS),
-    digits=10,
-)
-
-
-def _second_by_formula(index: int, other: int, ridge: float) -> Any:
-    """−H⁻¹ (Hⁱ θ_j + Hʲ θ_i + T θ_i θ_j)."""
-    size = len(ROWS)
-    theta = _optimum(_with(0, 0), ridge)
-    move_i, move_j = -_influence(index, ridge), -_influence(other, ridge)
-    part_i = _slope(theta, ROWS[index], ridge, 2) / size
-    part_j = _slope(theta, ROWS[other], ridge, 2) / size
-    third = sum(_slope(theta, row, ridge, 3) for row in ROWS) / size
-    return -(part_i * move_j + part_j * move_i + third * move_i * move_j) / _hessian(ridge)
-
-
-def _second_by_differences(index: int, other: int, ridge: float) -> Any:
-    import mpmath
-
-    step = mpmath.mpf(10) ** -9
-
-    def at(first: int, second: int) -> Any:
-        return _optimum(_with(index, first * step, other, second * step), ridge)
-
-    return (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
-
-
-second_derivative = Formula(
-    _second_by_formula,
-    _second_by_differences,
-    tuple({"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)),
-    twin=lambda index, other, ridge: -_second_by_formula(index, other, ridge),
+@formula(
+    settings=[{"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)],
+    control={"sign": 1},
     digits=8,
 )
+def second_derivative(index: int, other: int, ridge: float, sign: int = -1) -> tuple[Any, Any]:
+    """−H⁻¹ (Hⁱ θ_j + Hʲ θ_i + T θ_i θ_j), and mixed central differences of the optimum."""
+    theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -9
+    hessian = _mean(theta, ridge, 2)
+    move_i, move_j = (-_slope(theta, ROWS[at], ridge, 1) / _N / hessian for at in (index, other))
+    part_i, part_j = (_slope(theta, ROWS[at], ridge, 2) / _N for at in (index, other))
+    printed = sign * (part_i * move_j + part_j * move_i + _mean(theta, ridge, 3) * move_i * move_j) / hessian
+
+    def at(first: int, second: int) -> Any:
+        both = (first + second) * step
+        return _weighted(ridge, {index: both} if index == other else {index: first * step, other: second * step})
+
+    return printed, (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
 
 
-# ---- equation (14) ----
+# ---- (14) ----
 
 
-def _taylor(heavy: Fraction, half: bool) -> Shown:
-    """Losses ½(θ − 1)² with weight w of curvature `heavy` and ½θ²: θ̂(w) = wa/(wa + 1), exactly.
+@shown(control={"share": Fraction(1, 2)}, pair="the losses (a/2)(θ − 1)² and ½θ² with a = 1/10; the first taken out")
+def equation_14(share: Fraction = Fraction(1)) -> Shown:
+    """θ̂(0) − θ̂(1) + θ̂'(1) of θ̂(w) = wa/(wa + 1) against all values of θ̂''(w), w in [0, 1], times `share`.
 
-    The remainder θ̂(0) − θ̂(1) + θ̂'(1) against all values of θ̂''(w'), w' in [0, 1] (halved, where `half`);
-    θ̂'' = −2a²/(wa + 1)³ is monotone.
+    θ̂'' = −2a²/(wa + 1)³ is monotone. The corrected formula has the share 1/2.
     """
-    a = heavy
-    first = a / (a + 1) ** 2
-    remainder = Fraction(0) - a / (a + 1) + first
-    ends_of_second = [-2 * a**2 / (w * a + 1) ** 3 for w in (Fraction(0), Fraction(1))]
-    low, high = (min(ends_of_second), max(ends_of_second))
-    if half:
-        low, high = low / 2, high / 2
-    cells = 4000
-    again = (
-        math.fsum(w * -2 * float(a) ** 2 / (w * float(a) + 1) ** 3 for w in ((k + 0.5) / cells for k in range(cells)))
-        / cells
-    )
-    reason = (
-        f"the remainder is {float(remainder):.6g}, the second derivative lies in [{float(low):.6g}, {float(high):.6g}]"
-    )
-    routes = {"rationals": float(remainder), "integral form of the remainder": again}
+    a, cells = Fraction(1, 10), 4000
+    remainder = a / (a + 1) ** 2 - a / (a + 1)
+    low, high = sorted(share * -2 * a**2 / (w * a + 1) ** 3 for w in (0, 1))
+    middles = [(k + 0.5) / cells for k in range(cells)]
+    again = math.fsum(w * -2 * float(a) ** 2 / (w * float(a) + 1) ** 3 for w in middles) / cells
+    reason = f"the remainder is {float(remainder):.6g}, the second derivative lies in "
+    reason += f"[{float(low):.6g}, {float(high):.6g}]"
     agree = abs(again - float(remainder)) < 1e-5 * abs(float(remainder))
-    return Shown(
-        low <= remainder <= high if agree else None,
-        reason,
-        float(remainder),
-        {"range": [float(low), float(high)]},
-        routes,
-    )
+    routes = {"rationals": float(remainder), "integral form of the remainder": again}
+    evidence = {"range": [float(low), float(high)]}
+    return Shown(low <= remainder <= high if agree else None, reason, float(remainder), evidence, routes)
 
 
-equation_14 = Demonstration(
-    lambda: _taylor(Fraction(1, 10), half=False), twin=lambda: _taylor(Fraction(1, 10), half=True)
-)
-
-
-def _weight_change(swapped: bool = False) -> Shown:
-    """The entries of 1_∖r − 1 for n = 4, r = 2: printed 0 where w_j = 0 and −1 elsewhere, with w = 1_∖r."""
-    weights = [1, 1, 0, 1]
-    true = [w - 1 for w in weights]
-    printed = [(-1 if w == 0 else 0) if swapped else (0 if w == 0 else -1) for w in weights]
-    unit = [-(j == 2) for j in range(4)]  # the needed vector, minus the unit vector of r
-    holds = None if unit != true else printed == true
-    routes = {"difference of the weights": true, "minus a unit vector": unit}
-    return Shown(holds, f"the entries are {true}, the printed rule gives {printed}", str(true), {}, routes)
-
-
-weight_change = Demonstration(_weight_change, twin=lambda: _weight_change(swapped=True))
+@shown(control={"kept": 0, "removed": -1})
+def weight_change(kept: int = -1, removed: int = 0) -> Shown:
+    """The entries of w − 1 for n = 4, r = 2, where w leaves out r; printed: `removed` at r and `kept` elsewhere."""
+    true = [w - 1 for w in (1, 1, 0, 1)]
+    printed = [removed if j == 2 else kept for j in range(4)]
+    routes = {"difference of the weights": true, "minus a unit vector": [-int(j == 2) for j in range(4)]}
+    return Shown(printed == true, f"the entries are {true}, the printed rule gives {printed}", str(true), {}, routes)
 
 
 # ---- Theorem 4 ----
 
 
-def _separable(radius: float, negatives_left: int = 0) -> Shown:
-    """Logistic loss, x = 1, labels +, +, −: θ* = ln 2, H = 2/9. Without the − every θ is improved by a larger one.
-
-    With the paper's constants G = 1, L = 1/4 and C = 1/(6√3) (Remark 1) and ζ = H. The left-out optimum is the
-    boundary r. `negatives_left` adds that many + and − of the other side, which keeps the optimum inside.
-    """
-    from flint import arb, ctx
-
-    positives, negatives = 2 + 2 * negatives_left, 1 + negatives_left
-    size = positives + negatives
-    with ctx.workprec(BITS):
-        start = (arb(positives) / negatives).log()
-        share = arb(positives) / size
-        curvature = share * (1 - share)
-        contribution = share / curvature / size
-        left = (arb(positives) / (negatives - 1)).log() if negatives > 1 else arb(radius)
-        error = abs(left - start - contribution)
-        bound = (arb(1) / 2 + 1 / (6 * arb(3).sqrt()) / curvature) / (curvature * size) ** 2
-        error_ends, bound_ends = ends(error), ends(bound)
-        lower, upper = ends(bound - error)
-    moved, limit = _separable_again(radius, positives, negatives)
-    routes = {"balls": {"error": error_ends, "bound": bound_ends}, "minimised numerically": moved, "bound again": limit}
-    reason = f"the error is {error_ends[0]:.6g}, the bound {bound_ends[1]:.6g}"
-    holds = True if lower >= 0 and moved <= limit else False if upper < 0 and moved > limit else None
-    evidence = {"error": error_ends[0], "bound": bound_ends[1], "records": size, "radius": radius}
-    return Shown(holds, reason, error_ends[0], evidence, routes)
-
-
-def _separable_again(radius: float, positives: int, negatives: int) -> tuple[float, float]:
-    """Error and bound with both optima found by minimisation over [−r, r]."""
-    from scipy.optimize import minimize_scalar
+def _minimised(radius: float, positives: int, negatives: int) -> tuple[float, float]:
+    """Error and bound of `theorem_4`, both optima found by minimisation over [−r, r]."""
 
     def best(minus: int) -> float:
         found = minimize_scalar(
@@ -243,106 +186,99 @@ def _separable_again(radius: float, positives: int, negatives: int) -> tuple[flo
     return moved, (0.5 + 1 / (6 * math.sqrt(3)) / curvature) / (curvature * size) ** 2
 
 
-theorem_4 = Demonstration(_separable, twin=lambda radius: _separable(radius, negatives_left=3))
+@shown(control={"more": 3}, pair="logistic loss, x = 1, labels +, +, −; the − taken out")
+def theorem_4(radius: float, more: int = 0) -> Shown:
+    """The error of the influence against the bound, in balls: θ* = ln 2, H = 2/9; the left-out optimum is r.
 
-
-def _spectral(type_one: int, smallest: Fraction, use_smallest: bool = False) -> Shown:
-    """Losses ½(x·θ − y)² in two dimensions: `type_one` records x = (1, 0), y = 0 and two x = (0, s), y = ±η = ±s.
-
-    H = diag(type_one, 2s²)/n, so its spectral norm is type_one/n; C = 0; parameters |θ| <= r = η/s = 1. Removing the
-    last record moves θ₂ from 0 to η/s, the influence says η/(2s). G is the largest gradient on the ball, L = 1.
+    With the paper's G = 1, L = 1/4 and C = 1/(6√3) (Remark 1) and ζ = H. The control has `more` times two + and one −,
+    which keeps the optimum inside.
     """
-    s = smallest
-    size = type_one + 2
-    shift = s
-    curvature = 2 * s * s / Fraction(size) if use_smallest else Fraction(type_one, size)
-    moved = shift / s
-    contribution = Fraction(1, size) * s * shift / (2 * s * s / Fraction(size))
-    error = abs(moved - contribution)
-    lipschitz = max(Fraction(1), s * (s + shift))
-    bound = (2 * lipschitz) / (curvature * size) ** 2
-    # second route: exact normal equations with and without the last record
-    left = (s * shift) / (s * s)
-    gradient = s * (0 + shift)
-    again = abs(left - 0 - gradient / (2 * s * s))
+    positives, negatives = 2 + 2 * more, 1 + more
+    size = positives + negatives
+    with ctx.workprec(256):
+        share = arb(positives) / size
+        curvature = share * (1 - share)
+        left = (arb(positives) / (negatives - 1)).log() if negatives > 1 else arb(radius)
+        error = abs(left - (arb(positives) / negatives).log() - share / curvature / size)
+        bound = (arb(1) / 2 + 1 / (6 * arb(3).sqrt()) / curvature) / (curvature * size) ** 2
+        errors, bounds, (lower, upper) = ends(error), ends(bound), ends(bound - error)
+    moved, limit = _minimised(radius, positives, negatives)
+    holds = True if lower >= 0 and moved <= limit else False if upper < 0 and moved > limit else None
+    routes = {"balls": {"error": errors, "bound": bounds}, "minimised numerically": moved, "bound again": limit}
+    evidence = {"error": errors[0], "bound": bounds[1], "records": size, "radius": radius}
+    reason = f"the error is {errors[0]:.6g}, the bound {bounds[1]:.6g}"
+    return Shown(holds, reason, errors[0], evidence, routes)
+
+
+@shown(control={"least": True}, pair="x = (1, 0), y = 0 three times, x = (0, s), y = ±s with s = 1/10; the last out")
+def theorem_4_norm(least: bool = False) -> Shown:
+    """Error and bound with ζ the spectral norm of H (the control: the least eigenvalue); C = 0, L = 1, |θ| <= 1.
+
+    Removing the last record moves θ₂ from 0 to 1, the influence says 1/2. G is 1, the largest gradient on the ball.
+    """
+    s, size = Fraction(1, 10), 5
+    curvature = 2 * s * s / size if least else Fraction(3, size)
+    rows = ((s * s, 1), (s * s, -1))  # the second coordinate, which the other records do not enter
+    error = abs(optimum(rows, (1, 0)) - optimum(rows) - influence(rows, optimum(rows), 1)[0])
+    bound = 2 / (curvature * size) ** 2
+    x, y = in_the_plane(s, (1, -1))
+    best, left = (np.linalg.lstsq(x[:kept], y[:kept], rcond=None)[0] for kept in (5, 4))
+    again = np.abs(left - best - np.linalg.solve(x.T @ x, (x[4] @ best - y[4]) * x[4])).max()
     reason = f"the error is {error}, the bound with zeta = {curvature} is {bound}"
-    routes = {"closed form": float(error), "normal equations": float(again)}
-    holds = None if again != error else error <= bound
-    return Shown(holds, reason, float(error), {"bound": float(bound), "records": size}, routes)
+    routes = {"rationals": float(error), "least squares in doubles": float(again)}
+    evidence = {"bound": float(bound), "records": size}
+    return Shown(error <= bound if abs(again - error) < 1e-9 else None, reason, float(error), evidence, routes)
 
 
-theorem_4_norm = Demonstration(
-    lambda: _spectral(3, Fraction(1, 10)), twin=lambda: _spectral(3, Fraction(1, 10), use_smallest=True)
-)
+@shown(control={"damping": 0}, pair="(h/2)(θ − z)², h = 1/100: 999 zeros and one z = 1, which is taken out")
+def remark_5(damping: int = 1) -> Shown:
+    """Remark 5 adds ζ = 1 to h in H: the error of c, and Theorem 4's bound at ζ (the control: nothing, and ζ = h).
 
-
-def _damped(curvature: Fraction, damping: Fraction, records: int) -> Shown:
-    """Losses (h/2)(θ − z)², n − 1 zeros and one z = 1, h < ζ; c uses h + ζ for H, as Remark 5 proposes.
-
-    The optima are 1/n and 0. The bound of Theorem 4 at ζ, with L = h + ζ, G = h (the parameters lie in [0, 1]), C = 0.
+    L = h + ζ, G = h (the parameters lie in [0, 1]), C = 0.
     """
-    best = Fraction(1, records)
-    gradient = curvature * (best - 1)
-    told = gradient / (curvature + damping) / records
-    error = abs((0 - best) - told)
-    bound = 2 * (curvature + damping) * curvature / (records * (damping or curvature)) ** 2
-    again = abs(best - curvature * (1 - best) / (curvature + damping) / records)
+    h, size = Fraction(1, 100), 1000
+    rows = [(h, 0)] * (size - 1) + [(h, 1)]
+    best, moved = optimum(rows), optimum(rows, [1] * (size - 1) + [0]) - optimum(rows)
+    error, again = (abs(moved - told) for told in influence(rows, best, size - 1, damping))
+    bound = 2 * (h + damping) * h / (size * (damping or h)) ** 2
     reason = f"the error is {float(error):.4g}, the bound at the added zeta {float(bound):.4g}"
-    routes = {"optimum without the record": float(error), "closed form": float(again)}
-    return Shown(None if again != error else error <= bound, reason, float(error), {"bound": float(bound)}, routes)
+    routes = {"equation (11)": float(error), "differences of the losses": float(again)}
+    return Shown(error <= bound if error == again else None, reason, float(error), {"bound": float(bound)}, routes)
 
 
-remark_5 = Demonstration(
-    lambda: _damped(Fraction(1, 100), Fraction(1), 1000), twin=lambda: _damped(Fraction(1, 100), Fraction(0), 1000)
+@inequality(
+    domain={"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")},
+    settings=[
+        {"ridge": 0.1, "logistic": 0.0, "spread": 1.0, "size": 20.0},
+        {"ridge": 0.1, "logistic": 1.0, "spread": 1.0, "size": 45222.0},
+    ],
+    control={"factor": 0.25},
+    tolerance=1e-4,
+    obligations=[
+        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
+        "both optima lie inside the parameter space",
+    ],
+    examples=50,
 )
-
-
-def _error_margin(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
-    """bound/error-scale: (factor · bound − E) / bound for losses λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
+def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
+    """(factor · bound − E) / bound for losses λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
 
     One record has a = spread and y = 1, the other n − 1 have a = 0 and y = −1; it is the one removed. ζ = λ holds
     everywhere, L = λ + κ/4, C = κ/(6√3); the parameter space is the hull of both optima, and G is the largest
     gradient of any record on it.
     """
-    from scipy.optimize import brentq
-
-    others = size - 1
 
     def slope(theta: float, label: int, centre: float) -> float:
         return ridge * (theta - centre) - label * logistic / (1 + math.exp(label * theta))
 
     def gradient(theta: float, weight: float) -> float:
-        return weight * slope(theta, 1, spread) + others * slope(theta, -1, 0.0)
+        return weight * slope(theta, 1, spread) + (size - 1) * slope(theta, -1, 0.0)
 
     wide = spread + logistic / ridge + 1
-    theta = brentq(gradient, -wide, wide, args=(1.0,), xtol=1e-15, rtol=1e-14)
-    left = brentq(gradient, -wide, wide, args=(0.0,), xtol=1e-15, rtol=1e-14)
+    theta, left = (brentq(gradient, -wide, wide, args=(w,), xtol=1e-15, rtol=1e-14) for w in (1.0, 0.0))
     s = 1 / (1 + math.exp(-theta))
-    hessian = ridge + logistic * s * (1 - s)
-    error = abs(left - theta - slope(theta, 1, spread) / hessian / size)
+    error = abs(left - theta - slope(theta, 1, spread) / (ridge + logistic * s * (1 - s)) / size)
     steepest = max(abs(slope(at, y, a)) for at in (theta, left) for y, a in ((1, spread), (-1, 0.0)))
     smooth, third = ridge + logistic / 4, logistic / (6 * math.sqrt(3))
     bound = (2 * smooth * steepest + third * steepest**2 / ridge) / (ridge * size) ** 2
     return float(factor - error / bound)
-
-
-theorem_4_strongly_convex = Inequality(
-    _error_margin,
-    {
-        "ridge": Range(0.01, 1, "log"),
-        "logistic": Range(0, 1),
-        "spread": Range(0.1, 5, "log"),
-        "size": Range(2, 70000, "log"),
-    },
-    (
-        {"ridge": 0.1, "logistic": 0.0, "spread": 1.0, "size": 20.0},
-        {"ridge": 0.1, "logistic": 1.0, "spread": 1.0, "size": 45222.0},
-    ),
-    lambda **point: _error_margin(**point, factor=0.25),
-    tolerance=1e-4,
-    obligations=(
-        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
-        "both optima lie inside the parameter space",
-    ),
-    examples=50,
-)

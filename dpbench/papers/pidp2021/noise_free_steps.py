@@ -2,13 +2,13 @@
 
 | paper | here |
 | --- | --- |
-| n, T = T_local R, R | `records`, `steps`, `rounds` (1 where a function does not take it) |
-| r, G, L, C, ζ | `radius`, Lipschitz constant `radius + 1`, 1, 0, 1 |
-| ε₁, ε₂, δ₁, δ₂ | `epsilon_train`, `epsilon_choice`, `delta_train`, `delta_choice` |
-| c_z, E, b^(c), σ_(c), c' | influence, its error bound, decision noise, its deviation, `PROOF_CONSTANT` |
+| n, T = T_local R, R | `records`, `steps`, `rounds` |
+| r, G, L, C, ζ | 1, 2, 1, 0, 1 |
+| ε₁ + ε₂, ε₂ / (ε₁ + ε₂), δ₁ = δ₂ | `epsilon`, `choice`, `delta` / 2 |
+| c_z, E, b^(c), σ_(c), c' | influence, its error bound, decision noise, its deviation, `constant` |
 
-The loss is ½(θ − z)² with data |z| <= 1 and parameters |θ| <= r: L = ζ = μ = 1, C = 0, and the gradient is at most
-r + 1 = G. The start is θ̃ = 0 and the learning rate is α = 1/L = 1.
+The loss is ½(θ − z)² with data |z| <= 1 and parameters |θ| <= 1, so a gradient is at most 2. The start is θ̃ = 0 and
+the learning rate is α = 1/L = 1.
 
 Neighbours: D holds `records` − 1 zeros and one 1, D' holds only zeros. A step that chooses the 1 and adds no noise
 moves θ by −α(θ − 1) exactly; from D' that value has probability 0, because its noise-free steps move by −αθ and its
@@ -19,189 +19,158 @@ and 10 draw their noise anew at each step, and with R = 1 the influence stays th
 
 The decision noise is in proportion to G R sqrt(ln(1.25 R/δ₂))/ζ, so p and with it δ are what they are at these G, ζ and
 R only: more rounds, a larger G or a ζ below the least curvature (here both are 1) make them smaller. With R > 1 the
-influence is that of the model at the round's start, taken at its largest, |θ − z| = r + 1, where p is smallest.
+influence is that of the model at the round's start, taken at its largest, |θ − z| = 2, where p is smallest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.truth import Truth
-from dpbench.papers.pidp2021.enclosures import BITS, between, ends
+import mpmath
+from flint import arb, ctx
+from scipy.special import erfc
 
-PROOF_CONSTANT = "2.83"  # c' in the proof of Theorem 5
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, bound, shown
+from dpbench.papers.mathematics import ends, normal_mass, upper_tail
 
-
-def printed_passes(influence: Any, radius: Any, epsilon: Any, delta: Any, exp: Callable[[Any], Any]) -> bool:
-    """Lines 10 and 11 as printed: whether a step with the noisy contribution `influence` goes without noise."""
-    top = 2 * radius * exp(epsilon) * delta
-    size = abs(influence)
-    if size * (exp(epsilon) - 1) >= top:
-        return False
-    return bool(top / (top - (exp(epsilon) - 1) * size) <= exp(2 * epsilon))  # the logarithm taken off both sides
+_PAIR = "n − 1 zeros and one 1, against n zeros, with the loss ½(θ − z)²; "
+_STEP = _PAIR + "the event: some step moves θ by θ − 1 exactly"
 
 
-def noise_free_probability(
-    records: int,
-    radius: float,
-    epsilon_train: float,
-    epsilon_choice: float,
-    delta_train: float,
-    delta_choice: float,
-    record: float = 1.0,
-    rounds: int = 1,
-) -> Any:
-    """The ball of p for a record z: P(|2(c_z + E) + b| <= 2rδ₁(1 + e^−ε₁)), where lines 10 and 11 let pass.
+def passes(influence: Any, epsilon: Any, delta: Any) -> bool:
+    """Lines 10 and 11 as printed, r = 1: whether a step with the noisy contribution goes without noise."""
+    growth = epsilon.exp() if isinstance(epsilon, arb) else mpmath.exp(epsilon)
+    top, spent = 2 * growth * delta, abs(influence) * (growth - 1)
+    return bool(spent < top and top / (top - spent) <= growth**2)  # the logarithm taken off both sides
 
-    With one round c_z = −z/n, the influence at θ̃ = 0; with more −(|z| + r)/n, the largest of any model in the ball.
-    Line 11 is 1 − (κ − 1)|c|/(2rκδ₁) >= κ^−2 with κ = e^ε₁, that is |c| <= 2rδ₁(1 + 1/κ); line 10 allows more.
+
+@dataclass(frozen=True)
+class Run:
+    """The setting of a run, and p for a record z: P(|2(c_z + E) + b| <= 2δ₁(1 + e^−ε₁)).
+
+    Line 11 is 1 − (κ − 1)|c|/(2κδ₁) >= κ^−2 with κ = e^ε₁, that is |c| <= 2δ₁(1 + 1/κ); line 10 allows more.
     """
-    from flint import arb
 
-    passes = 2 * arb(radius) * arb(delta_train) * (1 + (-arb(epsilon_train)).exp())
-    lipschitz = arb(radius) + 1
-    deviation = arb(PROOF_CONSTANT) * lipschitz * rounds * (arb("1.25") * rounds / arb(delta_choice)).log().sqrt()
-    deviation = deviation / (arb(records) * arb(epsilon_choice))
-    away = arb(record) if rounds == 1 else abs(arb(record)) + arb(radius)
-    centre = 2 * (-away / records + 2 * lipschitz / arb(records) ** 2)
-    return between((-passes - centre) / deviation, (passes - centre) / deviation)
+    records: int
+    epsilon: float
+    delta: float
+    constant: str
+    choice: float = 0.25
+    rounds: int = 1
 
+    def deviation(self, logarithm: Any, of: Any) -> Any:
+        """σ_(c) from ln(1.25 R/δ₂), in the numbers that `of` makes."""
+        return of(self.constant) * 2 * self.rounds * logarithm**0.5 / (self.records * of(self.choice * self.epsilon))
 
-def _given_away(_certified: bool, records: int, steps: int, **setting: Any) -> tuple[float, float]:
-    """δ at any ε: P(some step chooses the 1 without noise) from below, P(some step chooses the 1) from above."""
-    from flint import ctx
+    def centre(self, record: float, of: Any) -> Any:
+        """2(c_z + E)."""
+        away = of(record) + (0 if self.rounds == 1 else 1)
+        return 2 * (-away / self.records + 4 / of(self.records) ** 2)
 
-    with ctx.workprec(BITS):
-        p = noise_free_probability(records, **setting)
-        return ends(1 - (1 - p / records) ** steps)[0], _chosen(records, steps)
+    def silent(self, record: float = 1.0) -> Any:
+        """The ball of p, at the precision in force."""
+        room = arb(self.delta) * (1 + (-arb((1 - self.choice) * self.epsilon)).exp())
+        deviation = self.deviation((arb("1.25") * self.rounds / arb(self.delta / 2)).log(), arb)
+        centre = self.centre(record, arb)
+        return upper_tail((-room - centre) / deviation) - upper_tail((room - centre) / deviation)
 
-
-def _chosen(records: int, steps: int) -> float:
-    """An upper end of 1 − (1 − 1/n)^T."""
-    from flint import arb
-
-    return ends(1 - (1 - arb(1) / records) ** steps)[1]
-
-
-def _probability_again(
-    records: int,
-    radius: float,
-    epsilon_train: float,
-    epsilon_choice: float,
-    delta_train: float,
-    delta_choice: float,
-    rounds: int = 1,
-) -> Any:
-    """p for the record 1 by bisection of the printed test and quadrature of the normal density."""
-    import mpmath
-
-    with mpmath.workdps(40):
-        low, high = mpmath.mpf(0), mpmath.mpf(4 * radius)
+    def silent_again(self, record: float = 1.0) -> Any:
+        """p by bisection of the printed test and an integral of the normal density."""
+        low, high = mpmath.mpf(0), 4 * mpmath.mpf(self.delta)
         for _ in range(160):
             middle = (low + high) / 2
-            passed = printed_passes(middle, mpmath.mpf(radius), mpmath.mpf(epsilon_train), delta_train, mpmath.exp)
+            passed = passes(middle, mpmath.mpf((1 - self.choice) * self.epsilon), mpmath.mpf(self.delta) / 2)
             low, high = (middle, high) if passed else (low, middle)
-        lipschitz = mpmath.mpf(radius) + 1
-        logarithm = mpmath.log(mpmath.mpf("1.25") * rounds / delta_choice)
-        deviation = mpmath.mpf(PROOF_CONSTANT) * lipschitz * rounds * mpmath.sqrt(logarithm)
-        deviation /= records * mpmath.mpf(epsilon_choice)
-        away = mpmath.mpf(1) if rounds == 1 else 1 + mpmath.mpf(radius)
-        centre = 2 * (-away / records + 2 * lipschitz / mpmath.mpf(records) ** 2)
-        return mpmath.quad(lambda noise: mpmath.npdf(noise, 0, deviation), [-low - centre, low - centre])
+        logarithm = mpmath.log(mpmath.mpf("1.25") * self.rounds / mpmath.mpf(self.delta / 2))
+        centre = self.centre(record, mpmath.mpf)
+        return normal_mass(-low - centre, low - centre, 0, self.deviation(logarithm, mpmath.mpf))
+
+    def chosen(self, steps: int) -> Any:
+        """The ball of 1 − (1 − 1/n)^T."""
+        return 1 - (1 - arb(1) / self.records) ** steps
 
 
-def _given_away_again(records: int, steps: int, **setting: Any) -> float:
-    """The same from the other p."""
-    import mpmath
+@bound(name="delta", pair=_STEP)
+def theorem_5(
+    epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int, choice: float = 0.25, rounds: int = 1
+) -> tuple[float, float, float]:
+    """P(some step chooses the 1 without noise), P(some step chooses the 1), and the first with the other p."""
+    run = Run(records, epsilon.value, delta.value, constant.text, choice, rounds)
+    with ctx.workprec(256), mpmath.workdps(40):
+        seen = 1 - (1 - run.silent() / records) ** steps
+        again = -mpmath.expm1(steps * mpmath.log1p(-run.silent_again() / records))
+        return ends(seen)[0], ends(run.chosen(steps))[1], float(again)
 
-    with mpmath.workdps(40):
-        return float(-mpmath.expm1(steps * mpmath.log1p(-_probability_again(records, **setting) / records)))
 
-
-theorem_5 = Truth(_given_away, name="delta", attained=True, second=_given_away_again)
-
-
-def _one_draw(_certified: bool, records: int, steps: int, **setting: Any) -> tuple[float, float]:
+@bound(name="delta", pair=_STEP)
+def theorem_5_one_draw(
+    epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int
+) -> tuple[float, float, float]:
     """The reading of Remark 9: line 9 draws once per record and keeps its noise, so the 1 passes always or never.
 
-    Then the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; in balls.
+    Then the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; again as a sum over the first choice.
     """
-    from flint import arb, ctx
-
-    with ctx.workprec(BITS):
-        shown = noise_free_probability(records, **setting) * (1 - (1 - arb(1) / records) ** steps)
-        return ends(shown)[0], _chosen(records, steps)
-
-
-def _one_draw_again(records: int, steps: int, **setting: Any) -> float:
-    """The same as a sum over the step that first chooses the 1, with p by quadrature."""
+    run = Run(records, epsilon.value, delta.value, constant.text)
     first = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
-    return float(_probability_again(records, **setting)) * first
+    with ctx.workprec(256), mpmath.workdps(40):
+        seen = ends(run.silent() * run.chosen(steps))[0]
+        return seen, ends(run.chosen(steps))[1], float(run.silent_again()) * first
 
 
-theorem_5_one_draw = Truth(_one_draw, name="delta", attained=True, second=_one_draw_again)
+@bound(name="delta", second="lower", pair=_PAIR + "the event: the last model is not 0")
+def theorem_5_final_model(
+    epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int
+) -> tuple[float, float, float]:
+    """δ(ε) from below where only the last model is released; α = ½ from θ̃ = 0. From above δ is at most 1.
 
-
-def _final_model(_certified: bool, records: int, steps: int, epsilon: float, **setting: Any) -> tuple[float, float]:
-    """δ(ε) from below where only the last model is released; α = ½ from θ̃ = 0, the same D and D'.
-
-    S = {θ_T ≠ 0}. Without noise a run from D' stays at 0, and a run from D ends above 0 once it has chosen the 1. So
-    P(S) is at least P(all steps silent, 1 chosen) and Q(S) at most P'(some step noisy). From above δ is at most 1.
+    Without noise a run from D' stays at 0, and a run from D ends above 0 once it has chosen the 1. So P(S) is at least
+    P(all steps silent, 1 chosen) and Q(S) at most P'(some step noisy). Again by a union bound, in doubles:
+    1 − (1 − 1/n)^T less (1 + e^ε) T times the largest chance of a noisy step.
     """
-    from flint import arb, ctx
-
-    with ctx.workprec(BITS):
-        zero = noise_free_probability(records, **setting, record=0.0)
-        one = noise_free_probability(records, **setting, record=1.0)
+    run = Run(records, epsilon.value, delta.value, constant.text)
+    with ctx.workprec(256):
+        zero = run.silent(0.0)
         others = zero * (records - 1) / records
-        seen = (others + one / records) ** steps - others**steps
-        return ends(seen - arb(epsilon).exp() * (1 - zero**steps))[0], 1.0
-
-
-def _final_model_again(records: int, steps: int, epsilon: float, **setting: Any) -> float:
-    """A lower bound by a union bound: 1 − (1 − 1/n)^T less (1 + e^ε) T times the largest chance of a noisy step."""
-    from scipy.special import erfc
-
-    radius, train, choice = setting["radius"], setting["epsilon_train"], setting["epsilon_choice"]
-    deviation = float(PROOF_CONSTANT) * (radius + 1) * math.sqrt(math.log(1.25 / setting["delta_choice"]))
-    deviation /= records * choice
-    passes = 2 * radius * setting["delta_train"] * (1 + math.exp(-train))
-    room = (passes - 2 / records - 4 * (radius + 1) / records**2) / deviation
-    noisy = float(erfc(room / math.sqrt(2)))
+        seen = (others + run.silent(1.0) / records) ** steps - others**steps
+        lower = ends(seen - arb(epsilon.value).exp() * (1 - zero**steps))[0]
+    room = delta.value * (1 + math.exp(-0.75 * epsilon.value)) - 2 / records - 8 / records**2
+    noisy = erfc(room / run.deviation(math.log(2.5 / delta.value), float) / math.sqrt(2))
     chosen = -math.expm1(steps * math.log1p(-1 / records))
-    return chosen - (1 + math.exp(epsilon)) * steps * noisy
+    return lower, 1.0, float(chosen - (1 + math.exp(epsilon.value)) * steps * noisy)
 
 
-theorem_5_final_model = Truth(_final_model, name="delta", attained=True, second=_final_model_again, second_is="lower")
+@bound(name="delta", pair="n zeros, against n − 1 zeros and one `record`; the event: some iterate is not 0")
+def naturally_private(
+    epsilon: Printed, delta: Printed, records: int, steps: int, record: float
+) -> tuple[float, float, float]:
+    """δ for all ε where every step goes without noise: there is no decision noise, and all records pass in balls.
 
-
-def _small_influence(
-    _certified: bool, records: int, steps: int, record: float, radius: float, epsilon_train: float, delta_train: float
-) -> tuple[float, float]:
-    """δ for all ε where every step goes without noise: D holds zeros, D' one `record` beside them.
-
-    Without decision noise lines 8 to 11 let every record of both pass (checked here in balls), so each run is
-    deterministic but for the choice of records, and a run from D' that ever chooses `record` leaves the zeros of D.
-    Exact: 1 − (1 − 1/n)^T.
+    Each run is then deterministic but for the choice of records, and one that ever chooses `record` leaves the zeros.
+    Exact: 1 − (1 − 1/n)^T; again as a sum over the first choice. Where a record does not pass nothing is shown.
     """
-    from flint import arb, ctx
-
-    with ctx.workprec(BITS):
-        error = 2 * (arb(radius) + 1) / arb(records) ** 2
-        for value in (0.0, record):
-            contribution = 2 * (-arb(value) / records + error)
-            if not printed_passes(contribution, arb(radius), arb(epsilon_train), arb(delta_train), arb.exp):
-                raise ArithmeticError(f"the record {value} meets noise")
-    exact = 1 - (1 - Fraction(1, records)) ** steps
-    return float(exact), float(exact)
+    run = Run(records, 0.0, 0.0, "0")
+    with ctx.workprec(256):
+        told = [run.centre(z, arb) for z in (0.0, record)]
+        silent = all(passes(one, arb(epsilon.value), arb(delta.value)) for one in told)
+    exact = float(1 - (1 - Fraction(1, records)) ** steps)
+    again = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
+    return (exact if silent else 0.0), exact, again
 
 
-def _small_influence_again(records: int, steps: int, **_: float) -> float:
-    """The same as a sum over the step that first chooses the record."""
-    return math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
-
-
-naturally_private = Truth(_small_influence, name="delta", attained=True, second=_small_influence_again)
+@shown(control={"epsilon": 4e6}, pair="a record without influence, z = θ̃ = 0, and the most influential, z = 1")
+def noise_follows_influence(records: int, epsilon: float, delta: float, constant: Printed) -> Shown:
+    """P(noise) for both in one dimension; "only where the influence is large" needs one half between them."""
+    run = Run(records, epsilon, delta, constant.text)
+    with ctx.workprec(256), mpmath.workdps(30):
+        balls = [ends(1 - run.silent(record)) for record in (0.0, 1.0)]
+        again = [float(1 - run.silent_again(record)) for record in (0.0, 1.0)]
+    without, most = balls[0][0], balls[1][0]
+    agree = all(abs(one[0] - other) < 1e-9 for one, other in zip(balls, again, strict=True))
+    reason = f"a record without influence meets noise in {without:.4g} of its steps, the most influential in {most:.4g}"
+    evidence = {"without influence, ten dimensions": 1 - (1 - without) ** 10, "epsilon": epsilon, "delta": delta}
+    routes = {"balls": balls, "bisection and integral": again}
+    return Shown(without < 0.5 < most if agree else None, reason, without, evidence, routes)

@@ -2,7 +2,7 @@
 
 | paper | here |
 | --- | --- |
-| n, T | `records`, `steps` = ⌈ln n⌉, the T = O(log n) of Theorems 1 and 6 |
+| n, T | `records`, ⌈ln n⌉, the T = O(log n) of Theorems 1 and 6 |
 | c, G, σ | `constant`, 1, c √(T ln(1/δ)) / (n ε) |
 
 Neighbours: with the linear loss ℓ(θ, z) = zθ, |z| <= 1 (so G = 1), D holds one 1 among zeros and D' holds zeros. The
@@ -14,115 +14,84 @@ chosen bounds it by 1 − (1 − 1/n)^T from above.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.truth import Truth
-from dpbench.papers.pidp2021.enclosures import BITS, ends, upper_tail
+import mpmath
+from flint import arb, ctx
 
-SIZES = {"KDDCup99": 70000, "Adult": 45222, "Bank": 41188}  # Section 7
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, bound, shown
+from dpbench.papers.mathematics import ends, normal_mass, upper_tail
+
+_BITS = 256
+_PAIR = "n − 1 records 0 and one 1, against n records 0, with the loss zθ; the event: some increment is above 1/2"
 
 
-def few_steps(records: int) -> int:
-    """⌈ln n⌉."""
+def _steps(records: int) -> int:
     return math.ceil(math.log(records))
 
 
-def _event_ball(records: int, constant: float, epsilon: float, delta: float) -> tuple[Any, Any]:
-    """The balls of the lower bound P(S) − e^ε Q(S) and of σ."""
-    from flint import arb
-
-    steps = few_steps(records)
-    deviation = arb(constant) * (arb(steps) * (1 / arb(delta)).log()).sqrt() / (arb(records) * arb(epsilon))
-    half = 1 / (2 * deviation)
-    quiet = 1 - upper_tail(half)
-    rate = arb(1) / records
-    with_record = 1 - ((1 - rate) * quiet + rate * upper_tail(half)) ** steps
-    without = 1 - quiet**steps
-    return with_record - arb(epsilon).exp() * without, deviation
+def _shown_delta(records: int, constant: float, epsilon: float, delta: float) -> float:
+    """A lower end of P(S) − e^ε Q(S), in balls."""
+    with ctx.workprec(_BITS):
+        spread = arb(_steps(records)) * (1 / arb(delta)).log()
+        half = arb(records) * arb(epsilon) / (2 * arb(constant) * spread.sqrt())
+        above = upper_tail(half)
+        with_record = 1 - (1 - above + (2 * above - 1) / records) ** _steps(records)
+        without = 1 - (1 - above) ** _steps(records)
+        return ends(with_record - arb(epsilon).exp() * without)[0]
 
 
-def _delta(_certified: bool, records: int, constant: float, epsilon: float, delta: float) -> tuple[float, float]:
-    from flint import arb, ctx
-
-    with ctx.workprec(BITS):
-        lower, _ = _event_ball(records, constant, epsilon, delta)
-        upper = 1 - (1 - arb(1) / records) ** few_steps(records)
-        return ends(lower)[0], ends(upper)[1]
-
-
-def _delta_again(records: int, constant: float, epsilon: float, delta: float) -> float:
-    """A lower bound by another event, "some increment is above 3/4", in mpmath with the density integrated."""
-    import mpmath
-
+def _shown_again(records: int, constant: float, epsilon: float, delta: float) -> float:
+    """A lower bound by another event, "some increment is above 3/4", with the density integrated."""
     with mpmath.workdps(40):
-        steps = few_steps(records)
-        deviation = mpmath.mpf(constant) * mpmath.sqrt(steps * mpmath.log(1 / mpmath.mpf(delta))) / (records * epsilon)
-
-        def above(centre: float) -> Any:
-            start = (mpmath.mpf("0.75") - centre) / deviation
-            return mpmath.quad(mpmath.npdf, [start, start + 2, start + 8, start + 40])
-
-        none = 1 - above(0)
-        missed = (1 - mpmath.mpf(1) / records) * none + (1 - above(1)) / records
-        seen = 1 - missed**steps
-        return float(seen - mpmath.exp(epsilon) * (1 - none**steps))
+        spread = _steps(records) * mpmath.log(1 / mpmath.mpf(delta))
+        deviation = mpmath.mpf(constant) * mpmath.sqrt(spread) / (records * mpmath.mpf(epsilon))
+        above = [normal_mass(mpmath.mpf("0.75"), mpmath.inf, mean, deviation) for mean in (0, 1)]
+        missed = (1 - mpmath.mpf(1) / records) * (1 - above[0]) + (1 - above[1]) / records
+        seen = 1 - missed ** _steps(records)
+        return float(seen - mpmath.exp(epsilon) * (1 - (1 - above[0]) ** _steps(records)))
 
 
-equation_2 = Truth(_delta, name="delta", attained=True, second=_delta_again, second_is="lower")
+@bound(name="delta", second="lower", pair=_PAIR)
+def equation_2(epsilon: Printed, delta: Printed, records: int, constant: float) -> tuple[float, float, float]:
+    """δ at ε of the noise that (2) gives for ε and δ."""
+    setting = (records, constant, epsilon.value, delta.value)
+    with ctx.workprec(_BITS):
+        chosen = 1 - (1 - arb(1) / records) ** _steps(records)
+    return _shown_delta(*setting), ends(chosen)[1], _shown_again(*setting)
 
 
-def _no_constant(epsilon: float, constant_over_records: float, falls: bool = True) -> Shown:
+@shown(control={"constant_over_records": 10.0}, pair=_PAIR)
+def equation_2_constant(epsilon: float, constant_over_records: float) -> Shown:
     """δ = 1/n², T = ⌈ln n⌉: whether σ with a constant that grows like n still fails, at larger and larger n."""
-    from flint import ctx
-
     found, again = {}, {}
     for records in (10**4, 10**5, 10**6, 10**8):
         delta = float(records) ** -2
-        constant = constant_over_records * records if falls else 10.0 * records
-        with ctx.workprec(BITS):
-            ball, _ = _event_ball(records, constant, epsilon, delta)
-            found[records] = ends(ball)[0] / delta
-        again[records] = _delta_again(records, constant, epsilon, delta) / delta
-    fails = all(ratio > 1 for ratio in found.values()) and all(ratio > 1 for ratio in again.values())
+        setting = (records, constant_over_records * records, epsilon, delta)
+        found[str(records)], again[str(records)] = _shown_delta(*setting) / delta, _shown_again(*setting) / delta
+    fails = min(*found.values(), *again.values()) > 1
+    reason = f"even c = {constant_over_records:g} n fails at every n tried: no constant does for all n"
+    routes = {"delta over the promised one, balls": found, "the same by another event": again}
     evidence = {"constant_over_n": constant_over_records, "epsilon": epsilon, "delta": "1/n^2", "steps": "ceil(ln n)"}
-    routes = {
-        "delta over the promised one, balls": {str(n): ratio for n, ratio in found.items()},
-        "the same by another event": {str(n): ratio for n, ratio in again.items()},
-    }
-    if fails:
-        reason = f"even c = {constant_over_records:g} n fails at every n tried: no constant does for all n"
-        return Shown(False, reason, found[10**6], evidence, routes)
-    return Shown(True, "these events show no violation", found[10**6], evidence, routes)
+    return Shown(not fails, reason if fails else "these events show no violation", found["1000000"], evidence, routes)
 
 
-equation_2_constant = Demonstration(_no_constant, twin=lambda **parameters: _no_constant(**parameters, falls=False))
-
-
-def _conditions(constant: float, epsilon: float, delta: float, long_enough: bool = False) -> Shown:
-    """What the moments accountant's lemma asks (σ >= 1 relative to G, q < 1/(16σ)) at T = ⌈ln n⌉ and σ from (2)."""
-    deviations, needed = {}, {}
-    for name, records in SIZES.items():
-        least = (records * epsilon / constant) ** 2 / math.log(1 / delta)
-        steps = math.ceil(least) if long_enough else few_steps(records)
-        deviations[name] = constant * math.sqrt(steps * math.log(1 / delta)) / (records * epsilon)
-        needed[name] = least
-    holds = all(deviation >= 1 for deviation in deviations.values())
-    exact = {  # squares, so that only the logarithm is not rational
-        name: float(
-            Fraction(constant) ** 2 * math.ceil(math.log(n)) / (n * Fraction(epsilon)) ** 2 * Fraction(-math.log(delta))
-        )
-        for name, n in SIZES.items()
-    }
+@shown(control={"enough": True})
+def moments_conditions(
+    records: Sequence[int], constant: float, epsilon: float, delta: float, enough: bool = False
+) -> Shown:
+    """What the moments accountant asks, σ >= G, at T = ⌈ln n⌉ and σ from (2); the control takes enough steps."""
+    deviations, exact, needed = {}, {}, {}
+    for n in records:
+        least = (n * epsilon / constant) ** 2 / math.log(1 / delta)
+        steps = math.ceil(least) if enough else _steps(n)
+        deviations[str(n)] = constant * math.sqrt(steps * math.log(1 / delta)) / (n * epsilon)
+        square = Fraction(constant) ** 2 * steps / (n * Fraction(epsilon)) ** 2  # only the logarithm is not rational
+        exact[str(n)], needed[str(n)] = float(square * Fraction(-math.log(delta))), least
+    largest, holds = max(deviations.values()), min(deviations.values()) >= 1
+    reason = "sigma is at least G" if holds else f"sigma is at most {largest:.3g} G, where the lemma needs at least G"
     routes = {"noise over G": deviations, "its square, in rationals": exact}
-    evidence = {"noise over G": deviations, "steps that sigma >= 1 needs": needed, "c": constant, "epsilon": epsilon}
-    reason = (
-        "sigma is at least G"
-        if holds
-        else f"sigma is at most {max(deviations.values()):.3g} G, where the lemma needs at least G"
-    )
-    return Shown(holds, reason, max(deviations.values()), evidence, {} if long_enough else routes)
-
-
-moments_conditions = Demonstration(_conditions, twin=lambda **parameters: _conditions(**parameters, long_enough=True))
+    evidence = {"steps that sigma >= 1 needs": needed, "c": constant, "epsilon": epsilon}
+    return Shown(holds, reason, largest, evidence, routes)
