@@ -89,36 +89,36 @@ class Run:
         centre = self.centre(record, mpmath.mpf)
         return normal_mass(-low - centre, low - centre, 0, self.deviation(logarithm, mpmath.mpf))
 
-    def chosen(self, steps: int) -> Any:
-        """The ball of 1 − (1 − 1/n)^T."""
-        return 1 - (1 - arb(1) / self.records) ** steps
+
+def _first_choices(records: int, steps: int) -> float:
+    """P(some step chooses one record), as a sum over the step that first does."""
+    return math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
 
 
 @bound(name="delta", pair=_STEP)
 def theorem_5(
-    epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int, choice: float = 0.25, rounds: int = 1
+    epsilon: Printed,
+    delta: Printed,
+    constant: Printed,
+    records: int,
+    steps: int,
+    choice: float = 0.25,
+    rounds: int = 1,
+    one_draw: bool = False,
 ) -> tuple[float, float, float]:
-    """P(some step chooses the 1 without noise), P(some step chooses the 1), and the first with the other p."""
+    """P(some step chooses the 1 without noise), P(some step chooses the 1), and the first with the other p.
+
+    `one_draw` is the reading of Remark 9: line 9 draws once per record and keeps its noise, so the 1 passes always or
+    never, and the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; again as a sum over first choices.
+    """
     run = Run(records, epsilon.value, delta.value, constant.text, choice, rounds)
     with ctx.workprec(256), mpmath.workdps(40):
-        seen = 1 - (1 - run.silent() / records) ** steps
-        again = -mpmath.expm1(steps * mpmath.log1p(-run.silent_again() / records))
-        return ends(seen)[0], ends(run.chosen(steps))[1], float(again)
-
-
-@bound(name="delta", pair=_STEP)
-def theorem_5_one_draw(
-    epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int
-) -> tuple[float, float, float]:
-    """The reading of Remark 9: line 9 draws once per record and keeps its noise, so the 1 passes always or never.
-
-    Then the same set has probability p (1 − (1 − 1/n)^T) from D and 0 from D'; again as a sum over the first choice.
-    """
-    run = Run(records, epsilon.value, delta.value, constant.text)
-    first = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
-    with ctx.workprec(256), mpmath.workdps(40):
-        seen = ends(run.silent() * run.chosen(steps))[0]
-        return seen, ends(run.chosen(steps))[1], float(run.silent_again()) * first
+        p, other, chosen = run.silent(), run.silent_again(), 1 - (1 - arb(1) / records) ** steps
+        if one_draw:
+            seen, again = p * chosen, other * _first_choices(records, steps)
+        else:
+            seen, again = 1 - (1 - p / records) ** steps, -mpmath.expm1(steps * mpmath.log1p(-other / records))
+        return ends(seen)[0], ends(chosen)[1], float(again)
 
 
 @bound(name="delta", second="lower", pair=_PAIR + "the event: the last model is not 0")
@@ -157,8 +157,7 @@ def naturally_private(
         told = [run.centre(z, arb) for z in (0.0, record)]
         silent = all(passes(one, arb(epsilon.value), arb(delta.value)) for one in told)
     exact = float(1 - (1 - Fraction(1, records)) ** steps)
-    again = math.fsum(math.exp(step * math.log1p(-1 / records)) / records for step in range(steps))
-    return (exact if silent else 0.0), exact, again
+    return (exact if silent else 0.0), exact, _first_choices(records, steps)
 
 
 @shown(control={"epsilon": 4e6}, pair="a record without influence, z = θ̃ = 0, and the most influential, z = 1")

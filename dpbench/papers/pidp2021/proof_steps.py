@@ -19,7 +19,7 @@ from flint import arb, ctx
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, shown
-from dpbench.papers.mathematics import ends
+from dpbench.papers.mathematics import by_routes, ends
 from dpbench.papers.pidp2021.noise_free_steps import passes
 
 _HALF = Fraction(1, 2)
@@ -35,10 +35,8 @@ def coordinates(second: Mapping[tuple[int, int], Fraction] = _OPPOSITE) -> Shown
     distance = sum(max(gain, Fraction(0)) for gain in gains.values())
     sets = (chosen for size in range(5) for chosen in itertools.combinations(gains.values(), size))
     best = max(sum(chosen, Fraction(0)) for chosen in sets)
-    routes = {"sum of positive parts": float(distance), "largest over all sets": float(best)}
-    reason = "each coordinate has the same law under D and D', both together tell them apart with "
-    reason += f"delta = {distance}"
-    return Shown(distance == 0 if distance == best and alike else None, reason, float(distance), {}, routes)
+    reason = f"each coordinate has the same law ({alike}), both together tell D and D' apart with delta = {distance}"
+    return by_routes(distance == 0 and alike, reason, {"sum of positive parts": distance, "over all sets": best})
 
 
 # ---- from the definition of DP to (15) ----
@@ -84,20 +82,18 @@ def expectation_over_neighbour(last: Fraction | int = 1) -> Shown:
     """E[A(D')] and A(D), the optimum of ½(θ − z)², which is the mean; the control's last record is the coin's mean."""
     expected = sum((Fraction(0 + 1 + new, 3) for new in (0, 1)), Fraction(0)) / 2
     at_data = (0 + 1 + Fraction(last)) / 3
-    again = at_data + (_HALF - last) / 3
-    routes = {"enumerated": float(expected), "linearity": float(again)}
+    routes = {"enumerated": expected, "linearity": at_data + (_HALF - last) / 3}
     reason = f"E[A(D')] over the exchanged record is {expected}, A(D) is {at_data}"
-    holds = expected == at_data if expected == again else None
-    return Shown(holds, reason, float(expected - at_data), {}, routes)
+    return by_routes(expected == at_data, reason, routes)
 
 
 @shown(control={"sign": 0})
 def negative_probability(kappa: float, delta: float, radius: float, sign: int = -1) -> Shown:
     """The printed range of a probability, [−rκδ/(κ−1), rκδ/(κ−1)], against [0, 1]."""
-    top, exact = radius * kappa * delta / (kappa - 1), Fraction(radius) * Fraction(kappa) * Fraction(delta)
-    routes = {"doubles": sign * top, "rationals": float(sign * exact / (Fraction(kappa) - 1))}
+    top = radius * kappa * delta / (kappa - 1)
+    low = sign * Fraction(radius) * Fraction(kappa) * Fraction(delta) / (Fraction(kappa) - 1)
     reason = f"the range of a probability is given as [{sign * top:.3g}, {top:.3g}]"
-    return Shown(sign * top >= 0 and top <= 1, reason, sign * top, {}, routes)
+    return by_routes(low >= 0 and top <= 1, reason, {"rationals": low, "doubles": sign * top})
 
 
 @shown(control={"start": Fraction(-1)}, pair="uniform on [−1, 1], and on [−1 + c, 1 + c]; S = [−1/10, 1/10]")
@@ -106,14 +102,13 @@ def shifted_probability(start: Fraction = Fraction(-1, 10)) -> Shown:
 
     S around 0 keeps all of its probability; the control's S lies at the edge.
     """
-    influence, length, cells = Fraction(1, 20), Fraction(1, 5), 1000
+    influence, length = Fraction(1, 20), Fraction(1, 5)
     shared = max(min(start + length, 1 + influence) - max(start, -1 + influence), Fraction(0)) / 2
-    counted = sum(abs(start + (k + _HALF) * length / cells - influence) <= 1 for k in range(cells))
-    printed, again = length / 2 - influence / 2, counted * length / cells / 2
-    routes = {"exact": float(shared), "counted": float(again)}
+    tenths = [start + (k + _HALF) / 100 for k in range(20)]  # the middles of cells that no edge cuts
+    counted = Fraction(sum(abs(middle - influence) <= 1 for middle in tenths), 200)
+    printed = length / 2 - influence / 2
     reason = f"P' of the set is {shared}, the printed upper bound {printed}"
-    agree = abs(shared - again) <= length / cells
-    return Shown(shared <= printed if agree else None, reason, float(shared), {"bound": float(printed)}, routes)
+    return by_routes(shared <= printed, reason, {"exact": shared, "counted": counted}, {"bound": float(printed)})
 
 
 def _largest_silent(epsilon: Any, delta: Any) -> Any:
@@ -145,9 +140,7 @@ def many_noise_free_steps(steps: int, delta: float) -> Shown:
     total = 1 - (1 - share) ** steps
     again = math.fsum(math.comb(steps, k) * delta**k * (1 - delta) ** (steps - k) for k in range(1, steps + 1))
     reason = f"{steps} steps that each leak {delta:g} leak {float(total):.6g} together, for every epsilon"
-    routes = {"one less the chance that none does": float(total), "summed over how many do": again}
-    agree = abs(again / float(total) - 1) < 1e-9
-    return Shown(total <= share if agree else None, reason, float(total), {"steps": steps, "delta": delta}, routes)
+    return by_routes(total <= share, reason, {"one less the chance of none": total, "summed over how many": again})
 
 
 # ---- line 11 and the budget ----
