@@ -1,22 +1,179 @@
-"""Lines of Algorithm 1 that no proof step looks at: the rounds, the added error, the ball, the choice of T.
+"""Lines of Algorithm 1, and the second part of the proof of Theorem 5: why some records are said to need no noise.
 
 Line numbers are those of the conversion, which counts the inputs as line 1; the jumps in line 10 and the references in
 Section 5.3 (lines 7, 9 and 10) count one less.
+
+| paper | here |
+| --- | --- |
+| P[A(D) ∈ S] | `first` |
+| κ, δ, ε, r, [c_t]_i | `kappa`, `delta`, `epsilon`, `radius`, `influence` |
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 from flint import arb, ctx
 
-from dpbench.claims.judges import Shown, shown
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, bound, formula, grid, inequality, shown
 from dpbench.papers.mathematics import by_routes, ends, normal_mass, upper_tail
-from dpbench.papers.pidp2021.generalisation import HALF, risk
 from dpbench.papers.pidp2021.influence import influence, optimum
+from dpbench.papers.pidp2021.neighbours import largest_silent
+from dpbench.papers.pidp2021.risks import HALF, risk
+
+_SAME, _OPPOSITE = {(1, 1): HALF, (-1, -1): HALF}, {(1, -1): HALF, (-1, 1): HALF}
+
+
+@shown(control={"second": _SAME}, pair="A(D) = (U, U) and A(D') = (U, −U) with U = ±1 fairly")
+def coordinates(second: Mapping[tuple[int, int], Fraction] = _OPPOSITE) -> Shown:
+    """Each coordinate alone is (0, 0)-DP; δ(0) of both, from positive parts and over all 16 sets."""
+    points = [(a, b) for a in (1, -1) for b in (1, -1)]
+    gains = {point: _SAME.get(point, Fraction(0)) - second.get(point, Fraction(0)) for point in points}
+    alike = all(sum(gain for point, gain in gains.items() if point[i] == 1) == 0 for i in (0, 1))
+    distance = sum(max(gain, Fraction(0)) for gain in gains.values())
+    sets = (chosen for size in range(5) for chosen in itertools.combinations(gains.values(), size))
+    best = max(sum(chosen, Fraction(0)) for chosen in sets)
+    reason = f"each coordinate has the same law ({alike}), both together tell D and D' apart with delta = {distance}"
+    return by_routes(distance == 0 and alike, reason, {"sum of positive parts": distance, "over all sets": best})
+
+
+# ---- from the definition of DP to (15) ----
+
+
+@shown(control={"sign": 1})
+def rewritten(sign: int = -1) -> Shown:
+    """P <= e^ε P' + δ against 1 − δ/P <= e^ε P'/P on exact probabilities, with e^ε = 2 or 5/2."""
+    sixteenths, growths = [Fraction(k, 16) for k in range(17)], (Fraction(2), Fraction(5, 2))
+    deltas = [Fraction(1, k) for k in (100, 8, 2)]
+    cases = list(itertools.product(sixteenths[1:], sixteenths, deltas, growths))
+    wrong = sum((p <= e * q + delta) != (1 + sign * delta / p <= e * q / p) for p, q, delta, e in cases)
+    return Shown(wrong == 0, f"{wrong} of {len(cases)} exact cases differ", wrong)
+
+
+@formula(
+    settings=grid(kappa=map(Fraction, ("1.1", "2", "20")), delta=map(Fraction, ("0.00001", "0.01"))),
+    control={"off": 1},
+)
+def kappa_substitution(kappa: Fraction, delta: Fraction, off: int = 0) -> tuple[Fraction, Fraction]:
+    """1/κ, and 1 − δ/P at P = κδ/(κ − 1); the control has P = δ/(κ − 1)."""
+    return 1 / kappa, 1 - delta / ((kappa if not off else 1) * delta / (kappa - 1))
+
+
+@shown(control={"first": None}, pair="two outcomes with P and P' = P e^(−2ε), which satisfy (15) with κ = e^ε")
+def equation_15(epsilon: float, delta: float, first: float | None) -> Shown:
+    """δ(ε) >= P − e^ε P' = P (1 − e^−ε), in balls; only P <= κδ/(κ − 1), the control's, keeps it within δ."""
+    mass = math.exp(epsilon) * delta / math.expm1(epsilon) if first is None else first
+    with ctx.workprec(256):
+        lower, upper = ends(arb(mass) - arb(epsilon).exp() * arb(mass) * (-2 * arb(epsilon)).exp())
+    again = mass * -math.expm1(-epsilon)
+    reason = f"P = {mass:.6g} and P' = P e^(-2 epsilon) satisfy (15), and delta(epsilon) is {lower:.6g}, not {delta:g}"
+    holds = upper <= delta * (1 + 1e-12) if lower <= delta * (1 + 1e-12) else False
+    evidence = {"epsilon": epsilon, "delta": delta, "P": mass}
+    return Shown(holds, reason, again, evidence, {"balls": [lower, upper], "closed form": again})
+
+
+# ---- the uniform model ----
+
+
+@shown(control={"last": HALF}, pair="three records 0, 1, 1; the last one drawn anew from a fair coin")
+def expectation_over_neighbour(last: Fraction | int = 1) -> Shown:
+    """E[A(D')] and A(D), the optimum of ½(θ − z)², which is the mean; the control's last record is the coin's mean."""
+    expected = sum((Fraction(0 + 1 + new, 3) for new in (0, 1)), Fraction(0)) / 2
+    at_data = (0 + 1 + Fraction(last)) / 3
+    routes = {"enumerated": expected, "linearity": at_data + (HALF - last) / 3}
+    reason = f"E[A(D')] over the exchanged record is {expected}, A(D) is {at_data}"
+    return by_routes(expected == at_data, reason, routes)
+
+
+@shown(control={"sign": 0})
+def negative_probability(kappa: float, delta: float, radius: float, sign: int = -1) -> Shown:
+    """The printed range of a probability, [−rκδ/(κ−1), rκδ/(κ−1)], against [0, 1]."""
+    top = radius * kappa * delta / (kappa - 1)
+    low = sign * Fraction(radius) * Fraction(kappa) * Fraction(delta) / (Fraction(kappa) - 1)
+    reason = f"the range of a probability is given as [{sign * top:.3g}, {top:.3g}]"
+    return by_routes(low >= 0 and top <= 1, reason, {"rationals": low, "doubles": sign * top})
+
+
+@shown(control={"start": Fraction(-1)}, pair="uniform on [−1, 1], and on [−1 + c, 1 + c]; S = [−1/10, 1/10]")
+def shifted_probability(start: Fraction = Fraction(-1, 10)) -> Shown:
+    """P[A(D') ∈ S], S of length 1/5 from `start`, against the printed upper bound P[A(D) ∈ S] − c/(2r), c = 1/20.
+
+    S around 0 keeps all of its probability; the control's S lies at the edge.
+    """
+    shift, length = Fraction(1, 20), Fraction(1, 5)
+    shared = max(min(start + length, 1 + shift) - max(start, -1 + shift), Fraction(0)) / 2
+    tenths = [start + (k + HALF) / 100 for k in range(20)]  # the middles of cells that no edge cuts
+    counted = Fraction(sum(abs(middle - shift) <= 1 for middle in tenths), 200)
+    printed = length / 2 - shift / 2
+    reason = f"P' of the set is {shared}, the printed upper bound {printed}"
+    return by_routes(shared <= printed, reason, {"exact": shared, "counted": counted}, {"bound": float(printed)})
+
+
+@bound(name="delta", attained=False, pair="U[−1, 1] and U[−1 + c, 1 + c] with the largest c that passes, [−1, −1 + c]")
+def uniform_threshold(epsilon: Printed, step_delta: float) -> tuple[float, float, float]:
+    """δ(ε) = |c|/(2r) = δ₁(1 + e^−ε₁), where δ₁ is `step_delta`; again from the printed tests by bisection."""
+    with ctx.workprec(256):
+        lower, upper = ends(arb(step_delta) * (1 + (-arb(epsilon.value)).exp()))
+    with mpmath.workdps(30):
+        return lower, upper, float(largest_silent(epsilon.value, step_delta) / 2)
+
+
+@shown(control={"steps": 1}, pair="T uniform laws, each shifted so that its own δ is δ₁; the event: any shows it")
+def silent_steps_compose(steps: int, delta: float) -> Shown:
+    """δ(ε) of T noise-free steps together, for every ε, against that of one; again by the number that shows it."""
+    share = Fraction(delta)
+    total = 1 - (1 - share) ** steps
+    again = math.fsum(math.comb(steps, k) * delta**k * (1 - delta) ** (steps - k) for k in range(1, steps + 1))
+    reason = f"{steps} steps that each leak {delta:g} leak {float(total):.6g} together, for every epsilon"
+    return by_routes(total <= share, reason, {"one less the chance of none": total, "summed over how many": again})
+
+
+# ---- line 11 and the budget ----
+
+
+@formula(
+    settings=grid(radius=[1, 5], epsilon=["0.0075", "0.75", "2.25"], share=["0.25", "0.9"]),
+    control={"factor": 2},
+)
+def line_11(radius: int, epsilon: Any, share: Any, factor: int = 1) -> tuple[Any, Any]:
+    """The printed logarithm at c = `share` of the largest that line 10 lets pass, and ln(P/P') of the proof's model.
+
+    P = κδ/(κ−1) on an interval at the edge, P' what the shift by c leaves of it.
+    """
+    kappa, top = mpmath.exp(epsilon), 2 * radius * mpmath.exp(epsilon) * mpmath.mpf("1e-5")
+    length = top / (kappa - 1)
+    left = mpmath.quad(lambda _: 1 / (2 * mpmath.mpf(radius)), [-radius + share * length, -radius + length])
+    printed = mpmath.log(top / (top - (kappa - 1) * share * length))
+    return factor * printed, mpmath.log(length / (2 * radius) / left)
+
+
+def _looser_enclosed(epsilon: float, more: float) -> tuple[float, float]:
+    """The change of 1 + e^−ε₁ in balls."""
+    with ctx.workprec(256):
+        return ends((-arb(epsilon) - arb(more)).exp() - (-arb(epsilon)).exp())
+
+
+@inequality(
+    domain={"epsilon": (0.0075, 2.25, "log"), "more": (0.01, 1)},
+    settings=[{"epsilon": 0.75, "more": 0.75}],
+    control={"sign": -1},
+    tolerance=1e-9,
+    enclosure=_looser_enclosed,
+    examples=40,
+)
+def looser_with_budget(epsilon: float, more: float, sign: int = 1) -> float:
+    """The change of the largest |c|/(2rδ₁) without noise when ε₁ grows by `more`; the control asks whether it falls."""
+    largest = [largest_silent(at, 1.0) / 2 for at in (epsilon, epsilon + more)]
+    return float(sign * (largest[1] - largest[0]))
+
+
+# ---- lines of the algorithm that no proof step looks at ----
 
 
 def _descended(theta: Fraction, rows: Sequence[int], steps: int) -> Fraction:

@@ -1,4 +1,6 @@
-"""Theorem 5 against explicit neighbours: what the steps without noise (line 12 of Algorithm 1) give away.
+"""Theorem 5 and equation (2) against explicit neighbours.
+
+**Theorem 5**: what the steps without noise (line 12 of Algorithm 1) give away.
 
 | paper | here |
 | --- | --- |
@@ -20,11 +22,18 @@ and 10 draw their noise anew at each step, and with R = 1 the influence stays th
 The decision noise is in proportion to G R sqrt(ln(1.25 R/δ₂))/ζ, so p and with it δ are what they are at these G, ζ and
 R only: more rounds, a larger G or a ζ below the least curvature (here both are 1) make them smaller. With R > 1 the
 influence is that of the model at the round's start, taken at its largest, |θ − z| = 2, where p is smallest.
+
+**Equation (2)**, the noise σ = c G √(T ln(1/δ)) / (n ε) that Theorems 1, 5 and 6 take from the moments accountant, at
+T = ⌈ln n⌉; c is `constant`. With the linear loss ℓ(θ, z) = zθ, |z| <= 1 (so G = 1), D holds one 1 among zeros
+and D' holds zeros. The released iterates tell the increments z_t + b, independent draws of (1 − 1/n) N(0, σ²) +
+(1/n) N(1, σ²) from D and of N(0, σ²) from D'. The event "some increment is above 1/2" bounds δ(ε) from below; coupling
+both runs until the 1 is chosen bounds it by 1 − (1 − 1/n)^T from above.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -37,8 +46,9 @@ from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, shown
 from dpbench.papers.mathematics import ends, normal_mass, upper_tail
 
-_PAIR = "n − 1 zeros and one 1, against n zeros, with the loss ½(θ − z)²; "
-_STEP = _PAIR + "the event: some step moves θ by θ − 1 exactly"
+_LINEAR = "n − 1 records 0 and one 1, against n records 0, with the loss zθ; the event: some increment is above 1/2"
+_ZEROS = "n − 1 zeros and one 1, against n zeros, with the loss ½(θ − z)²; "
+_STEP = _ZEROS + "the event: some step moves θ by θ − 1 exactly"
 
 
 def passes(influence: Any, epsilon: Any, delta: Any) -> bool:
@@ -46,6 +56,15 @@ def passes(influence: Any, epsilon: Any, delta: Any) -> bool:
     growth = epsilon.exp() if isinstance(epsilon, arb) else mpmath.exp(epsilon)
     top, spent = 2 * growth * delta, abs(influence) * (growth - 1)
     return bool(spent < top and top / (top - spent) <= growth**2)  # the logarithm taken off both sides
+
+
+def largest_silent(epsilon: Any, delta: Any) -> Any:
+    """The largest |c| that lines 10 and 11 let pass at r = 1, by bisection of the printed tests."""
+    low, high = mpmath.mpf(0), 8 * mpmath.mpf(delta)
+    for _ in range(160):
+        middle = (low + high) / 2
+        low, high = (middle, high) if passes(middle, mpmath.mpf(epsilon), mpmath.mpf(delta)) else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)
@@ -80,11 +99,7 @@ class Run:
 
     def silent_again(self, record: float = 1.0) -> Any:
         """p by bisection of the printed test and an integral of the normal density."""
-        low, high = mpmath.mpf(0), 4 * mpmath.mpf(self.delta)
-        for _ in range(160):
-            middle = (low + high) / 2
-            passed = passes(middle, mpmath.mpf((1 - self.choice) * self.epsilon), mpmath.mpf(self.delta) / 2)
-            low, high = (middle, high) if passed else (low, middle)
+        low = largest_silent((1 - self.choice) * self.epsilon, self.delta / 2)
         logarithm = mpmath.log(mpmath.mpf("1.25") * self.rounds / mpmath.mpf(self.delta / 2))
         centre = self.centre(record, mpmath.mpf)
         return normal_mass(-low - centre, low - centre, 0, self.deviation(logarithm, mpmath.mpf))
@@ -121,7 +136,7 @@ def theorem_5(
         return ends(seen)[0], ends(chosen)[1], float(again)
 
 
-@bound(name="delta", second="lower", pair=_PAIR + "the event: the last model is not 0")
+@bound(name="delta", second="lower", pair=_ZEROS + "the event: the last model is not 0")
 def theorem_5_final_model(
     epsilon: Printed, delta: Printed, constant: Printed, records: int, steps: int
 ) -> tuple[float, float, float]:
@@ -173,3 +188,75 @@ def noise_follows_influence(records: int, epsilon: float, delta: float, constant
     evidence = {"without influence, ten dimensions": 1 - (1 - without) ** 10, "epsilon": epsilon, "delta": delta}
     routes = {"balls": balls, "bisection and integral": again}
     return Shown(without < 0.5 < most if agree else None, reason, without, evidence, routes)
+
+
+# ---- equation (2) ----
+
+
+def _steps(records: int) -> int:
+    return math.ceil(math.log(records))
+
+
+def _shown_delta(records: int, constant: float, epsilon: float, delta: float) -> float:
+    """A lower end of P(S) − e^ε Q(S), in balls."""
+    with ctx.workprec(256):
+        spread = arb(_steps(records)) * (1 / arb(delta)).log()
+        half = arb(records) * arb(epsilon) / (2 * arb(constant) * spread.sqrt())
+        above = upper_tail(half)
+        with_record = 1 - (1 - above + (2 * above - 1) / records) ** _steps(records)
+        without = 1 - (1 - above) ** _steps(records)
+        return ends(with_record - arb(epsilon).exp() * without)[0]
+
+
+def _shown_again(records: int, constant: float, epsilon: float, delta: float) -> float:
+    """A lower bound by another event, "some increment is above 3/4", with the density integrated."""
+    with mpmath.workdps(40):
+        spread = _steps(records) * mpmath.log(1 / mpmath.mpf(delta))
+        deviation = mpmath.mpf(constant) * mpmath.sqrt(spread) / (records * mpmath.mpf(epsilon))
+        above = [normal_mass(mpmath.mpf("0.75"), mpmath.inf, mean, deviation) for mean in (0, 1)]
+        missed = (1 - mpmath.mpf(1) / records) * (1 - above[0]) + (1 - above[1]) / records
+        seen = 1 - missed ** _steps(records)
+        return float(seen - mpmath.exp(epsilon) * (1 - (1 - above[0]) ** _steps(records)))
+
+
+@bound(name="delta", second="lower", pair=_LINEAR)
+def equation_2(epsilon: Printed, delta: Printed, records: int, constant: float) -> tuple[float, float, float]:
+    """δ at ε of the noise that (2) gives for ε and δ."""
+    setting = (records, constant, epsilon.value, delta.value)
+    with ctx.workprec(256):
+        chosen = 1 - (1 - arb(1) / records) ** _steps(records)
+    return _shown_delta(*setting), ends(chosen)[1], _shown_again(*setting)
+
+
+@shown(control={"constant_over_records": 10.0}, pair=_LINEAR)
+def equation_2_constant(epsilon: float, constant_over_records: float) -> Shown:
+    """δ = 1/n², T = ⌈ln n⌉: whether σ with a constant that grows like n still fails, at larger and larger n."""
+    found, again = {}, {}
+    for records in (10**4, 10**5, 10**6, 10**8):
+        delta = float(records) ** -2
+        setting = (records, constant_over_records * records, epsilon, delta)
+        found[str(records)], again[str(records)] = _shown_delta(*setting) / delta, _shown_again(*setting) / delta
+    fails = min(*found.values(), *again.values()) > 1
+    reason = f"even c = {constant_over_records:g} n fails at every n tried: no constant does for all n"
+    routes = {"delta over the promised one, balls": found, "the same by another event": again}
+    evidence = {"constant_over_n": constant_over_records, "epsilon": epsilon, "delta": "1/n^2", "steps": "ceil(ln n)"}
+    return Shown(not fails, reason if fails else "these events show no violation", found["1000000"], evidence, routes)
+
+
+@shown(control={"enough": True})
+def moments_conditions(
+    records: Sequence[int], constant: float, epsilon: float, delta: float, enough: bool = False
+) -> Shown:
+    """What the moments accountant asks, σ >= G, at T = ⌈ln n⌉ and σ from (2); the control takes enough steps."""
+    deviations, exact, needed = {}, {}, {}
+    for n in records:
+        least = (n * epsilon / constant) ** 2 / math.log(1 / delta)
+        steps = math.ceil(least) if enough else _steps(n)
+        deviations[str(n)] = constant * math.sqrt(steps * math.log(1 / delta)) / (n * epsilon)
+        square = Fraction(constant) ** 2 * steps / (n * Fraction(epsilon)) ** 2  # only the logarithm is not rational
+        exact[str(n)], needed[str(n)] = float(square * Fraction(-math.log(delta))), least
+    largest, holds = max(deviations.values()), min(deviations.values()) >= 1
+    reason = "sigma is at least G" if holds else f"sigma is at most {largest:.3g} G, where the lemma needs at least G"
+    routes = {"noise over G": deviations, "its square, in rationals": exact}
+    evidence = {"steps that sigma >= 1 needs": needed, "c": constant, "epsilon": epsilon}
+    return Shown(holds, reason, largest, evidence, routes)
