@@ -6,6 +6,7 @@
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
+| a number by two routes | `by_routes` |
 
 A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
 """
@@ -13,6 +14,7 @@ A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -23,6 +25,7 @@ from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
+from dpbench.claims.judges import Shown
 from dpbench.events import Composition, Event, SampledGaussian
 
 Real = Any  # an mpmath number
@@ -162,3 +165,18 @@ def interval(found: Estimate) -> tuple[float, float]:
 def sampled(rate: float, sigma: float, count: int) -> Composition:
     """`count` Poisson-sampled Gaussian releases."""
     return Composition(((SampledGaussian(rate, sigma), count),))
+
+
+# ---- what two routes show ----
+
+
+def by_routes(holds: bool, reason: str, routes: Mapping[str, Any], evidence: Mapping[str, Any] | None = None) -> Shown:
+    """What is shown where all routes give the same number, to 1e-9 of it; undecided where they do not.
+
+    >>> by_routes(False, "1 is not 2", {"one": 1, "two": 2}).holds is None
+    True
+    """
+    told = {name: float(value) for name, value in routes.items()}
+    first = next(iter(told.values()))
+    agree = all(abs(value - first) <= 1e-9 * abs(first) for value in told.values())
+    return Shown(holds if agree else None, reason, first, evidence or {}, told)

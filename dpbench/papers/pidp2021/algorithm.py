@@ -1,195 +1,242 @@
-"""Lines of Algorithm 1 that no proof step looks at: the rounds, the added error, the ball, and who meets noise.
+"""Lines of Algorithm 1, and the second part of the proof of Theorem 5: why some records are said to need no noise.
 
 Line numbers are those of the conversion, which counts the inputs as line 1; the jumps in line 10 and the references in
 Section 5.3 (lines 7, 9 and 10) count one less.
+
+| paper | here |
+| --- | --- |
+| P[A(D) ∈ S] | `first` |
+| κ, δ, ε, r, [c_t]_i | `kappa`, `delta`, `epsilon`, `radius`, `influence` |
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.papers.pidp2021.enclosures import BITS, ends, upper_tail
-from dpbench.papers.pidp2021.noise_free_steps import PROOF_CONSTANT, noise_free_probability, printed_passes
+import mpmath
+from flint import arb, ctx
+
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, bound, formula, grid, inequality, shown
+from dpbench.papers.mathematics import by_routes, ends, normal_mass, upper_tail
+from dpbench.papers.pidp2021.influence import influence, optimum
+from dpbench.papers.pidp2021.neighbours import largest_silent
+from dpbench.papers.pidp2021.risks import HALF, risk
+
+_SAME, _OPPOSITE = {(1, 1): HALF, (-1, -1): HALF}, {(1, -1): HALF, (-1, 1): HALF}
 
 
-def _rounds(continued: bool = False) -> Shown:
-    """Lines 3 to 18 without noise: one record z = 1, loss ½(θ − z)², α = ½, R = 3 rounds of T_local = 2 steps.
+@shown(control={"second": _SAME}, pair="A(D) = (U, U) and A(D') = (U, −U) with U = ±1 fairly")
+def coordinates(second: Mapping[tuple[int, int], Fraction] = _OPPOSITE) -> Shown:
+    """Each coordinate alone is (0, 0)-DP; δ(0) of both, from positive parts and over all 16 sets."""
+    points = [(a, b) for a in (1, -1) for b in (1, -1)]
+    gains = {point: _SAME.get(point, Fraction(0)) - second.get(point, Fraction(0)) for point in points}
+    alike = all(sum(gain for point, gain in gains.items() if point[i] == 1) == 0 for i in (0, 1))
+    distance = sum(max(gain, Fraction(0)) for gain in gains.values())
+    sets = (chosen for size in range(5) for chosen in itertools.combinations(gains.values(), size))
+    best = max(sum(chosen, Fraction(0)) for chosen in sets)
+    reason = f"each coordinate has the same law ({alike}), both together tell D and D' apart with delta = {distance}"
+    return by_routes(distance == 0 and alike, reason, {"sum of positive parts": distance, "over all sets": best})
 
-    Only line 3 sets θ_0 of the local model, so every round as printed starts there again.
+
+# ---- from the definition of DP to (15) ----
+
+
+@shown(control={"sign": 1})
+def rewritten(sign: int = -1) -> Shown:
+    """P <= e^ε P' + δ against 1 − δ/P <= e^ε P'/P on exact probabilities, with e^ε = 2 or 5/2."""
+    sixteenths, growths = [Fraction(k, 16) for k in range(17)], (Fraction(2), Fraction(5, 2))
+    deltas = [Fraction(1, k) for k in (100, 8, 2)]
+    cases = list(itertools.product(sixteenths[1:], sixteenths, deltas, growths))
+    wrong = sum((p <= e * q + delta) != (1 + sign * delta / p <= e * q / p) for p, q, delta, e in cases)
+    return Shown(wrong == 0, f"{wrong} of {len(cases)} exact cases differ", wrong)
+
+
+@formula(
+    settings=grid(kappa=map(Fraction, ("1.1", "2", "20")), delta=map(Fraction, ("0.00001", "0.01"))),
+    control={"off": 1},
+)
+def kappa_substitution(kappa: Fraction, delta: Fraction, off: int = 0) -> tuple[Fraction, Fraction]:
+    """1/κ, and 1 − δ/P at P = κδ/(κ − 1); the control has P = δ/(κ − 1)."""
+    return 1 / kappa, 1 - delta / ((kappa if not off else 1) * delta / (kappa - 1))
+
+
+@shown(control={"first": None}, pair="two outcomes with P and P' = P e^(−2ε), which satisfy (15) with κ = e^ε")
+def equation_15(epsilon: float, delta: float, first: float | None) -> Shown:
+    """δ(ε) >= P − e^ε P' = P (1 − e^−ε), in balls; only P <= κδ/(κ − 1), the control's, keeps it within δ."""
+    mass = math.exp(epsilon) * delta / math.expm1(epsilon) if first is None else first
+    with ctx.workprec(256):
+        lower, upper = ends(arb(mass) - arb(epsilon).exp() * arb(mass) * (-2 * arb(epsilon)).exp())
+    again = mass * -math.expm1(-epsilon)
+    reason = f"P = {mass:.6g} and P' = P e^(-2 epsilon) satisfy (15), and delta(epsilon) is {lower:.6g}, not {delta:g}"
+    holds = upper <= delta * (1 + 1e-12) if lower <= delta * (1 + 1e-12) else False
+    evidence = {"epsilon": epsilon, "delta": delta, "P": mass}
+    return Shown(holds, reason, again, evidence, {"balls": [lower, upper], "closed form": again})
+
+
+# ---- the uniform model ----
+
+
+@shown(control={"last": HALF}, pair="three records 0, 1, 1; the last one drawn anew from a fair coin")
+def expectation_over_neighbour(last: Fraction | int = 1) -> Shown:
+    """E[A(D')] and A(D), the optimum of ½(θ − z)², which is the mean; the control's last record is the coin's mean."""
+    expected = sum((Fraction(0 + 1 + new, 3) for new in (0, 1)), Fraction(0)) / 2
+    at_data = (0 + 1 + Fraction(last)) / 3
+    routes = {"enumerated": expected, "linearity": at_data + (HALF - last) / 3}
+    reason = f"E[A(D')] over the exchanged record is {expected}, A(D) is {at_data}"
+    return by_routes(expected == at_data, reason, routes)
+
+
+@shown(control={"sign": 0})
+def negative_probability(kappa: float, delta: float, radius: float, sign: int = -1) -> Shown:
+    """The printed range of a probability, [−rκδ/(κ−1), rκδ/(κ−1)], against [0, 1]."""
+    top = radius * kappa * delta / (kappa - 1)
+    low = sign * Fraction(radius) * Fraction(kappa) * Fraction(delta) / (Fraction(kappa) - 1)
+    reason = f"the range of a probability is given as [{sign * top:.3g}, {top:.3g}]"
+    return by_routes(low >= 0 and top <= 1, reason, {"rationals": low, "doubles": sign * top})
+
+
+@shown(control={"start": Fraction(-1)}, pair="uniform on [−1, 1], and on [−1 + c, 1 + c]; S = [−1/10, 1/10]")
+def shifted_probability(start: Fraction = Fraction(-1, 10)) -> Shown:
+    """P[A(D') ∈ S], S of length 1/5 from `start`, against the printed upper bound P[A(D) ∈ S] − c/(2r), c = 1/20.
+
+    S around 0 keeps all of its probability; the control's S lies at the edge.
     """
-    rate, rounds, steps = Fraction(1, 2), 3, 2
-    local = {0: Fraction(0)}
-    whole = Fraction(0)
+    shift, length = Fraction(1, 20), Fraction(1, 5)
+    shared = max(min(start + length, 1 + shift) - max(start, -1 + shift), Fraction(0)) / 2
+    tenths = [start + (k + HALF) / 100 for k in range(20)]  # the middles of cells that no edge cuts
+    counted = Fraction(sum(abs(middle - shift) <= 1 for middle in tenths), 200)
+    printed = length / 2 - shift / 2
+    reason = f"P' of the set is {shared}, the printed upper bound {printed}"
+    return by_routes(shared <= printed, reason, {"exact": shared, "counted": counted}, {"bound": float(printed)})
+
+
+@bound(name="delta", attained=False, pair="U[−1, 1] and U[−1 + c, 1 + c] with the largest c that passes, [−1, −1 + c]")
+def uniform_threshold(epsilon: Printed, step_delta: float) -> tuple[float, float, float]:
+    """δ(ε) = |c|/(2r) = δ₁(1 + e^−ε₁), where δ₁ is `step_delta`; again from the printed tests by bisection."""
+    with ctx.workprec(256):
+        lower, upper = ends(arb(step_delta) * (1 + (-arb(epsilon.value)).exp()))
+    with mpmath.workdps(30):
+        return lower, upper, float(largest_silent(epsilon.value, step_delta) / 2)
+
+
+@shown(control={"steps": 1}, pair="T uniform laws, each shifted so that its own δ is δ₁; the event: any shows it")
+def silent_steps_compose(steps: int, delta: float) -> Shown:
+    """δ(ε) of T noise-free steps together, for every ε, against that of one; again by the number that shows it."""
+    share = Fraction(delta)
+    total = 1 - (1 - share) ** steps
+    again = math.fsum(math.comb(steps, k) * delta**k * (1 - delta) ** (steps - k) for k in range(1, steps + 1))
+    reason = f"{steps} steps that each leak {delta:g} leak {float(total):.6g} together, for every epsilon"
+    return by_routes(total <= share, reason, {"one less the chance of none": total, "summed over how many": again})
+
+
+# ---- line 11 and the budget ----
+
+
+@formula(
+    settings=grid(radius=[1, 5], epsilon=["0.0075", "0.75", "2.25"], share=["0.25", "0.9"]),
+    control={"factor": 2},
+)
+def line_11(radius: int, epsilon: Any, share: Any, factor: int = 1) -> tuple[Any, Any]:
+    """The printed logarithm at c = `share` of the largest that line 10 lets pass, and ln(P/P') of the proof's model.
+
+    P = κδ/(κ−1) on an interval at the edge, P' what the shift by c leaves of it.
+    """
+    kappa, top = mpmath.exp(epsilon), 2 * radius * mpmath.exp(epsilon) * mpmath.mpf("1e-5")
+    length = top / (kappa - 1)
+    left = mpmath.quad(lambda _: 1 / (2 * mpmath.mpf(radius)), [-radius + share * length, -radius + length])
+    printed = mpmath.log(top / (top - (kappa - 1) * share * length))
+    return factor * printed, mpmath.log(length / (2 * radius) / left)
+
+
+def _looser_enclosed(epsilon: float, more: float) -> tuple[float, float]:
+    """The change of 1 + e^−ε₁ in balls."""
+    with ctx.workprec(256):
+        return ends((-arb(epsilon) - arb(more)).exp() - (-arb(epsilon)).exp())
+
+
+@inequality(
+    domain={"epsilon": (0.0075, 2.25, "log"), "more": (0.01, 1)},
+    settings=[{"epsilon": 0.75, "more": 0.75}],
+    control={"sign": -1},
+    tolerance=1e-9,
+    enclosure=_looser_enclosed,
+    examples=40,
+)
+def looser_with_budget(epsilon: float, more: float, sign: int = 1) -> float:
+    """The change of the largest |c|/(2rδ₁) without noise when ε₁ grows by `more`; the control asks whether it falls."""
+    largest = [largest_silent(at, 1.0) / 2 for at in (epsilon, epsilon + more)]
+    return float(sign * (largest[1] - largest[0]))
+
+
+# ---- lines of the algorithm that no proof step looks at ----
+
+
+def _descended(theta: Fraction, rows: Sequence[int], steps: int) -> Fraction:
+    """Some steps without noise at rate ½ on all of the rows, loss ½(θ − z)²."""
+    for _ in range(steps):
+        theta -= HALF * (theta - Fraction(sum(rows), len(rows)))
+    return theta
+
+
+@shown(control={"continued": True}, pair="one record z = 1, loss ½(θ − z)², α = 1/2, R = 3, T_local = 2, no noise")
+def rounds_continue(continued: bool = False) -> Shown:
+    """Lines 3 to 18: only line 3 sets θ_0 of the local model, so every round as printed starts there again."""
+    rounds, steps, whole = 3, 2, Fraction(0)
     for _ in range(rounds):
-        if continued:
-            local[0] = whole
-        for step in range(steps):
-            local[step + 1] = local[step] - rate * (local[step] - 1)
-        whole = local[steps]
-    expected = 1 - (1 - rate) ** (rounds * steps)
-    restarted = 1 - (1 - rate) ** steps
-    routes = {"executed": float(whole), "closed form": float(expected if continued else restarted)}
-    agree = whole == (expected if continued else restarted)
+        whole = _descended(whole if continued else Fraction(0), (1,), steps)
+    expected, one = 1 - HALF ** (rounds * steps), 1 - HALF**steps
     reason = f"after {rounds} rounds of {steps} steps theta is {whole}; {rounds * steps} steps give {expected}"
-    return Shown(
-        whole == expected if agree else None, reason, float(whole), {"one round gives": float(restarted)}, routes
-    )
+    return by_routes(whole == expected, reason, {"executed": whole, "closed form": expected if continued else one})
 
 
-rounds_continue = Demonstration(_rounds, twin=lambda: _rounds(continued=True))
+@shown(control={"record": 0}, pair="D = (0, 1), loss ½(θ − z)², one of them taken out")
+def error_added(record: int = 1) -> Shown:
+    """Line 8 with the exact error E: c + E against the true move of the optimum; the other record's c is positive."""
+    rows, left = ((1, 0), (1, 1)), (record, 1 - record)
+    moved = optimum(rows, left) - optimum(rows)
+    told = influence(rows, optimum(rows), record)[0]
+    error = abs(moved - told)
+    reason = f"removing the record moves the optimum by {moved}; c + E says {told + error} (c = {told}, E = {error})"
+    routes = {"optimum without the record": moved, "c n/(n - 1), n = 2": 2 * told}
+    return by_routes(abs(told + error) >= abs(moved), reason, routes, {"c": float(told), "E": float(error)})
 
 
-def _error_added(record: int) -> Shown:
-    """Line 8 with the exact error E on D = (0, 1), loss ½(θ − z)²: the contribution against the true move."""
-    rows = (Fraction(0), Fraction(1))
-    best = sum(rows, Fraction(0)) / 2
-    influence = (best - rows[record]) / 2
-    true = rows[1 - record] - best  # the optimum without the record is the other one
-    error = abs(true - influence)
-    told = influence + error
-    again = influence * 2  # c n/(n − 1) at n = 2
-    routes = {"optimum without the record": float(true), "c n/(n - 1)": float(again)}
-    reason = f"removing the record moves the optimum by {true}; c + E says {told} (c = {influence}, E = {error})"
-    holds = None if again != true else abs(told) >= abs(true)
-    return Shown(holds, reason, float(told), {"c": float(influence), "E": float(error)}, routes)
+@shown(control={"projected": True}, pair="one record z = 0, loss ½(θ − z)², α = 1, from θ = 0")
+def stays_in_ball(radius: float, deviation: float, projected: bool = False) -> Shown:
+    """P(|θ_1| > r) after the noisy step of line 15, θ_1 = −b; the control's step puts θ_1 back on the ball."""
+
+    def step(noise: float) -> float:
+        return max(-radius, min(radius, -noise)) if projected else -noise
+
+    cuts = [-12 * deviation, -radius, radius, 12 * deviation]
+    parts = [(low, high) for low, high in itertools.pairwise(cuts) if abs(step((low + high) / 2)) > radius]
+    with ctx.workprec(256), mpmath.workdps(25):
+        again = float(sum(normal_mass(low, high, 0, mpmath.mpf(deviation)) for low, high in parts))
+        lower = 0.0 if projected else ends(2 * upper_tail(arb(radius) / arb(deviation)))[0]
+    reason = f"with probability {again:.4g} the next gradient is larger than the G of the ball"
+    return by_routes(again == 0, reason, {"balls": lower, "integral over the steps that leave": again})
 
 
-error_added = Demonstration(lambda: _error_added(1), twin=lambda: _error_added(0))
+@shown(control={"tried": (1,)}, pair="three ones, against two ones and a minus one; loss ½(θ − z)², from 0, rate 1/2")
+def cross_validation(tried: tuple[int, ...] = (1, 2)) -> Shown:
+    """T by leave-one-out without noise, the first on a tie, on two neighbours; the control fixes T.
 
-
-def _leaves_ball(radius: float, deviation: float, projected: bool = False) -> Shown:
-    """P(|θ_1| > r) after one noisy step (line 15) at α = 1 from 0, loss ½(θ − z)², z = 0: θ_1 = −b."""
-    import mpmath
-    from flint import arb, ctx
-
-    if projected:
-        return Shown(True, "a projected step stays in the ball", 0.0)
-    with ctx.workprec(BITS):
-        lower, upper = ends(2 * upper_tail(arb(radius) / arb(deviation)))
-    with mpmath.workdps(25):
-        again = float(2 * mpmath.quad(lambda x: mpmath.npdf(x, 0, deviation), [radius, radius + 12 * deviation]))
-    reason = f"with probability {lower:.4g} the next gradient is larger than the G of the ball"
-    agree = abs(again - lower) < 1e-9 * again
-    return Shown(
-        False if lower > 0 and agree else None, reason, lower, {}, {"balls": [lower, upper], "quadrature": again}
-    )
-
-
-stays_in_ball = Demonstration(
-    _leaves_ball, twin=lambda radius, deviation: _leaves_ball(radius, deviation, projected=True)
-)
-
-
-def _who_meets_noise(
-    records: int,
-    radius: float,
-    epsilon_train: float,
-    epsilon_choice: float,
-    delta_train: float,
-    delta_choice: float,
-) -> Shown:
-    """P(noise) for a record without influence (z = θ̃ = 0) and for the most influential one (|z| = 1), one dimension.
-
-    As printed: lines 8 to 11 with the noise of Theorem 5 (R = 1). "Noise only where the influence is large" needs the
-    first below one half and the second above it.
+    Again in closed form: θ after T steps is (1 − 2^−T) times the mean of the others.
     """
-    import mpmath
-    from flint import ctx
-
-    setting = (records, radius, epsilon_train, epsilon_choice, delta_train, delta_choice)
-    met, again = [], []
-    for record in (0.0, 1.0):
-        with ctx.workprec(BITS):
-            met.append(ends(1 - noise_free_probability(*setting, record=record)))
-        with mpmath.workdps(30):
-            low, high = mpmath.mpf(0), mpmath.mpf(4 * radius)
-            for _ in range(110):
-                middle = (low + high) / 2
-                passed = printed_passes(middle, radius, mpmath.mpf(epsilon_train), delta_train, mpmath.exp)
-                low, high = (middle, high) if passed else (low, middle)
-            root = mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / delta_choice))
-            deviation = mpmath.mpf(PROOF_CONSTANT) * (radius + 1) * root / (records * mpmath.mpf(epsilon_choice))
-            centre = 2 * (-mpmath.mpf(record) / records + 2 * mpmath.mpf(radius + 1) / records**2)
-            silent = mpmath.ncdf((low - centre) / deviation) - mpmath.ncdf((-low - centre) / deviation)
-            again.append(float(1 - silent))
-    agree = all(abs(one[0] - other) < 1e-9 for one, other in zip(met, again, strict=True))
-    without, most = met[0][0], met[1][0]
-    ten = 1 - (1 - without) ** 10
-    reason = f"a record without influence meets noise in {without:.4g} of its steps, the most influential in {most:.4g}"
-    evidence = {"without influence": without, "most influential": most, "without influence, ten dimensions": ten}
-    routes = {"balls": [list(one) for one in met], "normal distribution of mpmath": again}
-    return Shown(without < 0.5 < most if agree else None, reason, without, evidence, routes)
-
-
-noise_follows_influence = Demonstration(
-    _who_meets_noise, twin=lambda **setting: _who_meets_noise(**{**setting, "epsilon_choice": 1e6})
-)
-
-
-def _split(epsilon: Fraction, quarter: int = 4) -> Fraction:
-    """ε₁ + ε₂ where ε₁ = 3ε/4 and 3ε₂ = ε₁."""
-    first = 3 * epsilon / quarter
-    return first + first / 3
-
-
-budget_split = Formula(
-    _split,
-    lambda epsilon: epsilon,
-    ({"epsilon": Fraction(1, 100)}, {"epsilon": Fraction(1)}, {"epsilon": Fraction(3)}),
-    twin=lambda epsilon: _split(epsilon, quarter=3),
-)
-
-
-def _share(epsilon: Fraction) -> Any:
-    return (3 * epsilon / 4) / 3 / epsilon
-
-
-choice_share = Formula(
-    lambda epsilon: Fraction(1, 4),  # noqa: ARG005
-    _share,
-    ({"epsilon": Fraction(1, 100)}, {"epsilon": Fraction(3)}),
-    twin=lambda epsilon: Fraction(1, 3),  # noqa: ARG005
-)
-
-
-def _choice(records: tuple[Fraction, ...], *, private: bool) -> int:
-    """T of 1 and 2 by leave-one-out cross-validation, 1 on a tie; loss ½(θ − z)², from 0, rate ½, no noise."""
-    if private:
-        return 1  # fixed beforehand
-    rate, errors = Fraction(1, 2), []
-    for steps in (1, 2):
-        error = Fraction(0)
-        for at, held in enumerate(records):
-            rest = records[:at] + records[at + 1 :]
-            theta = Fraction(0)
-            for _ in range(steps):
-                theta -= rate * (theta - sum(rest, Fraction(0)) / len(rest))
-            error += (theta - held) ** 2 / 2
-        errors.append(error)
-    return 1 if errors[0] <= errors[1] else 2
-
-
-def _choice_again(records: tuple[Fraction, ...]) -> int:
-    """The same in closed form: θ after T steps is (1 − 2^−T) times the mean of the others."""
-    n, total = len(records), sum(records, Fraction(0))
-    errors = [sum(((1 - Fraction(1, 2**steps)) * (total - z) / (n - 1) - z) ** 2 for z in records) for steps in (1, 2)]
-    return 1 if errors[0] <= errors[1] else 2
-
-
-def _cross_validation(fixed: bool = False) -> Shown:
-    """Two neighbours whose cross-validated T differ: three ones, and two ones and a minus one."""
-    one = Fraction(1)
-    neighbours = ((one, one, one), (one, one, -one))
-    chosen = [_choice(records, private=fixed) for records in neighbours]
-    again = [1, 1] if fixed else [_choice_again(records) for records in neighbours]
+    chosen, again = [], []
+    for data in ((1, 1, 1), (1, 1, -1)):
+        others = [(z, [*data[:i], *data[i + 1 :]]) for i, z in enumerate(data)]
+        errors = {t: sum(risk(_descended(Fraction(0), rest, t), [z]) for z, rest in others) for t in tried}
+        closed = {t: sum(((1 - HALF**t) * (sum(data) - z) / 2 - z) ** 2 for z in data) for t in tried}
+        chosen.append(min(tried, key=errors.__getitem__))
+        again.append(min(tried, key=closed.__getitem__))
     reason = f"one exchanged record changes T from {chosen[0]} to {chosen[1]}: the datasets are told apart for certain"
-    if fixed:
+    if len(tried) == 1:
         reason = "a T that is fixed beforehand tells nothing"
     routes = {"executed": chosen, "closed form": again}
     return Shown(chosen[0] == chosen[1] if chosen == again else None, reason, None, {"delta": 1.0}, routes)
-
-
-cross_validation = Demonstration(_cross_validation, twin=lambda: _cross_validation(fixed=True))

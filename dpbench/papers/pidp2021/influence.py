@@ -1,348 +1,441 @@
-"""The influence function and its error: equations (11) to (14) and Theorem 4.
+"""The influence function: equations (11) to (14), Theorem 4, and the privacy of the contributions c_t.
+
+Of the latter Lemma 3, Remark 6 and the first part of the proof of Theorem 5.
 
 | paper | here |
 | --- | --- |
 | n, r, w | number of records, the index of the removed one, `weights` |
 | θ̂(w; D), θ*, θ*_−z | `optimum(weights)`, with all weights 1, with one weight 0 |
+| c_t | `influence` |
 | G, L, C, ζ, E | Lipschitz constant, smoothness, Hessian-Lipschitz constant, curvature, error |
+| σ_(c), c', ε₂, δ₂, R, n | `noise`, `constant`, `epsilon`, `delta`, `rounds`, `records` |
 
-One-dimensional losses: for the formulas logistic regression with labels ±1 and a ridge, ln(1 + e^(−yxθ)) + λθ²/2.
-Optima are roots of the weighted gradient, found numerically; derivatives in the weights are numerical derivatives of
-those roots, so nothing here uses the formulas that are judged.
+For the formulas the loss is that of logistic regression with labels ±1 and a ridge, ln(1 + e^(−yxθ)) + λθ²/2: optima
+are roots of the weighted gradient, found numerically, and derivatives in the weights are numerical derivatives of those
+roots, so nothing there uses the formulas that are judged. Counterexamples are quadratics in rationals.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
-from dpbench.papers.pidp2021.enclosures import BITS, ends
+import mpmath
+import numpy as np
+from flint import arb, ctx
+from scipy.optimize import brentq
+
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, bound, formula, grid, inequality, number, shown
+from dpbench.papers.mathematics import by_routes, ends, gaussian_delta, hockey_stick, upper_tail
+
+Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
+
+# ---- quadratics, exactly ----
+
+
+def optimum(rows: Sequence[Quadratic], weights: Sequence[Fraction | int] | None = None) -> Fraction:
+    """θ̂(w; D), with all weights 1 where none are given."""
+    weighed = [(w * h, z) for w, (h, z) in zip(weights or [1] * len(rows), rows, strict=True)]
+    return Fraction(sum(h * z for h, z in weighed)) / Fraction(sum(h for h, _ in weighed))
+
+
+def influence(
+    rows: Sequence[Quadratic], at: Fraction | int, index: int, damping: Fraction | int = 0
+) -> tuple[Fraction, Fraction]:
+    """H⁻¹∇ℓ/n of one record at a model: from (11), and from differences of the losses, which are exact for quadratics.
+
+    `damping` is added to H, as Remark 5 proposes.
+    """
+    (h, z), size = rows[index], len(rows)
+    by_formula = Fraction(h) * (at - z) / (sum(h for h, _ in rows) + size * damping)
+
+    def loss(row: Quadratic, step: int) -> Fraction:
+        return Fraction(row[0]) * (at + step - row[1]) ** 2 / 2
+
+    slope = (loss(rows[index], 1) - loss(rows[index], -1)) / 2
+    bend = sum((loss(row, 1) - 2 * loss(row, 0) + loss(row, -1) for row in rows), Fraction(0)) / size
+    return by_formula, slope / (bend + damping) / size
+
+
+def in_the_plane(flat: Fraction, labels: Sequence[int]) -> tuple[Any, Any]:
+    """Features and labels of three records x = (1, 0), y = 0 and some x = (0, s), y = `labels` s; loss ½(x·θ − y)².
+
+    H = diag(3, s² for every label)/n: its spectral norm is 3/n, its least eigenvalue far below.
+    """
+    s = float(flat)
+    features = np.array([[1.0, 0.0]] * 3 + [[0.0, s]] * len(labels))
+    return features, np.array([0.0] * 3 + [label * s for label in labels])
+
+
+# ---- (11) to (13) ----
 
 ROWS = ((1.0, 1), (0.5, -1), (0.75, 1), (0.25, -1), (1.0, -1))  # features and labels
+_N = len(ROWS)
 
 
 def _slope(theta: Any, row: tuple[float, int], ridge: Any, order: int) -> Any:
     """The derivative of order 1, 2 or 3 of one record's loss."""
-    import mpmath
-
     x, y = row
     s = 1 / (1 + mpmath.exp(-x * theta))  # probability of the label +1
     if order == 1:
         return x * (s - (y == 1)) + ridge * theta
-    if order == 2:
-        return x**2 * s * (1 - s) + ridge
-    return x**3 * s * (1 - s) * (1 - 2 * s)
+    return x**2 * s * (1 - s) + ridge if order == 2 else x**3 * s * (1 - s) * (1 - 2 * s)
 
 
-def _optimum(weights: tuple[Any, ...], ridge: Any) -> Any:
-    import mpmath
-
-    def gradient(theta: Any) -> Any:
-        return sum(w * _slope(theta, row, ridge, 1) for w, row in zip(weights, ROWS, strict=True))
-
-    def hessian(theta: Any) -> Any:
-        return sum(w * _slope(theta, row, ridge, 2) for w, row in zip(weights, ROWS, strict=True))
-
+def _weighted(ridge: float, more: Mapping[int, Any]) -> Any:
+    """The optimum with weights 1, but for some more on some records: Newton's steps."""
     theta = mpmath.mpf(0)
     for _ in range(60):
-        step = gradient(theta) / hessian(theta)
-        theta -= step
-        if abs(step) < mpmath.mpf(10) ** -38:
+        first, second = (
+            sum((1 + more.get(i, 0)) * _slope(theta, row, ridge, order) for i, row in enumerate(ROWS))
+            for order in (1, 2)
+        )
+        theta -= first / second
+        if abs(first / second) < mpmath.mpf(10) ** -38:
             break
     return theta
 
 
-def _with(index: int, by: Any, other: int | None = None, by_other: Any = 0) -> tuple[Any, ...]:
-    weights: list[Any] = [1.0] * len(ROWS)
-    weights[index] += by
-    if other is not None:
-        weights[other] += by_other
-    return tuple(weights)
+def _mean(theta: Any, ridge: float, order: int) -> Any:
+    return sum(_slope(theta, row, ridge, order) for row in ROWS) / _N
 
 
-def _first_derivative(index: int, ridge: float) -> Any:
-    """dθ̂/dw_i at w = 1 by central differences."""
-    import mpmath
-
-    step = mpmath.mpf(10) ** -12
-    return (_optimum(_with(index, step), ridge) - _optimum(_with(index, -step), ridge)) / (2 * step)
-
-
-def _hessian(ridge: float) -> Any:
-    theta = _optimum(_with(0, 0), ridge)
-    return sum(_slope(theta, row, ridge, 2) for row in ROWS) / len(ROWS)
-
-
-def _influence(index: int, ridge: float) -> Any:
-    """(11): −(1/n)(−H⁻¹∇ℓ(θ*, z))."""
-    theta = _optimum(_with(0, 0), ridge)
-    return -(-_slope(theta, ROWS[index], ridge, 1) / _hessian(ridge)) / len(ROWS)
+@formula(settings=grid(index=[0, 1, 4], ridge=[0.05, 0.5]), control={"sign": -1}, digits=10)
+def first_order(index: int, ridge: float, equation: int, sign: int = 1) -> tuple[Any, Any]:
+    """(11), (12) or (13) as printed, and by dθ̂/dw at w = 1 from central differences of the optimum."""
+    theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -12
+    derivative = (_weighted(ridge, {index: step}) - _weighted(ridge, {index: -step})) / (2 * step)
+    slope, hessian = _slope(theta, ROWS[index], ridge, 1) / _N, _mean(theta, ridge, 2)
+    printed, true = {
+        11: (-(-slope / hessian), -derivative),
+        12: (slope, -hessian * derivative),
+        13: (-slope / hessian, derivative),
+    }[equation]
+    return sign * printed, true
 
 
-_SETTINGS = tuple({"index": index, "ridge": ridge} for index in (0, 1, 4) for ridge in (0.05, 0.5))
-equation_11 = Formula(
-    _influence,
-    lambda index, ridge: -_first_derivative(index, ridge),
-    _SETTINGS,
-    twin=lambda index, ridge: -_influence(index, ridge),
-    digits=10,
-)
-equation_12 = Formula(
-    lambda index, ridge: _slope(_optimum(_with(0, 0), ridge), ROWS[index], ridge, 1) / len(ROWS),
-    lambda index, ridge: -_hessian(ridge) * _first_derivative(index, ridge),
-    _SETTINGS,
-    twin=lambda index, ridge: -_slope(_optimum(_with(0, 0), ridge), ROWS[index], ridge, 1) / len(ROWS),
-    digits=10,
-)
-equation_13 = Formula(
-    lambda index, ridge: -_influence(index, ridge),
-    _first_derivative,
-    _SETTINGS,
-    twin=lambda index, ridge: -_influence(index, ridge) * len(ROWS),
-    digits=10,
-)
-
-
-def _second_by_formula(index: int, other: int, ridge: float) -> Any:
-    """−H⁻¹ (Hⁱ θ_j + Hʲ θ_i + T θ_i θ_j)."""
-    size = len(ROWS)
-    theta = _optimum(_with(0, 0), ridge)
-    move_i, move_j = -_influence(index, ridge), -_influence(other, ridge)
-    part_i = _slope(theta, ROWS[index], ridge, 2) / size
-    part_j = _slope(theta, ROWS[other], ridge, 2) / size
-    third = sum(_slope(theta, row, ridge, 3) for row in ROWS) / size
-    return -(part_i * move_j + part_j * move_i + third * move_i * move_j) / _hessian(ridge)
-
-
-def _second_by_differences(index: int, other: int, ridge: float) -> Any:
-    import mpmath
-
-    step = mpmath.mpf(10) ** -9
-
-    def at(first: int, second: int) -> Any:
-        return _optimum(_with(index, first * step, other, second * step), ridge)
-
-    return (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
-
-
-second_derivative = Formula(
-    _second_by_formula,
-    _second_by_differences,
-    tuple({"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)),
-    twin=lambda index, other, ridge: -_second_by_formula(index, other, ridge),
+@formula(
+    settings=[{"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)],
+    control={"sign": 1},
     digits=8,
 )
+def second_derivative(index: int, other: int, ridge: float, sign: int = -1) -> tuple[Any, Any]:
+    """−H⁻¹ (Hⁱ θ_j + Hʲ θ_i + T θ_i θ_j), and mixed central differences of the optimum."""
+    theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -9
+    hessian = _mean(theta, ridge, 2)
+    move_i, move_j = (-_slope(theta, ROWS[at], ridge, 1) / _N / hessian for at in (index, other))
+    part_i, part_j = (_slope(theta, ROWS[at], ridge, 2) / _N for at in (index, other))
+    printed = sign * (part_i * move_j + part_j * move_i + _mean(theta, ridge, 3) * move_i * move_j) / hessian
+
+    def at(first: int, second: int) -> Any:
+        both = (first + second) * step
+        return _weighted(ridge, {index: both} if index == other else {index: first * step, other: second * step})
+
+    return printed, (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
 
 
-# ---- equation (14) ----
+# ---- (14) ----
 
 
-def _taylor(heavy: Fraction, half: bool) -> Shown:
-    """Losses ½(θ − 1)² with weight w of curvature `heavy` and ½θ²: θ̂(w) = wa/(wa + 1), exactly.
+@shown(control={"share": Fraction(1, 2)}, pair="the losses (a/2)(θ − 1)² and ½θ² with a = 1/10; the first taken out")
+def equation_14(share: Fraction = Fraction(1)) -> Shown:
+    """θ̂(0) − θ̂(1) + θ̂'(1) of θ̂(w) = wa/(wa + 1) against all values of θ̂''(w), w in [0, 1], times `share`.
 
-    The remainder θ̂(0) − θ̂(1) + θ̂'(1) against all values of θ̂''(w'), w' in [0, 1] (halved, where `half`);
-    θ̂'' = −2a²/(wa + 1)³ is monotone.
+    θ̂'' = −2a²/(wa + 1)³ is monotone. The corrected formula has the share 1/2.
     """
-    a = heavy
-    first = a / (a + 1) ** 2
-    remainder = Fraction(0) - a / (a + 1) + first
-    ends_of_second = [-2 * a**2 / (w * a + 1) ** 3 for w in (Fraction(0), Fraction(1))]
-    low, high = (min(ends_of_second), max(ends_of_second))
-    if half:
-        low, high = low / 2, high / 2
-    cells = 4000
-    again = (
-        math.fsum(w * -2 * float(a) ** 2 / (w * float(a) + 1) ** 3 for w in ((k + 0.5) / cells for k in range(cells)))
-        / cells
-    )
-    reason = (
-        f"the remainder is {float(remainder):.6g}, the second derivative lies in [{float(low):.6g}, {float(high):.6g}]"
-    )
-    routes = {"rationals": float(remainder), "integral form of the remainder": again}
-    agree = abs(again - float(remainder)) < 1e-5 * abs(float(remainder))
-    return Shown(
-        low <= remainder <= high if agree else None,
-        reason,
-        float(remainder),
-        {"range": [float(low), float(high)]},
-        routes,
-    )
+    a = Fraction(1, 10)
+    remainder = a / (a + 1) ** 2 - a / (a + 1)
+    low, high = sorted(float(share * -2 * a**2 / (w * a + 1) ** 3) for w in (0, 1))
+    integral = mpmath.quad(lambda w: w * -2 * mpmath.mpf("0.01") / (w / 10 + 1) ** 3, [0, 1])
+    reason = f"the remainder is {float(remainder):.6g}, the second derivative lies in [{low:.6g}, {high:.6g}]"
+    routes = {"rationals": remainder, "integral form of the remainder": integral}
+    return by_routes(low <= remainder <= high, reason, routes, {"range": [low, high]})
 
 
-equation_14 = Demonstration(
-    lambda: _taylor(Fraction(1, 10), half=False), twin=lambda: _taylor(Fraction(1, 10), half=True)
-)
-
-
-def _weight_change(swapped: bool = False) -> Shown:
-    """The entries of 1_∖r − 1 for n = 4, r = 2: printed 0 where w_j = 0 and −1 elsewhere, with w = 1_∖r."""
-    weights = [1, 1, 0, 1]
-    true = [w - 1 for w in weights]
-    printed = [(-1 if w == 0 else 0) if swapped else (0 if w == 0 else -1) for w in weights]
-    unit = [-(j == 2) for j in range(4)]  # the needed vector, minus the unit vector of r
-    holds = None if unit != true else printed == true
-    routes = {"difference of the weights": true, "minus a unit vector": unit}
-    return Shown(holds, f"the entries are {true}, the printed rule gives {printed}", str(true), {}, routes)
-
-
-weight_change = Demonstration(_weight_change, twin=lambda: _weight_change(swapped=True))
+@shown(control={"kept": 0, "removed": -1})
+def weight_change(kept: int = -1, removed: int = 0) -> Shown:
+    """The entries of w − 1 for n = 4, r = 2, where w leaves out r; printed: `removed` at r and `kept` elsewhere."""
+    true = [w - 1 for w in (1, 1, 0, 1)]
+    printed = [removed if j == 2 else kept for j in range(4)]
+    routes = {"difference of the weights": true, "minus a unit vector": [-int(j == 2) for j in range(4)]}
+    return Shown(printed == true, f"the entries are {true}, the printed rule gives {printed}", str(true), {}, routes)
 
 
 # ---- Theorem 4 ----
 
 
-def _separable(radius: float, negatives_left: int = 0) -> Shown:
-    """Logistic loss, x = 1, labels +, +, −: θ* = ln 2, H = 2/9. Without the − every θ is improved by a larger one.
+def _logistic(theta: float) -> float:
+    return 1 / (1 + math.exp(-theta))
 
-    With the paper's constants G = 1, L = 1/4 and C = 1/(6√3) (Remark 1) and ζ = H. The left-out optimum is the
-    boundary r. `negatives_left` adds that many + and − of the other side, which keeps the optimum inside.
+
+@shown(control={"more": 3}, pair="logistic loss, x = 1, labels +, +, −; the − taken out")
+def theorem_4(radius: float, more: int = 0) -> Shown:
+    """The error of the influence against the bound, in balls: θ* = ln 2, H = 2/9; the left-out optimum is r.
+
+    With the paper's G = 1, L = 1/4 and C = 1/(6√3) (Remark 1) and ζ = H. The control has `more` times two + and one −,
+    which keeps the optimum inside.
     """
-    from flint import arb, ctx
-
-    positives, negatives = 2 + 2 * negatives_left, 1 + negatives_left
-    size = positives + negatives
-    with ctx.workprec(BITS):
-        start = (arb(positives) / negatives).log()
+    positives, negatives, size = 2 + 2 * more, 1 + more, 3 + 3 * more
+    with ctx.workprec(256):
         share = arb(positives) / size
         curvature = share * (1 - share)
-        contribution = share / curvature / size
         left = (arb(positives) / (negatives - 1)).log() if negatives > 1 else arb(radius)
-        error = abs(left - start - contribution)
+        error = abs(left - (arb(positives) / negatives).log() - share / curvature / size)
         bound = (arb(1) / 2 + 1 / (6 * arb(3).sqrt()) / curvature) / (curvature * size) ** 2
-        error_ends, bound_ends = ends(error), ends(bound)
-        lower, upper = ends(bound - error)
-    moved, limit = _separable_again(radius, positives, negatives)
-    routes = {"balls": {"error": error_ends, "bound": bound_ends}, "minimised numerically": moved, "bound again": limit}
-    reason = f"the error is {error_ends[0]:.6g}, the bound {bound_ends[1]:.6g}"
-    holds = True if lower >= 0 and moved <= limit else False if upper < 0 and moved > limit else None
-    evidence = {"error": error_ends[0], "bound": bound_ends[1], "records": size, "radius": radius}
-    return Shown(holds, reason, error_ends[0], evidence, routes)
-
-
-def _separable_again(radius: float, positives: int, negatives: int) -> tuple[float, float]:
-    """Error and bound with both optima found by minimisation over [−r, r]."""
-    from scipy.optimize import minimize_scalar
+        errors, bounds, margin = ends(error), ends(bound), ends(bound - error)
 
     def best(minus: int) -> float:
-        found = minimize_scalar(
-            lambda t: positives * math.log1p(math.exp(-t)) + minus * math.log1p(math.exp(t)),
-            bounds=(-radius, radius),
-            method="bounded",
-            options={"xatol": 1e-12},
-        )
-        return float(found.x)
+        def gradient(t: float) -> float:
+            return minus * _logistic(t) - positives * _logistic(-t)
 
-    size, theta = positives + negatives, best(negatives)
-    s = 1 / (1 + math.exp(-theta))
-    curvature = s * (1 - s)
-    moved = abs(best(negatives - 1) - theta - s / curvature / size)
-    return moved, (0.5 + 1 / (6 * math.sqrt(3)) / curvature) / (curvature * size) ** 2
+        return float(brentq(gradient, -radius, radius)) if gradient(radius) > 0 else radius
 
-
-theorem_4 = Demonstration(_separable, twin=lambda radius: _separable(radius, negatives_left=3))
+    theta, other = best(negatives), best(negatives - 1)
+    s = _logistic(theta)
+    again = abs(other - theta - 1 / (1 - s) / size)
+    holds = True if margin[0] >= 0 else False if margin[1] < 0 else None
+    agree = abs(again - errors[0]) < 1e-9 * again
+    reason = f"the error is {errors[0]:.6g}, the bound {bounds[1]:.6g}"
+    evidence = {"error": errors[0], "bound": bounds[1], "records": size, "radius": radius}
+    routes = {"balls": {"error": errors, "bound": bounds}, "error, optima as roots": again}
+    return Shown(holds if agree else None, reason, errors[0], evidence, routes)
 
 
-def _spectral(type_one: int, smallest: Fraction, use_smallest: bool = False) -> Shown:
-    """Losses ½(x·θ − y)² in two dimensions: `type_one` records x = (1, 0), y = 0 and two x = (0, s), y = ±η = ±s.
+@shown(control={"least": True}, pair="x = (1, 0), y = 0 three times, x = (0, s), y = ±s with s = 1/10; the last out")
+def theorem_4_norm(least: bool = False) -> Shown:
+    """Error and bound with ζ the spectral norm of H (the control: the least eigenvalue); C = 0, L = 1, |θ| <= 1.
 
-    H = diag(type_one, 2s²)/n, so its spectral norm is type_one/n; C = 0; parameters |θ| <= r = η/s = 1. Removing the
-    last record moves θ₂ from 0 to η/s, the influence says η/(2s). G is the largest gradient on the ball, L = 1.
+    Removing the last record moves θ₂ from 0 to 1, the influence says 1/2. G is 1, the largest gradient on the ball.
     """
-    s = smallest
-    size = type_one + 2
-    shift = s
-    curvature = 2 * s * s / Fraction(size) if use_smallest else Fraction(type_one, size)
-    moved = shift / s
-    contribution = Fraction(1, size) * s * shift / (2 * s * s / Fraction(size))
-    error = abs(moved - contribution)
-    lipschitz = max(Fraction(1), s * (s + shift))
-    bound = (2 * lipschitz) / (curvature * size) ** 2
-    # second route: exact normal equations with and without the last record
-    left = (s * shift) / (s * s)
-    gradient = s * (0 + shift)
-    again = abs(left - 0 - gradient / (2 * s * s))
+    s, size = Fraction(1, 10), 5
+    curvature = 2 * s * s / size if least else Fraction(3, size)
+    rows = ((s * s, 1), (s * s, -1))  # the second coordinate, which the other records do not enter
+    error = abs(optimum(rows, (1, 0)) - optimum(rows) - influence(rows, optimum(rows), 1)[0])
+    bound = 2 / (curvature * size) ** 2
+    x, y = in_the_plane(s, (1, -1))
+    best, left = (np.linalg.lstsq(x[:kept], y[:kept], rcond=None)[0] for kept in (5, 4))
+    again = np.abs(left - best - np.linalg.solve(x.T @ x, (x[4] @ best - y[4]) * x[4])).max()
     reason = f"the error is {error}, the bound with zeta = {curvature} is {bound}"
-    routes = {"closed form": float(error), "normal equations": float(again)}
-    holds = None if again != error else error <= bound
-    return Shown(holds, reason, float(error), {"bound": float(bound), "records": size}, routes)
+    return by_routes(error <= bound, reason, {"rationals": error, "least squares": again}, {"bound": float(bound)})
 
 
-theorem_4_norm = Demonstration(
-    lambda: _spectral(3, Fraction(1, 10)), twin=lambda: _spectral(3, Fraction(1, 10), use_smallest=True)
-)
+@shown(control={"damping": 0}, pair="(h/2)(θ − z)², h = 1/100: 999 zeros and one z = 1, which is taken out")
+def remark_5(damping: int = 1) -> Shown:
+    """Remark 5 adds ζ = 1 to h in H: the error of c, and Theorem 4's bound at ζ (the control: nothing, and ζ = h).
 
-
-def _damped(curvature: Fraction, damping: Fraction, records: int) -> Shown:
-    """Losses (h/2)(θ − z)², n − 1 zeros and one z = 1, h < ζ; c uses h + ζ for H, as Remark 5 proposes.
-
-    The optima are 1/n and 0. The bound of Theorem 4 at ζ, with L = h + ζ, G = h (the parameters lie in [0, 1]), C = 0.
+    L = h + ζ, G = h (the parameters lie in [0, 1]), C = 0.
     """
-    best = Fraction(1, records)
-    gradient = curvature * (best - 1)
-    told = gradient / (curvature + damping) / records
-    error = abs((0 - best) - told)
-    bound = 2 * (curvature + damping) * curvature / (records * (damping or curvature)) ** 2
-    again = abs(best - curvature * (1 - best) / (curvature + damping) / records)
+    h, size = Fraction(1, 100), 1000
+    rows = [(h, 0)] * (size - 1) + [(h, 1)]
+    best, moved = optimum(rows), optimum(rows, [1] * (size - 1) + [0]) - optimum(rows)
+    error, again = (abs(moved - told) for told in influence(rows, best, size - 1, damping))
+    bound = 2 * (h + damping) * h / (size * (damping or h)) ** 2
     reason = f"the error is {float(error):.4g}, the bound at the added zeta {float(bound):.4g}"
-    routes = {"optimum without the record": float(error), "closed form": float(again)}
-    return Shown(None if again != error else error <= bound, reason, float(error), {"bound": float(bound)}, routes)
+    routes = {"equation (11)": error, "differences of the losses": again}
+    return by_routes(error <= bound, reason, routes, {"bound": float(bound)})
 
 
-remark_5 = Demonstration(
-    lambda: _damped(Fraction(1, 100), Fraction(1), 1000), twin=lambda: _damped(Fraction(1, 100), Fraction(0), 1000)
+@inequality(
+    domain={"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")},
+    settings=[{"ridge": 0.1, "logistic": k, "spread": 1.0, "size": n} for k, n in ((0.0, 20.0), (1.0, 45222.0))],
+    control={"factor": 0.25},
+    tolerance=1e-4,
+    obligations=[
+        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
+        "both optima lie inside the parameter space",
+    ],
+    examples=50,
 )
-
-
-def _error_margin(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
-    """bound/error-scale: (factor · bound − E) / bound for losses λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
+def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
+    """(factor · bound − E) / bound for losses λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
 
     One record has a = spread and y = 1, the other n − 1 have a = 0 and y = −1; it is the one removed. ζ = λ holds
     everywhere, L = λ + κ/4, C = κ/(6√3); the parameter space is the hull of both optima, and G is the largest
     gradient of any record on it.
     """
-    from scipy.optimize import brentq
-
-    others = size - 1
 
     def slope(theta: float, label: int, centre: float) -> float:
         return ridge * (theta - centre) - label * logistic / (1 + math.exp(label * theta))
 
     def gradient(theta: float, weight: float) -> float:
-        return weight * slope(theta, 1, spread) + others * slope(theta, -1, 0.0)
+        return weight * slope(theta, 1, spread) + (size - 1) * slope(theta, -1, 0.0)
 
     wide = spread + logistic / ridge + 1
-    theta = brentq(gradient, -wide, wide, args=(1.0,), xtol=1e-15, rtol=1e-14)
-    left = brentq(gradient, -wide, wide, args=(0.0,), xtol=1e-15, rtol=1e-14)
-    s = 1 / (1 + math.exp(-theta))
-    hessian = ridge + logistic * s * (1 - s)
-    error = abs(left - theta - slope(theta, 1, spread) / hessian / size)
+    theta, left = (brentq(gradient, -wide, wide, args=(w,), xtol=1e-15, rtol=1e-14) for w in (1.0, 0.0))
+    s = _logistic(theta)
+    error = abs(left - theta - slope(theta, 1, spread) / (ridge + logistic * s * (1 - s)) / size)
     steepest = max(abs(slope(at, y, a)) for at in (theta, left) for y, a in ((1, spread), (-1, 0.0)))
     smooth, third = ridge + logistic / 4, logistic / (6 * math.sqrt(3))
     bound = (2 * smooth * steepest + third * steepest**2 / ridge) / (ridge * size) ** 2
     return float(factor - error / bound)
 
 
-theorem_4_strongly_convex = Inequality(
-    _error_margin,
-    {
-        "ridge": Range(0.01, 1, "log"),
-        "logistic": Range(0, 1),
-        "spread": Range(0.1, 5, "log"),
-        "size": Range(2, 70000, "log"),
-    },
-    (
-        {"ridge": 0.1, "logistic": 0.0, "spread": 1.0, "size": 20.0},
-        {"ridge": 0.1, "logistic": 1.0, "spread": 1.0, "size": 45222.0},
-    ),
-    lambda **point: _error_margin(**point, factor=0.25),
-    tolerance=1e-4,
-    obligations=(
-        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
-        "both optima lie inside the parameter space",
-    ),
-    examples=50,
+# ---- Lemma 3: σ = sqrt(2 ln(1.25/δ)) S / ε, printed without a condition on ε ----
+
+_DELTAS = (1e-12, 0.1, "log")
+
+
+def _ball_delta(epsilon: Any, noise: Any) -> Any:
+    """δ at ε of N(1, s²) against N(0, s²) in balls."""
+    near, far = (sign / (2 * noise) + epsilon * noise for sign in (-1, 1))
+    return upper_tail(near) - epsilon.exp() * upper_tail(far)
+
+
+def _lemma_3_enclosed(epsilon: float, delta: float) -> tuple[float, float]:
+    with ctx.workprec(256):
+        noise = (2 * (arb("1.25") / arb(delta)).log()).sqrt() / arb(epsilon)
+        return ends(1 - _ball_delta(arb(epsilon), noise) / arb(delta))
+
+
+@inequality(
+    domain={"epsilon": (0.0025, 40, "log"), "delta": _DELTAS},
+    settings=[{"epsilon": 0.75, "delta": 1e-5}, {"epsilon": 0.0025, "delta": 1e-5}],
+    control={"epsilon": 1.0},
+    tolerance=1e-9,
+    enclosure=_lemma_3_enclosed,
 )
+def lemma_3(epsilon: float, delta: float) -> float:
+    """(δ − the true δ of the lemma's noise) / δ; the control is ε = 1."""
+    return 1 - gaussian_delta(epsilon, epsilon / math.sqrt(2 * math.log(1.25 / delta))) / delta
+
+
+@inequality(
+    domain={"epsilon": (0.0025, 1, "log"), "delta": _DELTAS, "rounds": (1, 5000, "whole")},
+    settings=[{"epsilon": e, "delta": 1e-5, "rounds": rounds} for e, rounds in ((0.75, 1), (0.0025, 1), (0.75, 100))],
+    control={"two": 1},
+    tolerance=1e-9,
+    obligations=["epsilon at most 1 (Dwork and Roth, Theorem A.1), one noisy release of c_t per round"],
+    examples=80,
+)
+def lemma_3_below_one(epsilon: float, delta: float, rounds: int, two: int = 2) -> float:
+    """The same for R releases with its noise for (ε/R, δ/R), which are one with noise smaller by sqrt(R)."""
+    noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
+    return 1 - gaussian_delta(epsilon, 1 / noise) / delta
+
+
+# ---- the sensitivity and the noise of the proof ----
+
+
+@inequality(
+    domain={"first": (-1, 1), "second": (-1, 1), "curvature": (1e-3, 1, "log"), "extra": (0, 1), "other": (0, 1)},
+    settings=[{"first": 1.0, "second": -1.0, "curvature": 1.0, "extra": 0.0, "other": 0.0}],
+    control={"factor": 1.0},
+    obligations=["the smallest eigenvalue of both Hessians is at least zeta", "gradients at most G at theta_r"],
+    examples=60,
+)
+def sensitivity_least_eigenvalue(
+    first: float, second: float, curvature: float, extra: float, other: float, factor: float = 2.0
+) -> float:
+    """2G/(nζ) less |c(D) − c(D')| times n: gradients are shares of G = 1, Hessians at least ζ."""
+    return factor / curvature - abs(first / (curvature + extra) - second / (curvature + other))
+
+
+@shown(control={"least": True}, pair="x = (1, 0), y = 0 three times and x = (0, s), y = s against −s; s = 1/1000")
+def sensitivity(least: bool = False) -> Shown:
+    """|c_t(D) − c_t(D')| at θ_r = 0 and 2G/(nζ), ζ the spectral norm of H (the control: the least eigenvalue).
+
+    The loss is ½(x·θ − y)² with |θ| <= 1: G is 1. By the second coordinate alone, and by normal equations in doubles.
+    """
+    s = Fraction(1, 1000)
+    told = [influence([(s * s, label)], 0, 0)[0] for label in (1, -1)]
+    moved, allowed = abs(told[0] - told[1]), 2 / (s * s if least else Fraction(3))
+    sides = [np.linalg.solve(x.T @ x, -y[-1] * x[-1]) for x, y in (in_the_plane(s, (label,)) for label in (1, -1))]
+    routes = {"rationals": moved, "normal equations": np.abs(sides[0] - sides[1]).max()}
+    reason = f"with n = 4 and H = diag(3, s^2)/4 it moves by {moved}; 2G/(n zeta) is {float(allowed):g}"
+    return by_routes(moved <= allowed, reason, routes, {"bound": float(allowed)})
+
+
+@shown(control={"at": Fraction(1, 3)}, pair="½(θ − z)², the records 0, 0, 1, of which the 1 goes")
+def current_model(at: Fraction = Fraction(1)) -> Shown:
+    """c_t of the 1 at θ_r = 1, where its loss is least, and the first-order move of the optimum (11); θ* = 1/3."""
+    rows: list[Quadratic] = [(1, 0), (1, 0), (1, 1)]
+    told, promised = influence(rows, at, 2)[0], influence(rows, optimum(rows), 2)[0]
+    step = Fraction(1, 10**6)
+    derivative = (optimum(rows, (1, 1, 1 - step)) - optimum(rows, (1, 1, 1 + step))) / (2 * step)
+    reason = f"at theta_r = {at} c_t is {told}; the first-order move of the optimum is {promised}"
+    return by_routes(told == promised, reason, {"equation (11)": promised, "derivative of the optimum": derivative})
+
+
+@shown(control={"second": (1, 0)}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 1), the last against (1/2, 1)")
+def one_hessian(second: Quadratic = (Fraction(1, 4), 2)) -> Shown:
+    """c_t(D) − c_t(D') at 0 of the exchanged record, and H⁻¹ times the difference of its gradients; control: y = 0."""
+    sides, again = zip(*(influence([(1, 1), (1, 0), last], 0, 2) for last in ((1, 1), second)), strict=True)
+    left, display = sides[0] - sides[1], (Fraction(second[0]) * second[1] - 1) / 3  # H of D is 1, a gradient −hz
+    routes = {"equation (11)": left, "differences of the losses": again[0] - again[1]}
+    return by_routes(left == display, f"the left side is {left}, the right side {display}", routes)
+
+
+@shown(control={"second": 1}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 0), the last against (1/2, 0)")
+def other_records(second: Fraction | int = Fraction(1, 4)) -> Shown:
+    """The contribution of the first record, which both have, at θ̃ = 0 under D and under D'."""
+    told, again = zip(*(influence([(1, 1), (1, 0), (last, 0)], 0, 0) for last in (1, second)), strict=True)
+    routes = {"equation (11)": told[0] - told[1], "differences of the losses": again[0] - again[1]}
+    reason = f"the contribution of an unchanged record is {told[0]} under D and {told[1]} under D'"
+    return by_routes(told[0] == told[1], reason, routes)
+
+
+@shown(control={"old": Fraction(1, 2), "new": Fraction(-1, 2)}, pair="1/2 and −1/2 four times each, 0; 0 against 1")
+def exchange(old: Fraction = Fraction(0), new: Fraction = Fraction(1)) -> Shown:
+    """Loss ½(θ − z)²: the move of the optimum when `old` becomes `new`, and twice the contribution of `old`."""
+    common: list[Quadratic] = [*((1, Fraction(sign, 2)) for sign in (1, -1) * 4), (1, -old)]
+    before, after = optimum([*common, (1, old)]), optimum([*common, (1, new)])
+    own, moved = influence([*common, (1, old)], before, 9)[0], after - before
+    reason = f"the exchange moves the optimum by {moved}; twice the record's own contribution is {2 * own}"
+    return by_routes(abs(moved) <= 2 * abs(own), reason, {"optima": moved, "the record's share": (new - old) / 10})
+
+
+def _lemma_3_noise(rounds: int, epsilon: Any, delta: Any = "1e-5") -> Any:
+    """Lemma 3's noise for (ε/R, δ/R) at sensitivity 2, its root solved from 1.25 e^(−c²/2) = δ/R."""
+    target = mpmath.mpf(delta) / rounds
+    return mpmath.findroot(lambda c: mpmath.log("1.25") - c * c / 2 - mpmath.log(target), 5) * 2 * rounds / epsilon
+
+
+_NOISES = ((1, 45222, "0.75"), (10, 41188, "0.0025"), (1000, 70000, "0.25"))
+
+
+@formula(settings=[{"rounds": r, "records": n, "epsilon": e} for r, n, e in _NOISES], control={"two": 1})
+def proof_noise(rounds: int, records: int, epsilon: Any, two: int = 2) -> tuple[Any, Any]:
+    """2√2 sqrt(ln(1.25R/δ₂)) G R / (n ζ ε₂), and Lemma 3 at sensitivity 2G/(nζ); G = 3/2, ζ = 1/8."""
+    scale = mpmath.mpf(12) / records
+    root = mpmath.sqrt(mpmath.log(mpmath.mpf("1.25e5") * rounds))
+    return two * mpmath.sqrt(2) * root * scale * rounds / epsilon, _lemma_3_noise(rounds, epsilon) * scale
+
+
+@number()
+def proof_constant() -> dict[str, Any]:
+    """2 sqrt(2), and Lemma 3's noise over sqrt(ln(1.25/δ₂)) G/(nζε₂)."""
+    by_lemma = _lemma_3_noise(1, 1) / mpmath.sqrt(mpmath.log(mpmath.mpf("1.25e5")))
+    return {"2 sqrt 2": 2 * math.sqrt(2), "Lemma 3 solved": by_lemma}
+
+
+# ---- what is released is 2c + b, and anew at each step ----
+
+
+@bound(pair="½(θ − z)², |θ| <= 0.01, ζ = 1, θ̃ = 0, R = 1; one record z = 1 against −1, whose c_z differ by 2/n")
+def contribution_release(
+    delta: Printed, constant: Printed, asked: Sequence[Any], factor: int, draws: int
+) -> tuple[float, float, float]:
+    """ε at δ of the mean of `draws` releases of `factor` c + b, in balls; again by an integral and a secant search.
+
+    `asked` are the ε₂ and δ₂ that the noise c' G sqrt(ln(1.25/δ₂))/(nζε₂), G = 1.01, is set for.
+    """
+    wanted, at = map(str, asked)
+    with ctx.workprec(256):
+        noise = arb(constant.text) * arb("1.01") * ((arb("1.25") / arb(at)).log() / draws).sqrt()
+        noise /= 2 * factor * arb(wanted)
+        low, high = 0.0, 1e6
+        while high - low > 1e-12 * max(1.0, high):
+            middle = (low + high) / 2
+            lower, upper = ends(_ball_delta(arb(middle), noise) - arb(delta.value))
+            if lower <= 0 <= upper:
+                break
+            low, high = (middle, high) if lower > 0 else (low, middle)
+    with mpmath.workdps(25):
+        mu = 2 * factor * mpmath.mpf(wanted) * mpmath.sqrt(draws) / mpmath.mpf(constant.text) / mpmath.mpf("1.01")
+        mu /= mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / mpmath.mpf(at)))
+        start = mpmath.mpf(low) * mpmath.mpf("0.99"), mpmath.mpf(low) * mpmath.mpf("1.01")
+        again = mpmath.findroot(lambda e: mpmath.log(hockey_stick(e, mu) / delta.value), start, solver="secant")
+    return low, high, float(again)

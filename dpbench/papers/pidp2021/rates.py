@@ -1,11 +1,11 @@
-"""Remarks 3 and 4, Theorem 7, Table 1 and Section 6: the rates, their choices of τ, and their comparisons.
+"""Remarks 3, 4 and 8, Theorem 7, Table 1 and Section 6: the rates, their choices of τ, and their comparisons.
 
 | paper | here |
 | --- | --- |
 | n, m, ε, k, τ | `records`, `dimensions`, `epsilon`, `noisy`, `tau` |
 
-Constants are 1 and logarithms are left out, as the paper leaves them out. Theorem 3 at excess e reads then
-(τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn) with e = m/(n²ε²) (DP-SGD) or km/(n³ε²) (PIDP-SGD) and E[L*] = 1/n.
+Constants are 1 and logarithms are left out, as the paper leaves them out; what "at most" lets a bound be larger by is
+4. Theorem 3 at excess e reads then (τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn), with E[L*] = 1/n.
 """
 
 from __future__ import annotations
@@ -14,272 +14,193 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
+import mpmath
 
+from dpbench.claims.claim import Printed
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 
-def _theorem_3(tau: float, excess: float, records: float) -> float:
-    return float((tau + 1) * ((1 + 1 / tau) * excess + 1 / records**2) + 1 / (tau * records))
-
-
-_SIZES = {
-    "records": Range(10, 1e6, "log"),
-    "dimensions": Range(9, 1e5, "log"),
-    "epsilon": Range(0.01, 3, "log"),
-}
-_OWN = (
+_FREE = 4.0
+_SIZES = {"records": (10, 1e6, "log"), "dimensions": (9, 1e5, "log"), "epsilon": (0.01, 3, "log")}
+_OWN = [
     {"records": 45222.0, "dimensions": 100.0, "epsilon": 3.0},
     {"records": 70000.0, "dimensions": 40.0, "epsilon": 0.01},
-)
+]
 
 
-def _remark_4_margin(records: float, dimensions: float, epsilon: float, tau: float, last: float = 1.0) -> float:
-    """1 − Theorem 3 over four times the printed sum m/(τn²ε²) + τm/(n²ε²) + 1/(τn)."""
-    excess = dimensions / (records * epsilon) ** 2
-    printed = excess / tau + tau * excess + last / (tau * records)
-    return 1 - _theorem_3(tau, excess, records) / (4 * printed)
+def dp_sgd(n: Any, m: Any, e: Any, power: float = 2) -> Any:
+    """Theorem 1's rate, m/(n²ε²)."""
+    return m / (n**power * e**2)
 
 
-remark_4_sum = Inequality(
-    _remark_4_margin,
-    {**_SIZES, "tau": Range(1e-3, 1e5, "log")},
-    tuple({**own, "tau": 1.0} for own in _OWN),
-    lambda **point: _remark_4_margin(**point, last=0.0),
-    tolerance=1e-9,
-    obligations=("m at least epsilon squared: the dropped term tau/n^2 is then below tau m/(n epsilon)^2",),
-    examples=80,
-)
+def pidp_sgd(n: Any, m: Any, e: Any, k: Any, power: float = 3) -> Any:
+    """Theorem 6's rate, km/(n³ε²)."""
+    return k * m / (n**power * e**2)
 
 
-def _remark_4_minimum(records: float, dimensions: float, epsilon: float, power: float = 1.5) -> float:
-    """1 − the best of τ = 1 and τ = sqrt(n) ε/sqrt(m), over eight times the printed minimum."""
-    excess = dimensions / (records * epsilon) ** 2
-    taus = (1.0, math.sqrt(records / dimensions) * epsilon)
-    found = min(_theorem_3(tau, excess, records) for tau in taus)
-    first = excess + 1 / records
-    second = math.sqrt(dimensions) / (records**power * epsilon) + dimensions**1.5 / (records**2.5 * epsilon**3)
-    return float(1 - found / (8 * min(first, second)))
+def dp_terms(n: float, m: float, e: float) -> tuple[float, float]:
+    """The two printed terms of Remark 4's minimum."""
+    return m / (n * e) ** 2 + 1 / n, math.sqrt(m) / (n**1.5 * e) + m**1.5 / (n**2.5 * e**3)
 
 
-remark_4_minimum = Inequality(
-    _remark_4_minimum,
-    _SIZES,
-    _OWN,
-    lambda **point: _remark_4_minimum(**point, power=2.5),
-    tolerance=1e-9,
-    obligations=("E[L*] at most a constant over n", "m at least epsilon squared", "Theorem 1's rate, which is refuted"),
-    examples=80,
-)
+def pidp_terms(n: float, m: float, e: float, k: float) -> tuple[float, float, float]:
+    """The three printed terms of Theorem 7's minimum."""
+    first, second = k * m / (n**3 * e**2) + 1 / n, k * m / (n**2.5 * e**2) + 1 / n**1.5
+    return first, second, (k * m) ** 1.5 / (n**2 * e**3) + e / (math.sqrt(k * m) * n)
 
 
-def _theorem_7_terms(records: float, dimensions: float, epsilon: float, noisy: float) -> tuple[float, float, float]:
-    product = noisy * dimensions
-    return (
-        product / (records**3 * epsilon**2) + 1 / records,
-        product / (records**2.5 * epsilon**2) + 1 / records**1.5,
-        product**1.5 / (records**2 * epsilon**3) + epsilon / (math.sqrt(product) * records),
-    )
+# ---- Remarks 3, 4 and 8 ----
 
 
-def _theorem_7_margin(records: float, dimensions: float, epsilon: float, share: float, third: float = 1.0) -> float:
-    """1 − Theorem 3 at the three τ over eight times each printed term; the smallest of the three."""
-    noisy = max(1.0, share * records)
-    excess = noisy * dimensions / (records**3 * epsilon**2)
-    taus = (1.0, math.sqrt(records), records * epsilon / math.sqrt(noisy * dimensions))
-    terms = list(_theorem_7_terms(records, dimensions, epsilon, noisy))
-    terms[2] *= third
-    found = [_theorem_3(tau, excess, records) for tau in taus]
-    return min(1 - value / (8 * term) for value, term in zip(found, terms, strict=True))
+@shown(control={"power": 2})
+def remark_3(power: int = 1) -> Shown:
+    """Noise energies summed with weights (1 − x)^i against T times the noise, x = μ/L = 1/10, T = ⌈2 ln n / x⌉."""
+    ratios = {}
+    for size in (10**2, 10**4, 10**8):
+        steps = math.ceil(20 * math.log(size))
+        ratios[str(size)] = steps / math.fsum(0.9**i for i in range(steps)) / math.log(size) ** power
+    low, high = min(ratios.values()), max(ratios.values())
+    reason = f"T over the geometric sum is ln(n)^{power} times {low:.4g} to {high:.4g}"
+    return Shown(high < 1.01 * low, reason, high / low, {"ratio_over_power_of_log": ratios})
 
 
-theorem_7_rate = Inequality(
-    _theorem_7_margin,
-    {**_SIZES, "share": Range(0, 1)},
-    tuple({**own, "share": 0.1} for own in _OWN),
-    lambda **point: _theorem_7_margin(**point, third=0.01),
-    tolerance=1e-9,
-    obligations=(
-        "Theorem 6's rate, which is refuted",
+@inequality(
+    domain={**_SIZES, "tau": (1e-3, 1e5, "log"), "share": (0, 1)},
+    settings=[{**own, "tau": 1.0, "share": 0.1} for own in _OWN],
+    control={"less": 0.01},
+    obligations=[
+        "Theorems 1 and 6, which are refuted",
         "E[L*] at most a constant over n",
-        "k m at least epsilon squared",
-    ),
+        "m, for Theorem 7 km, at least epsilon squared: the dropped tau/n^2 is then below tau m/(n epsilon)^2",
+    ],
+    examples=100,
+)
+def theorem_3_at(
+    records: float, dimensions: float, epsilon: float, tau: float, share: float, statement: str, less: float = 1.0
+) -> float:
+    """1 − Theorem 3 over what a statement prints; the control has `less` of one printed term.
+
+    Remark 4's sum at every τ, its minimum at the better of τ = 1 and sqrt(n) ε/sqrt(m), and the worst of Theorem 7's
+    three terms at τ = 1, sqrt(n) and nε/sqrt(km), with k = `share` n of at least 1.
+    """
+    noisy = max(1.0, share * records)
+    few = statement == "theorem 7"
+    excess = pidp_sgd(records, dimensions, epsilon, noisy) if few else dp_sgd(records, dimensions, epsilon)
+
+    def bound(at: float) -> float:
+        return float((at + 1) * ((1 + 1 / at) * excess + 1 / records**2) + 1 / (at * records))
+
+    if few:
+        taus = (1.0, math.sqrt(records), records * epsilon / math.sqrt(noisy * dimensions))
+        *terms, last = pidp_terms(records, dimensions, epsilon, noisy)
+        return 1 - max(bound(at) / (_FREE * term) for at, term in zip(taus, (*terms, less * last), strict=True))
+    if statement == "sum":
+        return float(1 - bound(tau) / (_FREE * (excess / tau + tau * excess + less / (tau * records))))
+    first, second = dp_terms(records, dimensions, epsilon)
+    best = min(bound(1.0), bound(math.sqrt(records / dimensions) * epsilon))
+    return 1 - best / (_FREE * min(first, less * second))
+
+
+@inequality(
+    domain={"records": (1, 1e5, "log"), "dimensions": (1, 1e5, "log")},
+    settings=[{"records": 45222.0, "dimensions": 100.0}, {"records": 100.0, "dimensions": 45222.0}],
+    obligations=["the rival's cost is quoted, not checked"],
     examples=80,
 )
+def remark_8_rival(records: float, dimensions: float, power: Printed) -> float:
+    """log(m^`power`) − log(nm), R rounds of each, where n is at most m, and the other way round where it is larger."""
+    saved = power.value * math.log(dimensions) - math.log(records * dimensions)
+    return saved if records <= dimensions else -saved
 
 
-def _third_power(records: Any, product: Any, epsilon: Any) -> Any:
-    """e/τ at τ = nε/sqrt(km), with e = km/(n³ε²): the quotient of its two parts, in mpmath."""
-    import mpmath
-
-    tau = mpmath.mpf(records) * epsilon / mpmath.sqrt(product)
-    return product / (mpmath.mpf(records) ** 3 * mpmath.mpf(epsilon) ** 2) / tau
-
-
-def _third_printed(power: int) -> Any:
-    import mpmath
-
-    return lambda records, product, epsilon: (
-        mpmath.mpf(product) ** 1.5 / (mpmath.mpf(records) ** power * mpmath.mpf(epsilon) ** 3)
-    )
+@shown(control={"records": 10_000, "dimensions": 100})
+def remark_8_complexity(records: int, dimensions: int) -> Shown:
+    """Multiplications of one round over n m²: Hessian n m², elimination m³/3, one product of m² per record."""
+    ratio = (2 * records * dimensions**2 + dimensions**3 / 3) / (records * dimensions**2)
+    reason = f"{ratio:.3g} times n m^2"
+    if records < dimensions:
+        reason += " with n < m and a direct inverse; low-rank solvers for such Hessians avoid that"
+    return Shown(True if ratio <= _FREE else None, reason, ratio)
 
 
-theorem_7_third = Formula(
-    _third_printed(2),
-    _third_power,
-    tuple({"records": n, "product": 5000, "epsilon": epsilon} for n in (1000, 45222) for epsilon in (0.5, 3)),
-    twin=_third_printed(3),
-    corrected=_third_printed(4),
+# ---- Theorems 6 and 7 ----
+
+
+@inequality(
+    domain={**_SIZES, "share": (0, 0.999)},
+    settings=[{**own, "share": 0.5} for own in _OWN],
+    obligations=["the two printed rates; both are refuted"],
+    examples=60,
 )
+def theorem_6_smaller(
+    records: float, dimensions: float, epsilon: float, share: float, power: Printed, other: Printed
+) -> float:
+    """1 − Theorem 6's rate over Theorem 1's with k = `share` n of at least 1, each with its printed power of n."""
+    found = pidp_sgd(records, dimensions, epsilon, max(1.0, share * records), power.value)
+    return float(1 - found / dp_sgd(records, dimensions, epsilon, other.value))
 
 
-def _best(records: Fraction, dimensions: Fraction, epsilon: Fraction, noisy: Fraction | None) -> float:
-    """The printed minimum, of PIDP-SGD where `noisy` is given, else of DP-SGD."""
-    n, m, e = float(records), float(dimensions), float(epsilon)
-    if noisy is not None:
-        return min(_theorem_7_terms(n, m, e, float(noisy)))
-    return float(min(m / (n * e) ** 2 + 1 / n, math.sqrt(m) / (n**1.5 * e) + m**1.5 / (n**2.5 * e**3)))
+@formula(settings=grid(records=[1000, 45222], epsilon=["0.5", "3"]))
+def theorem_7_third(records: int, epsilon: Any, power: Printed) -> tuple[Any, Any, Any]:
+    """(km)^1.5/(n^`power` ε³) at km = 5000; e/τ at τ = nε/sqrt(km) with e = km/(n³ε²); and with the fourth power."""
+    product, n = mpmath.mpf(5000), mpmath.mpf(records)
+    printed, corrected = (product**1.5 / (n**p * epsilon**3) for p in (power.value, 4))
+    return printed, pidp_sgd(n, product, epsilon, 1) / (n * epsilon / mpmath.sqrt(product)), corrected
 
 
-def _better(noisy_share: Fraction, records: int, dimensions: int) -> Shown:
-    """The two printed minima at ε = 1, square roots exact: n and m are squares of squares."""
-    n, m = Fraction(records), Fraction(dimensions)
-    root_n, root_m = Fraction(math.isqrt(records)), Fraction(math.isqrt(dimensions))
-    k = noisy_share * n
+@shown(control={"share": Fraction(1, 10**6)})
+def theorem_7_better(share: Fraction = Fraction(1, 2)) -> Shown:
+    """The two printed minima at ε = 1, n = 10⁶, m = 10⁴ and k = `share` n; their roots are rational."""
+    n, m, root_n, root_m = map(Fraction, (10**6, 10**4, 10**3, 10**2))
+    k = share * n
     plain = min(m / n**2 + 1 / n, root_m / (n * root_n) + m * root_m / (n**2 * root_n))
     lower_third = k * m / n**2  # (km)^1.5 >= km, since km >= 1
     own = min(k * m / n**3 + 1 / n, k * m / (n**2 * root_n) + 1 / (n * root_n), lower_third)
-    doubles = _best(n, m, Fraction(1), k) / _best(n, m, Fraction(1), None)
+    doubles = min(pidp_terms(1e6, 1e4, 1.0, float(k))) / min(dp_terms(1e6, 1e4, 1.0))
     routes = {"rationals, at least": float(own / plain), "doubles": doubles}
-    agree = (own <= plain) == (doubles <= 1)
-    reason = f"with k/n = {noisy_share} PIDP-SGD's printed rate is {doubles:.4g} times that of DP-SGD"
-    evidence = {"records": records, "dimensions": dimensions, "noisy_share": float(noisy_share)}
-    return Shown(own <= plain if agree else None, reason, doubles, evidence, routes)
+    reason = f"with k/n = {share} PIDP-SGD's printed rate is {doubles:.4g} times that of DP-SGD"
+    evidence = {"records": 10**6, "dimensions": 10**4, "epsilon": 1, "noisy_share": float(share)}
+    return Shown(own <= plain if (own <= plain) == (doubles <= 1) else None, reason, doubles, evidence, routes)
 
 
-theorem_7_better = Demonstration(
-    lambda: _better(Fraction(1, 2), 10**6, 10**4), twin=lambda: _better(Fraction(1, 10**6), 10**6, 10**4)
-)
+# ---- Section 6 ----
 
 
-def _remark_3(records: int, epsilon: float, power: int = 1) -> Shown:
-    """Noise energies summed with weights (1 − x)^i against T times the noise, x = μ/L, T = ⌈2 ln n / x⌉, σ² ∝ T."""
-    ratios = {}
-    for size in (records, records**2, records**4):
-        steps = math.ceil(2 * math.log(size) * 10)
-        geometric = math.fsum(0.9**i for i in range(steps))
-        ratios[str(size)] = steps / geometric / math.log(size) ** power
-    spread = max(ratios.values()) / min(ratios.values())
-    low, high = min(ratios.values()), max(ratios.values())
-    reason = f"T over the geometric sum is ln(n)^{power} times {low:.4g} to {high:.4g}"
-    return Shown(spread < 1.01, reason, spread, {"ratio_over_power_of_log": ratios, "epsilon": epsilon})
+@formula(settings=[{"records": 10**3, "noisy": 10}, {"records": 10**5, "noisy": 10**4}])
+def factor_over_wang(records: int, noisy: int) -> tuple[Any, Any, Any]:
+    """The stated k ln(n)/n; Theorem 6's rate with ln(n) over that of [43] with its ln²(n) (Remark 3); k/(n ln n)."""
+    n, log = mpmath.mpf(records), mpmath.log(records)
+    ratio = pidp_sgd(n, 1, 1, noisy) * log / (dp_sgd(n, 1, 1) * log**2)
+    return noisy * log / n, ratio, noisy / (n * log)
 
 
-remark_3 = Demonstration(lambda: _remark_3(100, 1.0), twin=lambda: _remark_3(100, 1.0, power=2))
+@shown()
+def best_factor(power: Printed, rival: str) -> Shown:
+    """Whether the ratio of two printed rates at ε = 1, times n^`power` or (n/k)^`power`, settles as n grows.
 
-
-def _factor_over_wang(log_multiplies: bool) -> Shown:
-    """The rates km ln(n)/(n³ε²) (Theorem 6) and m ln²(n)/(n²ε²) (Remark 3): their ratio against the stated factor."""
-    errors, again = [], []
-    for records, noisy in ((10**3, 10), (10**5, 10**4)):
-        log = math.log(records)
-        ratio = noisy * log / records**3 / (log**2 / records**2)
-        stated = noisy * log / records if log_multiplies else noisy / (records * log)
-        errors.append(stated / ratio)
-        again.append(log**2 if log_multiplies else 1.0)
-    routes = {"ratio of the rates": errors, "ln squared": again}
-    agree = all(abs(a / b - 1) < 1e-12 for a, b in zip(errors, again, strict=True))
-    right = all(abs(error - 1) < 1e-9 for error in errors)
-    reason = "the ratio is k/(n ln n)" if right else f"the stated factor is {errors[1]:.4g} times the ratio at n = 10^5"
-    return Shown(right if agree else None, reason, errors[1], {}, routes)
-
-
-factor_over_wang = Demonstration(lambda: _factor_over_wang(True), twin=lambda: _factor_over_wang(False))
-
-
-def _smaller_margin(records: float, share: float, log: float = 0.0) -> float:
-    """1 − the ratio of Theorem 6's rate to Theorem 1's, k/n < 1."""
-    noisy = share * records
-    return float(1 - noisy / records * math.log(records) ** log)
-
-
-theorem_6_smaller = Inequality(
-    _smaller_margin,
-    {"records": Range(10, 1e6, "log"), "share": Range(0, 0.999)},
-    ({"records": 45222.0, "share": 0.5},),
-    lambda **point: _smaller_margin(**point, log=1.0),
-    examples=30,
-)
-
-
-def _strongly_convex(share: float, faster: bool = False) -> Shown:
-    """At m = ε² (best for DP-SGD's second term) the ratio to m/(n²ε²) + 1/n, times sqrt(n)."""
+    `strongly_convex`: DP-SGD's minimum over m/(n²ε²) + 1/n, at m = ε²; `dp_sgd`: PIDP-SGD's minimum over DP-SGD's,
+    where the noise dominates, m = n²ε² and k = sqrt(n).
+    """
     scaled = {}
-    for records in (10**4, 10**6, 10**8):
-        ratio = (1 / records**1.5 + 1 / records**2.5) / (1 / records**2 + 1 / records)
-        scaled[str(records)] = ratio * records ** (1.0 if faster else 0.5) * share
-    steady = max(scaled.values()) / min(scaled.values()) < 1.01
-    return Shown(steady, f"the ratio is 1/sqrt(n) times {scaled}", scaled[str(10**6)], {"scaled_ratio": scaled})
+    for n in (1e4, 1e6, 1e8):
+        if rival == "strongly_convex":
+            ratio, size = min(dp_terms(n, 1, 1)) / (dp_sgd(n, 1, 1) + 1 / n), n
+        else:
+            ratio, size = min(pidp_terms(n, n**2, 1, math.sqrt(n))) / min(dp_terms(n, n**2, 1)), math.sqrt(n)
+        scaled[f"{n:.0f}"] = ratio * size**power.value
+    steady = max(scaled.values()) < 1.02 * min(scaled.values())
+    reason = f"the ratio times the power {power.text} is {', '.join(f'{x:.5g}' for x in scaled.values())}"
+    return Shown(steady, reason, scaled["1000000"], {"scaled_ratio": scaled})
 
 
-strongly_convex_factor = Demonstration(lambda: _strongly_convex(1.0), twin=lambda: _strongly_convex(1.0, faster=True))
-
-
-def _noisy_factor(log: bool = False) -> Shown:
-    """PIDP-SGD over DP-SGD where the noise dominates: m = n² ε², k = n/100, so m/(nε)² = 1 is far above 1/n."""
-    scaled = {}
-    for records in (10**4, 10**6, 10**8):
-        noisy = records // 100
-        ratio = _best(Fraction(records), Fraction(records) ** 2, Fraction(1), Fraction(noisy)) / _best(
-            Fraction(records), Fraction(records) ** 2, Fraction(1), None
-        )
-        scaled[str(records)] = ratio * records / noisy * (math.log(records) if log else 1)
-    steady = max(scaled.values()) / min(scaled.values()) < 1.02
-    return Shown(steady, f"the ratio is k/n times {scaled}", scaled[str(10**6)], {"scaled_ratio": scaled})
-
-
-noisy_factor = Demonstration(_noisy_factor, twin=lambda: _noisy_factor(log=True))
-
-
-def _convex_margin(records: float, dimensions: float, epsilon: float, root: float = 0.5) -> float:
-    """1 − our printed minimum over twice sqrt(m)/(nε) + n^(−root), where the latter's first term is at most 1."""
-    own = min(
-        dimensions / (records * epsilon) ** 2 + 1 / records,
-        math.sqrt(dimensions) / (records**1.5 * epsilon) + dimensions**1.5 / (records**2.5 * epsilon**3),
-    )
-    first = math.sqrt(dimensions) / (records * epsilon)
-    other = first * (1 if root == 0.5 else 0) + 1 / records**root
-    return 1.0 if first > 1 else float(1 - own / (2 * other))
-
-
-convex_comparison = Inequality(
-    _convex_margin,
-    _SIZES,
-    _OWN,
-    lambda **point: _convex_margin(**point, root=2.0),
-    obligations=("only where sqrt(m) is at most n epsilon; beyond it both bounds are vacuous and the order turns",),
+@inequality(
+    domain={"records": (10, 1e6, "log"), "first": (1e-6, 1, "log"), "epsilon": (0.01, 3, "log")},
+    settings=[{"records": n, "first": math.sqrt(m) / (n * e), "epsilon": e} for n, m, e in map(dict.values, _OWN)],
+    control={"power": 2.0},
+    obligations=["sqrt(m) at most n epsilon; beyond it both bounds are vacuous and the order turns"],
     examples=60,
 )
-
-
-def _complexity(n_at_most_m: bool) -> Shown:
-    """n·m against m² per round, R rounds, as the remark compares them."""
-    pairs = [(n, m) for n in (10, 100, 1000) for m in (10, 100, 1000) if (n <= m) == n_at_most_m]
-    better = all(n * m <= m * m for n, m in pairs)
-    return Shown(better, f"n m is at most m^2 at {len(pairs)} pairs: {better}", float(len(pairs)))
-
-
-remark_8_rival = Demonstration(lambda: _complexity(True), twin=lambda: _complexity(False))
-
-
-def _inverse_cost(records: int, dimensions: int) -> Shown:
-    """Multiplications of one round: Hessian n m², elimination m³/3, one product m² per record; against n m²."""
-    hessian, inverse, products = records * dimensions**2, dimensions**3 / 3, records * dimensions**2
-    ratio = (hessian + inverse + products) / (records * dimensions**2)
-    if records >= dimensions:
-        return Shown(True, f"{ratio:.3g} times n m^2", ratio)
-    reason = f"{ratio:.3g} times n m^2 with n < m and a direct inverse; low-rank solvers for such Hessians avoid that"
-    return Shown(None, reason, ratio, {"records": records, "dimensions": dimensions})
-
-
-remark_8_complexity = Demonstration(_inverse_cost, twin=lambda records, dimensions: _inverse_cost(dimensions, records))
+def convex_comparison(records: float, first: float, epsilon: float, power: float = 1.0) -> float:
+    """1 − the printed minimum over sqrt(m)/(n^`power` ε) + 1/sqrt(n), where sqrt(m)/(nε) is `first`."""
+    dimensions = (first * records * epsilon) ** 2
+    other = math.sqrt(dimensions) / (records**power * epsilon) + 1 / math.sqrt(records)
+    return float(1 - min(dp_terms(records, dimensions, epsilon)) / other)

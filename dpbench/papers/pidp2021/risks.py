@@ -1,0 +1,308 @@
+"""Risks, both sides exactly: Lemma 1, Theorems 1 to 3, 6 and 7, Remark 4 and equations (4) to (10).
+
+| paper | here |
+| --- | --- |
+| ℓ, P, D | ½(θ − z)², a coin with P(z = 1) = `coin`, `records` throws of it; L = μ = 1, G = 1 on [0, 1] |
+| A, θ_priv | the mean of D, then one step of SGD without noise at learning rate `rate` (0: the optimum itself) |
+| θ_i, z_i', τ | the model of the data with one record thrown anew, that record, `tau` |
+
+Expectations are sums over the number of ones in D and over the chosen record; what `coin` and `rate` are (doubles or
+rationals) the sums are too. For the rates m is 1 and T is ⌈ln n⌉. A step of (1) with α = 1/L is θ_{t+1} = z_t − b: the
+excess is half the variance of the data plus half of that of the noise, whatever n and T are, and the noise is left out,
+as it only adds. (4) drops the variance of the chosen gradient: E‖∇ℓ(θ_t, z_t)‖² is ‖∇L‖² plus that variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from scipy.optimize import minimize_scalar
+
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
+from dpbench.papers.mathematics import by_routes
+from dpbench.papers.pidp2021.rates import dp_sgd, dp_terms, pidp_sgd, pidp_terms
+
+HALF = Fraction(1, 2)
+_NEEDS = ["expectation over D and the algorithm", "losses nowhere negative", "one optimum, or the nearest one"]
+
+
+def expectations(records: int, coin: Any, rate: Any) -> dict[str, Any]:
+    """E over D and A of L_P(θ), L(θ; D) and L*, min L_P and E of L_P(θ) − min L_P = ½E(θ − p)²."""
+    found = dict.fromkeys(("population", "empirical", "least", "excess"), 0 * coin)
+    for ones in range(records + 1):
+        weight = math.comb(records, ones) * coin**ones * (1 - coin) ** (records - ones)
+        mean = type(coin)(ones) / records
+        found["least"] += weight * mean * (1 - mean) / 2
+        for z, chance in ((0, 1 - mean), (1, mean)):
+            theta = mean - rate * (mean - z)
+            found["population"] += weight * chance * ((1 - coin) * theta**2 + coin * (theta - 1) ** 2) / 2
+            found["empirical"] += weight * chance * ((1 - mean) * theta**2 + mean * (theta - 1) ** 2) / 2
+            found["excess"] += weight * chance * (theta - coin) ** 2 / 2
+    return found | {"best": coin * (1 - coin) / 2}
+
+
+def risk(theta: Fraction, rows: Sequence[Fraction | int]) -> Fraction:
+    """L(θ; D) of the loss ½(θ − z)²."""
+    return sum(((theta - z) ** 2 for z in rows), Fraction(0)) / (2 * len(rows))
+
+
+# ---- Lemma 1 ----
+
+
+@shown(control={"data": (0, 1)}, pair="D = (0), z a fair coin, the algorithm that answers 0 whatever D is")
+def lemma_1(data: tuple[int, ...] = (0,)) -> Shown:
+    """The stability of a constant algorithm is 0; its generalisation error for one D (the control: both D in turn)."""
+    error = risk(Fraction(0), (0, 1)) - sum(risk(Fraction(0), (z,)) for z in data) / len(data)
+    routes = {"risks": error, "losses one by one": (Fraction(1, 2) - Fraction(sum(data), len(data))) / 2}
+    return by_routes(error <= 0, f"the stability is 0, the generalisation error is {error}", routes)
+
+
+@shown(control={"share": Fraction(1, 8)}, pair="1 to 12 throws of a fair coin; one of them changed")
+def lemma_1_over_datasets(share: Fraction = Fraction(1)) -> Shown:
+    """E over D of the generalisation error of the mean against `share` of the largest change of a loss, enumerated."""
+    margins = []
+    for size in range(1, 13):
+        found = expectations(size, HALF, Fraction(0))
+        means = [Fraction(ones, size) for ones in range(size + 1)]
+        neighbours = [(a, b) for a in means for b in means if abs(a - b) == Fraction(1, size)]
+        stability = max(abs((a - z) ** 2 - (b - z) ** 2) / 2 for a, b in neighbours for z in (0, 1))
+        error = found["population"] - found["empirical"]
+        margins.append((share * stability - error) / error)
+    least = float(min(margins))
+    return Shown(least >= 0, f"the smallest margin over the error is {least:.4g}", least, {"sizes": 12})
+
+
+# ---- (6) to (9) ----
+
+
+@inequality(
+    domain={"theta": (-10, 10), "other": (-10, 10), "label": (-3, 3), "ridge": (0, 1), "tau": (1e-3, 1e3, "log")},
+    settings=[
+        {"theta": 1.0, "other": 1.5, "label": 0.0, "ridge": 1.0, "tau": 1.0},
+        {"theta": 2.0, "other": 2.1, "label": 0.0, "ridge": 0.0, "tau": 0.01},
+    ],
+    control={"keep": 0.0},
+    tolerance=1e-9,
+    obligations=["the loss is nowhere negative (Lemma 2)"],
+    examples=100,
+)
+def equation_6(theta: float, other: float, label: float, ridge: float, tau: float, keep: float = 1.0) -> float:
+    """Lℓ(θ)/τ + (τ + L)/2 |θ' − θ|² − (ℓ(θ') − ℓ(θ)) for ℓ = λ(θ − y)²/2 + (1 − λ) ln(1 + e^θ)."""
+
+    def value(at: float) -> float:
+        return ridge * (at - label) ** 2 / 2 + (1 - ridge) * math.log1p(math.exp(at))
+
+    smooth = ridge + (1 - ridge) / 4
+    bound = keep * smooth * value(theta) / tau + (tau + smooth) / 2 * (other - theta) ** 2
+    return bound - (value(other) - value(theta))
+
+
+_BOTH = [((a, b), (a, c)) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+
+
+@shown(control={"pairs": _BOTH}, pair="D = (0, 0) and D' = (0, 1), one noise-free step at α = 1 from 0")
+def equation_8(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = (((0, 0), (0, 1)),)) -> Shown:
+    """Both sides of (8), squared, for one pair; the control takes the mean over exchangeable D and D'.
+
+    Left: |θ_i − θ_i*| + |θ* − θ|; right: the constant 8/μ times L(θ_1; D) − L*. In expectation both excesses have one
+    mean, and E(a + b)² <= 2E a² + 2E b² gives the squares that Theorem 2 needs.
+    """
+    left, right, again = [], [], []
+    for data, other in pairs:
+        for index in (0, 1):
+            best, best_other = Fraction(sum(data), 2), Fraction(sum(other), 2)
+            left.append((abs(other[index] - best_other) + abs(best - data[index])) ** 2)
+            right.append(8 * (risk(Fraction(data[index]), data) - risk(best, data)))
+            again.append(4 * (data[index] - best) ** 2)  # the excess of a quadratic is half the squared distance
+    moved, bound, other_bound = (sum(side, Fraction(0)) / len(side) for side in (left, right, again))
+    reason = f"the squared left side is {moved}, the squared right side {bound}"
+    return by_routes(moved <= bound, reason, {"right, by risks": bound, "by distances": other_bound})
+
+
+@formula(
+    settings=[{"first": Fraction(a), "second": Fraction(b)} for a, b in (("1", "-1"), ("1/7", "5/6"), ("0", "9/10"))],
+    control={"sign": -1},
+)
+def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fraction, Fraction]:
+    """The right side of (9) before its bound, and L(θ_i*; D) − L(θ*; D)."""
+    common = [Fraction(1, 3), Fraction(-2, 5)]
+    data, other = [*common, first], [*common, second]
+    best, moved = sum(data, Fraction(0)) / 3, sum(other, Fraction(0)) / 3
+    old = risk(moved, [first]) - risk(best, [first])
+    new = risk(best, [second]) - risk(moved, [second])
+    return old / 3 + sign * new / 3 + risk(moved, other) - risk(best, other), risk(moved, data) - risk(best, data)
+
+
+@inequality(
+    domain={"first": (0, 1), "second": (0, 1), "records": (1, 1000, "whole"), "curvature": (0.1, 1)},
+    settings=[{"first": 0.0, "second": 1.0, "records": 10, "curvature": 1.0}],
+    control={"factor": 0.5},
+    tolerance=1e-9,
+    obligations=["one optimum, or the nearest one: see the fixed optimum of (3)"],
+    examples=40,
+)
+def optimum_shift(first: float, second: float, records: int, curvature: float, factor: float = 4.0) -> float:
+    """4G/(nμ) − |θ_i* − θ*| times n for (h/2)(θ − z)², z in [0, 1], G = h: optima recomputed from sums."""
+    others = 0.5 * (records - 1)
+    before, after = (others + first) / records, (others + second) / records
+    return records * (factor * curvature / (records * curvature) - abs(after - before))
+
+
+# ---- (7), Theorems 2 and 3 ----
+
+
+@inequality(
+    domain={"coin": (0, 1), "rate": (0, 1), "tau": (1e-4, 1e4, "log"), "records": (1, 200, "whole")},
+    settings=[
+        dict(zip(("coin", "rate", "tau", "records"), own, strict=True))
+        for own in ((0.5, 0.0, 1.0, 100), (0.5, 0.0, 1e-3, 100), (0.1, 1.0, 5.0, 20))
+    ],
+    control={"keep": 0.0},
+    obligations=[*_NEEDS, "for (7) on-average stability; a supremum over z would not give L(theta; D)"],
+    examples=40,
+)
+def in_expectation(coin: float, rate: float, tau: float, records: int, statement: str, keep: float = 1.0) -> float:
+    """The right side of a statement at this τ less its left side, in expectation over D and the algorithm.
+
+    In (7) |θ_i − θ|² is over a record and its replacement, one index chosen in both runs.
+    """
+    found = expectations(records, coin, rate)
+    excess, gap = found["empirical"] - found["least"], found["population"] - found["empirical"]
+    if statement == "equation 7":
+        moved = ((1 - rate) / records + rate) ** 2 / records + (1 - 1 / records) * ((1 - rate) / records) ** 2
+        bound = keep * found["empirical"] / tau + (tau + 1) / 2 * 2 * coin * (1 - coin) * moved
+    elif statement == "theorem 2":
+        bound = 8 * (tau + 1) * (excess + 2 / records**2) + keep * found["empirical"] / tau
+    else:
+        bound = (tau + 1) * ((8 * tau + 1) / tau * excess + keep * 16 / records**2) + keep * found["least"] / tau
+        gap = found["excess"]
+    return float(bound - gap)
+
+
+@shown(control={"over_datasets": True}, pair="ten zeros thrown with a fair coin, the algorithm their optimum 0")
+def theorem_2_expectation(records: int, over_datasets: bool = False) -> Shown:
+    """Theorem 2 for one D of zeros (the control: the mean over D), where the excess is 0 and L_P(0) = 1/4."""
+    found = expectations(records, 0.5, 0.0) if over_datasets else {"population": 0.25, "empirical": 0.0}
+    gap, slope = found["population"] - found["empirical"], 16 / records**2
+    found_at = minimize_scalar(
+        lambda log: slope * (math.exp(log) + 1) + found["empirical"] / math.exp(log), bounds=(-40, 20), method="bounded"
+    )
+    bound = slope + 2 * math.sqrt(slope * found["empirical"])
+    reason = f"the generalisation error is {gap:.6g}, the bound {bound:.6g}"
+    evidence = {"generalisation error": gap, "records": records}
+    return by_routes(gap <= bound, reason, {"infimum in closed form": bound, "searched": found_at.fun}, evidence)
+
+
+# ---- (10) and the algebra of Theorem 3 ----
+
+
+@formula(
+    settings=[{"records": 3, "coin": 0.5, "rate": 0.5}, {"records": 20, "coin": 0.1, "rate": 1.0}],
+    control={"sign": -1},
+    digits=11,
+)
+def equation_10(records: int, coin: float, rate: float, sign: int = 1) -> tuple[float, float]:
+    """The sum of the three parts, and the excess population risk as ½E(θ − p)²."""
+    found = expectations(records, coin, rate)
+    parts = found["population"] - found["empirical"], found["empirical"] - found["least"]
+    return parts[0] + sign * parts[1] + found["least"] - found["best"], found["excess"]
+
+
+@inequality(
+    domain={"coin": (0, 1), "records": (1, 200, "whole")},
+    settings=[{"coin": 0.5, "records": 2}, {"coin": 0.05, "records": 50}],
+    control={"unlucky": True},
+    obligations=["in expectation over D, as (10) has it; for a single D it can fail"],
+    examples=40,
+)
+def part_c(coin: float, records: int, unlucky: bool = False) -> float:
+    """min L_P − E[L*]; the control takes the D of which L* is the largest."""
+    found, half = expectations(records, coin, 0.0), records // 2 / records
+    return float(found["best"] - (half * (1 - half) / 2 if unlucky else found["least"]))
+
+
+@formula(
+    settings=grid(tau=[Fraction(1, 10), Fraction(1), Fraction(30)], excess=[Fraction(1, 7), Fraction(3)]),
+    control={"less": 1},
+)
+def theorem_3_algebra(tau: Fraction, excess: Fraction, less: int = 0) -> tuple[Fraction, Fraction]:
+    """Theorem 3's right side, and Theorem 2's with the excess empirical risk added, at some L, μ, G, n and E[L*]."""
+    smooth, strength, steep, size, least = map(Fraction, ("3/2", "1/4", "2", "50", "1/9"))
+    inner = (8 * tau + strength) / (strength * tau) * excess + 16 * steep**2 / (size * strength) ** 2
+    general = (tau + smooth) * (8 * excess / strength + 16 * steep**2 / (size * strength) ** 2)
+    summed = general + smooth * (excess + least) / tau + (1 - less) * excess
+    return (tau + smooth) * inner + smooth / tau * least, summed
+
+
+# ---- (4) and the rates ----
+
+
+@shown(control={"rows": (HALF, HALF)}, pair="D = (0, 1), θ_t = 1/2, noise of variance 1/100")
+def equation_4(rows: tuple[Fraction | int, ...] = (0, 1)) -> Shown:
+    """Both sides of (4), exactly; the control has two equal records, whose gradients do not differ."""
+    variance, size = Fraction(1, 100), len(rows)
+    # E over b: (z − b) has the second moment of z plus the variance, so L(z − b) is L(z) + variance/2
+    change = sum((risk(Fraction(z), rows) for z in rows), Fraction(0)) / size + variance / 2 - risk(HALF, rows)
+    gradient = sum((HALF - z for z in rows), Fraction(0)) / size
+    bound = -(gradient**2) / 2 + variance / 2
+    spread = sum(((HALF - z - gradient) ** 2 for z in rows), Fraction(0)) / size
+    again = bound + spread / 2  # smoothness with equality: −‖∇L‖² + ½(‖∇L‖² + the gradient's variance + σ²)
+    reason = f"the expected change is {change}, the printed bound {bound}; the gradient's variance is {spread}"
+    routes = {"enumerated": change, "with the variance of the chosen gradient": again}
+    return by_routes(change <= bound, reason, routes, {"bound": float(bound)})
+
+
+@inequality(
+    domain={"ratio": (0.01, 1, "log"), "steps": (1, 500, "whole")},
+    settings=[{"ratio": 1.0, "steps": 1}, {"ratio": 0.1, "steps": 12}],
+    control={"less": 1.0},
+    examples=60,
+)
+def geometric_sum(ratio: float, steps: int, less: float = 0.0) -> float:
+    """(1/x − Σ_{i<T} (1 − x)^i) x with x = μ/L, the sum term by term; the control has 1/x − 1."""
+    return 1 - ratio * (math.fsum((1 - ratio) ** i for i in range(steps)) + less)
+
+
+_SIZES = (10**2, 10**4, 10**6, 10**8)
+
+
+def _over_the_rate(excess: dict[int, float], rate: dict[int, float], exact: Fraction, words: str) -> Shown:
+    """Refuted where the excess over the printed rate, without its constant, grows by 5 and more from n to n.
+
+    `exact` is the excess at the first n, enumerated in rationals.
+    """
+    ratios = {records: excess[records] / rate[records] for records in _SIZES}
+    grows = all(ratios[100 * n] > 5 * ratios[n] for n in _SIZES[:-1])
+    agree = abs(float(exact) - excess[100]) < 1e-12
+    reason = f"the excess over {words} is {ratios[10**2]:.3g} at n = 100, {ratios[10**6]:.3g} at n = 10^6"
+    reason += f" and {ratios[10**8]:.3g} at n = 10^8"
+    evidence = {"excess_over_rate": {str(n): ratio for n, ratio in ratios.items()}}
+    routes = {"closed form": {str(n): value for n, value in excess.items()}, "enumerated at n = 100": float(exact)}
+    return Shown(not grows if agree else None, reason, ratios[10**8], evidence, routes)
+
+
+@shown(control={"rate": 0}, pair="n throws of a fair coin, SGD without noise at rate 1/L")
+def empirical_rate(epsilon: float, delta: float, noisy: bool, rate: int = 1) -> Shown:
+    """E[L(θ_T) − L*] over the rate of Theorem 1, or of Theorem 6 with k = 1 where `noisy`; the control has θ_T = θ*."""
+    printed = {
+        n: math.log(1 / delta) * math.log(n) * (pidp_sgd(n, 1, epsilon, 1) if noisy else dp_sgd(n, 1, epsilon))
+        for n in _SIZES
+    }
+    found = expectations(100, HALF, Fraction(rate))
+    excess = {n: rate * (n - 1) / (8 * n) for n in _SIZES}
+    return _over_the_rate(excess, printed, found["empirical"] - found["least"], "the printed rate")
+
+
+@shown(control={"rate": 0}, pair="n throws of a coin with P(z = 1) = 1/n, SGD without noise at rate 1/L")
+def population_rate(noisy: bool, rate: int = 1) -> Shown:
+    """E[L_P(θ_T)] − min L_P over the printed minimum at m = ε = 1, of Theorem 7 with k = 1 where `noisy`.
+
+    E[L*] is at most 1/(2n), as Remark 4 assumes. θ_T = z_T leaves half the coin's variance; θ* (the control) 1/n of it.
+    """
+    printed = {n: min(pidp_terms(n, 1, 1, 1) if noisy else dp_terms(n, 1, 1)) for n in _SIZES}
+    excess = {n: (1 - 1 / n) / (2 * n) / (1 if rate else n) for n in _SIZES}
+    exact = expectations(100, Fraction(1, 100), Fraction(rate))["excess"]
+    return _over_the_rate(excess, printed, exact, "the printed minimum")
