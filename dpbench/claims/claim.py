@@ -65,14 +65,14 @@ class Printed:
         return Printed(format(Decimal(self.text) + units * Decimal(self.unit_text), "f"))
 
     def times(self, factor: str) -> Printed:
-        """The number times a factor, with as many digits; a whole number stays whole.
+        """The number times a factor, with as many digits; a whole number stays whole, but for 0.
 
         >>> Printed("0.83").times("0.1").text, Printed("256").times("0.5").text, Printed("1e-5").times("100").text
         ('0.083', '128', '0.00100')
         """
         number = Decimal(self.text) * Decimal(factor)
-        whole = re.fullmatch(r"[-+]?\d+", self.text)
-        return Printed(format(number.to_integral_value() if whole else number, "f"))
+        whole = number.to_integral_value() if re.fullmatch(r"[-+]?\d+", self.text) else Decimal(0)
+        return Printed(format(whole or number, "f"))
 
     def agrees(self, value: float) -> bool:
         """Whether `value` rounds to what is printed; a tie may be rounded either way.

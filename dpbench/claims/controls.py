@@ -2,8 +2,8 @@
 
 Every printed number of a judged claim is moved, by units of its last place, up and down, then by factors, until the
 verdict is another one; a claim that holds has to fail then. A number that is computed has to change it both ways within
-ten units. Where a bound is so far from the truth that no δ matters, δ has to matter beside the truth. What the judge's
-`control` replaces comes on top.
+ten units. One number of a column has to change at least the rows in which an expression fails. Where a bound is so far
+from the truth that no δ matters, δ has to matter beside the truth. What the judge's `control` replaces comes on top.
 """
 
 from __future__ import annotations
@@ -137,7 +137,12 @@ class _Controlled:
             table = _set(self.claim.published[first], rest, number)
             other = replace(self.claim, published={**self.claim.published, first: table})
         try:
-            return self._compared(name, self._judgement(other))
+            found = self._judgement(other)
+            control = self._compared(name, found)
+            if rest and self.claim.holds:  # one number of a column: the rows in which it fails
+                rows = [one.evidence["fails_in_rows"] for one in (found, self.found)]
+                return replace(control, changed=control.changed or rows[0] != rows[1])
+            return control
         except Exception as error:  # noqa: BLE001 (what a judge refuses it does not judge: the next number is tried)
             return Control(name, False, f"{type(error).__name__}: {error}")
 

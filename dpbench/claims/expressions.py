@@ -62,8 +62,15 @@ def judge_expression(claim: Claim) -> Judgement:
     ends = {text: [_plain(side, ends=True) for side in sides] for text, sides in seen.items()}
     first = next(iter(seen.values()), (None, None))[0]
     value = float(first.value) if isinstance(first, Rounded) else None
+    fails = {text: rows for text, rows in evaluation.fails.items() if rows}
     routes = {"the printed digits": evidence, "before rounding": ends}
-    return Judgement(verdict, reason, value, {**evidence, "robust_to_rounding": found.low == found.high}, routes)
+    return Judgement(
+        verdict,
+        reason,
+        value,
+        {**evidence, "fails_in_rows": fails, "robust_to_rounding": found.low == found.high},
+        routes,
+    )
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -91,11 +98,12 @@ def _parsed(text: str) -> ast.AST:
 
 
 class _Evaluation:
-    """Walks one expression; `seen` collects both sides of its comparisons."""
+    """Walks one expression; `seen` collects both sides of its comparisons, `fails` the rows in which they fail."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim, self.text = claim, claim.holds.strip()
         self.seen: dict[str, tuple[Any, Any]] = {}
+        self.fails: dict[str, list[int]] = {}
 
     def answer(self) -> Rounded:
         try:
@@ -143,6 +151,8 @@ class _Evaluation:
             text = f"{ast.unparse(parts[place])} {symbol} {ast.unparse(parts[place + 1])}"
             self.seen[text] = (sides[place], sides[place + 1])
             found.append(_lift(compared, *self.seen[text]))
+            rows = found[-1] if isinstance(found[-1], tuple) else ()
+            self.fails[text] = [row for row, answer in enumerate(rows, 1) if not _of_all(all)(answer).value]
         return _lift(lambda *answers: _of_all(all)(answers), *found)
 
 

@@ -1,18 +1,5 @@
 """Files of `kind: claims`, read with every mistake and its line; claims without mistakes are there all the same.
 
-    kind: claims
-    paper: mine2026                          # short name; with the ids it makes the names of the claims
-    title: My model card
-    claims:
-      - id: front-page-epsilon
-        place: front page
-        kind: bound                          # number bound formula inequality algorithm comparison utility
-        says: the released model is (0.9, 1e-5)-DP
-        printed: {epsilon: 0.9, delta: 1e-5} # with the digits that are printed
-        events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]
-        verdict: sound                       # what you hold to be right
-        because: the true epsilon is 0.8645
-
 docs/claims.md tells the keys of each kind.
 """
 
@@ -28,19 +15,7 @@ from dpbench.catalog import catalog, suggestion
 from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
-from dpbench.claims.grammar import (
-    AT,
-    BOUNDS,
-    CLAIM,
-    COVERED,
-    DIGITS,
-    MISTAKE,
-    NAME,
-    NUMBER_NAME,
-    TOP,
-    UNJUDGED,
-    Key,
-)
+from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
 from dpbench.claims.judge import what_judges
 from dpbench.claims.judges import Judge
 from dpbench.compose import MOST_RELEASES

@@ -5,28 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import pytest
 
 from dpbench.claims.bounds import Known, compare, judge_bound
 from dpbench.claims.claim import Claim, Printed
-from dpbench.claims.computation import Computation
 from dpbench.claims.controls import below, controls
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
 from dpbench.claims.judge import judge
-from dpbench.claims.judges import shown
+from dpbench.claims.judges import Shown, bound, formula, inequality, number, shown
 from dpbench.claims.quantities import judge_number
-from dpbench.claims.truth import Truth
-from dpbench.claims.twins import twins
 from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, SampledGaussian
 
 ROW_1 = SampledGaussian(256 / 60000, 1.3)
 
 
-def bound(verdict: str, count: int = 3516, event: Event = ROW_1, **printed: str) -> Claim:
+def bound_of(verdict: str, count: int = 3516, event: Event = ROW_1, **printed: str) -> Claim:
     numbers = {name: Printed(text) for name, text in printed.items()}
     parts = ((event, count),)
     return Claim("mine", "one", "here", "bound", "", verdict, "", numbers, events=Composition(parts), counts=parts)
@@ -36,22 +31,21 @@ def bound(verdict: str, count: int = 3516, event: Event = ROW_1, **printed: str)
     ("epsilon", "verdict"), [("0.83", "unsound"), ("0.86", "sound"), ("0.865", "sound"), ("1.19", "loose")]
 )
 def test_a_bound_is_held_against_the_truth(epsilon: str, verdict: str) -> None:
-    claim = bound(verdict, epsilon=epsilon, delta="1e-5")
+    claim = bound_of(verdict, epsilon=epsilon, delta="1e-5")
     for certified in (False, True):
         found = judge_bound(claim, certified)
         assert found.verdict == verdict
         assert found.evidence["lower"] <= 0.8645401912 + 1e-9
         assert found.evidence["upper"] >= 0.8645401912 - 1e-9
-    for _, twin in twins(claim):
-        assert twin.verdict == "unsound"
+    assert all(control.changed for control in controls(claim))
 
 
 def test_a_pair_that_only_dominates_refutes_but_shows_nothing_unsound() -> None:
     known = Known(2.0, 2.1, "exact", False)
     assert compare(known, Printed("1.0"), False, "epsilon")[0] == "refuted"
     event = ConfidentGNMax(300, 200.0, 40.0)
-    assert judge_bound(bound("refuted", 10, event, epsilon="0.1", delta="1e-5")).verdict == "refuted"
-    explicit = replace(bound("unsound", 10, event, epsilon="0.1", delta="1e-5"), attained=True)
+    assert judge_bound(bound_of("refuted", 10, event, epsilon="0.1", delta="1e-5")).verdict == "refuted"
+    explicit = replace(bound_of("unsound", 10, event, epsilon="0.1", delta="1e-5"), attained=True)
     assert judge_bound(explicit).verdict == "unsound"
 
 
@@ -60,23 +54,22 @@ def test_what_is_not_known_is_undecided() -> None:
 
 
 def test_gaussian_differential_privacy_is_a_bound_too() -> None:
-    assert judge_bound(bound("sound", 4, Gaussian(4.0), mu="0.5")).verdict == "sound"
-    assert judge_bound(bound("unsound", 4, Gaussian(4.0), mu="0.4")).verdict == "unsound"
-    assert judge_bound(bound("loose", 4, Gaussian(4.0), mu="0.8")).verdict == "loose"
-    assert judge_bound(bound("unsound", mu="0.23")).verdict == "unsound"
+    assert judge_bound(bound_of("sound", 4, Gaussian(4.0), mu="0.5")).verdict == "sound"
+    assert judge_bound(bound_of("unsound", 4, Gaussian(4.0), mu="0.4")).verdict == "unsound"
+    assert judge_bound(bound_of("loose", 4, Gaussian(4.0), mu="0.8")).verdict == "loose"
+    assert judge_bound(bound_of("unsound", mu="0.23")).verdict == "unsound"
 
 
 @pytest.mark.parametrize(("rdp", "verdict"), [("0.0100", "unsound"), ("0.0108", "sound"), ("0.0200", "loose")])
 def test_renyi_divergences_are_bounds_too(rdp: str, verdict: str) -> None:
     """Order 2 of a sampled Gaussian: T log(1 + q² (e^(1/σ²) − 1)), in closed form."""
-    claim = replace(bound(verdict, 1000, SampledGaussian(0.0025, 1.0), rdp=rdp), at={"order": 2.0})
+    claim = replace(bound_of(verdict, 1000, SampledGaussian(0.0025, 1.0), rdp=rdp), at={"order": 2.0})
     found = judge(claim)
     assert found.verdict == verdict, found
     assert found.judgement is not None
     true = 1000 * math.log1p(0.0025**2 * math.expm1(1.0))
     assert found.judgement.evidence["lower"] <= true <= found.judgement.evidence["upper"]
-    for _, twin in twins(claim):
-        assert twin.verdict == "unsound"
+    assert all(control.changed for control in controls(claim))
     assert "needs `at: {order: ...}`" in judge(replace(claim, at={})).failure
 
 
@@ -96,7 +89,7 @@ def test_a_number_rounds_to_what_is_printed() -> None:
         at={"delta": 1e-5},
     )
     assert judge_number(claim).verdict == "holds"
-    assert [twin.verdict for _, twin in twins(claim)] == ["refuted", "refuted"]
+    assert [control.changed for control in controls(claim)] == [True, True]
     sigma = replace(claim, quantity="noise_multiplier", accountant="exact", at={"epsilon": 0.86454, "delta": 1e-5})
     sigma = replace(sigma, printed={"value": Printed("1.30")}, counts=((ROW_1, 3516),))
     assert judge_number(sigma).verdict == "holds"
@@ -107,72 +100,98 @@ def test_a_number_rounds_to_what_is_printed() -> None:
 
 
 def test_a_computation_compares_its_routes() -> None:
-    good = Computation(lambda: math.pi, second=lambda: 3.141592653589793)
-    assert good.judge(Printed("3.14"), {}).verdict == "holds"
-    assert good.judge(Printed("3.15"), {}).verdict == "refuted"
-    assert Computation(lambda: math.pi, second=lambda: 3.2).judge(Printed("3.14"), {}).verdict == "undecided"
+    @number()
+    def pi(second: float = math.pi) -> dict[str, float]:
+        return {"constant": math.pi, "series": second}
+
+    claim = replace(claim_of("holds", value="3.14"), kind="number")
+    assert pi.judge(claim).verdict == "holds"
+    assert pi.judge(claim_of("holds", value="3.15")).verdict == "refuted"
+    assert pi.judge(replace(claim, parameters={"second": 3.2})).verdict == "undecided"
+    assert [control.name for control in controls(claim, pi)] == ["value = 3.14, +10 units", "value = 3.14, -10 units"]
+    assert all(control.changed for control in controls(claim, pi))
 
 
 def test_a_truth_is_judged_like_a_bound() -> None:
-    truth = Truth(lambda _certified, sigma: (1 / sigma, 1 / sigma), name="mu", second=lambda sigma: 1 / sigma)
-    assert truth.judge({"mu": Printed("0.5")}, {"sigma": 2.0}, False).verdict == "sound"
-    assert truth.judge({"mu": Printed("0.4")}, {"sigma": 2.0}, False).verdict == "unsound"
-    off = replace(truth, second=lambda sigma: 2 / sigma)
-    assert off.judge({"mu": Printed("0.4")}, {"sigma": 2.0}, False).verdict == "undecided"
+    @bound(name="mu")
+    def truth(sigma: float, second: float = 0.5) -> tuple[float, ...]:
+        return 1 / sigma, 1 / sigma, second
+
+    claim = replace(claim_of("sound", mu="0.5"), kind="bound", parameters={"sigma": 2.0})
+    assert truth.judge(claim).verdict == "sound"
+    unsound = replace(claim, printed={"mu": Printed("0.4")}, verdict="unsound")
+    assert truth.judge(unsound).verdict == "unsound"
+    assert truth.judge(replace(unsound, attained=False)).verdict == "refuted"
+    assert truth.judge(unsound, change={"second": 1.0}).verdict == "undecided"
+    for one in (claim, unsound):
+        assert [control.changed for control in controls(one, truth)] == [True]
+
+
+def test_a_delta_has_to_matter_beside_the_truth() -> None:
+    """ε is 1e4 times what is printed, at any δ below 1: a judge that does not read δ is found all the same."""
+
+    @bound()
+    def read(delta: Printed) -> tuple[float, float]:
+        epsilon = 1e4 - math.log10(delta.value)
+        return epsilon, epsilon
+
+    @bound()
+    def deaf(delta: Printed) -> tuple[float, float]:  # noqa: ARG001
+        return 1e4, 1e4
+
+    claim = replace(claim_of("unsound", epsilon="1.0", delta="1e-5"), kind="bound")
+    assert [control.changed for control in controls(claim, read)] == [True, True]
+    assert [control.changed for control in controls(claim, deaf)] == [True, False]
+
+
+def sums(n: int, sign: int = 1, printed_sign: int = 1, corrected: bool = False) -> tuple[Any, ...]:
+    value = mpmath.mpf(n) * (n + sign * printed_sign) / 2
+    right = mpmath.mpf(n) * (n + 1) / 2
+    return (value, mpmath.fsum(range(1, n + 1)), *((right,) if corrected else ()))
 
 
 def test_a_formula_is_held_against_its_definition() -> None:
-    settings = ({"n": 3}, {"n": 10})
-    sums = Formula(
-        printed=lambda n: mpmath.mpf(n) * (n + 1) / 2,
-        definition=lambda n: mpmath.fsum(range(1, n + 1)),
-        settings=settings,
-        twin=lambda n: mpmath.mpf(n) * (n - 1) / 2,
-    )
-    assert sums.judge().verdict == "holds"
-    assert {name: twin.judge().verdict for name, twin in sums.twins().items()} == {
-        "planted mistake": "refuted",
-        "ten units of the last digit": "refuted",
-    }
-    wrong = replace(sums, printed=sums.twin, corrected=sums.printed)
-    assert wrong.judge().verdict == "refuted"
-    assert wrong.judge().evidence["worst_relative_error_when_corrected"] == 0
-    doubtful = replace(sums, printed=sums.twin, corrected=sums.twin)
-    assert doubtful.judge().verdict == "undecided"
+    judged = formula(settings=({"n": 3}, {"n": 10}), control={"sign": -1})(sums)
+    claim = replace(claim_of("holds"), kind="formula")
+    assert judged.judge(claim).verdict == "holds"
+    found = list(controls(claim, judged))
+    assert [control.name for control in found] == ["control sign = -1", "ten units of the last digit"]
+    assert all(control.changed for control in found)
+    wrong = replace(claim, verdict="refuted", parameters={"printed_sign": -1, "corrected": True})
+    refuted = judged.judge(wrong)
+    assert refuted.verdict == "refuted"
+    assert refuted.evidence["worst_relative_error_when_corrected"] == 0
+    assert refuted.routes == {"definition": 6, "corrected formula": 6}
+    doubtful = replace(judged, function=lambda n: (*sums(n, -1), mpmath.mpf(0)))
+    assert doubtful.judge(claim).verdict == "undecided"
 
 
-def test_an_inequality_is_searched_and_its_twin_is_refuted() -> None:
-    def margin(x: float) -> float:
-        return math.exp(x) - 1 - x
+def test_an_inequality_is_searched_and_its_control_is_refuted() -> None:
+    def margin(x: float, factor: float = 1.0) -> float:
+        return math.exp(x) - 1 - factor * x
 
-    good = Inequality(margin, {"x": Range(-2, 2)}, ({"x": 1.0},), twin=lambda x: math.exp(x) - 1 - 1.01 * x)
-    found = good.judge()
+    good = inequality(domain={"x": (-2, 2)}, settings=[{"x": 1.0}], control={"factor": 1.01})(margin)
+    claim = replace(claim_of("holds"), kind="inequality")
+    found = good.judge(claim)
     assert found.verdict == "holds"
     assert found.evidence["domain"] == {"x": [-2, 2]}
-    assert [twin.judge().verdict for twin in good.twins().values()] == ["refuted"]
-    narrow = replace(good, domain={"x": Range(2, 3)})
-    assert narrow.judge().verdict == "undecided"
-    proven = replace(good, margin=good.twin, enclosure=lambda x: (good.twin(x) - 1e-12, good.twin(x) + 1e-12))
-    assert proven.judge().verdict == "refuted"
-    unconfirmed = replace(good, margin=good.twin, enclosure=lambda **_: (-1.0, 1.0))
-    assert unconfirmed.judge().verdict == "undecided"
+    assert [control.changed for control in controls(claim, good)] == [True]
+    assert replace(good, domain={"x": (2, 3)}).judge(claim).verdict == "undecided"
+    false = replace(claim, parameters={"factor": 1.01})
+    proven = replace(good, enclosure=lambda x: (margin(x, 1.01) - 1e-12, margin(x, 1.01) + 1e-12))
+    assert proven.judge(false).verdict == "refuted"
+    unconfirmed = replace(good, enclosure=lambda **_: (-1.0, 1.0))
+    assert unconfirmed.judge(false).verdict == "undecided"
 
 
 def test_a_needle_is_found_by_climbing() -> None:
     """A counterexample that covers a thousandth of the domain."""
-    dip = Inequality(
-        lambda x, y: (x - 0.3) ** 2 + (y - 3.0) ** 2 - 1e-3,
-        {"x": Range(0, 1), "y": Range(0.1, 100, "log")},
-        ({"x": 0.9, "y": 50.0},),
-        twin=lambda **_: -1.0,
-    )
-    assert dip.judge().verdict == "refuted"
 
+    @inequality(domain={"x": (0, 1), "y": (0.1, 100, "log")}, settings=[{"x": 0.9, "y": 50.0}])
+    def dip(x: float, y: float) -> float:
+        return (x - 0.3) ** 2 + (y - 3.0) ** 2 - 1e-3
 
-def test_a_demonstration_and_its_twin() -> None:
-    shown = Demonstration(lambda: Shown(None, "cannot tell"), twin=lambda: Shown(False, "no"))
-    assert shown.judge({}).verdict == "undecided"
-    assert shown.judge_twin({}).verdict == "refuted"
+    assert dip.judge(claim_of("refuted")).verdict == "refuted"
 
 
 def claim_of(verdict: str, holds: str = "", **printed: str) -> Claim:
@@ -196,6 +215,17 @@ def claim_of(verdict: str, holds: str = "", **printed: str) -> Claim:
 def test_expressions_over_printed_numbers(holds: str, verdict: str) -> None:
     claim = claim_of(verdict, holds, a="2", b="3")
     assert judge(replace(claim, printed={}, published=claim.printed)).verdict == verdict
+
+
+def test_a_number_of_a_column_changes_the_rows_that_fail() -> None:
+    column = tuple(map(Printed, ("1", "2", "9")))
+    claim = replace(claim_of("refuted", "all(table < 1.5)"), published={"table": column})
+    found = judge(claim).judgement
+    assert found is not None
+    assert found.evidence["fails_in_rows"] == {"table < 1.5": [2, 3]}
+    assert [control.changed for control in controls(claim)] == [True, True, True]
+    useless = replace(claim, holds="all(table - table + 3 < 1.5)")
+    assert [control.changed for control in controls(useless)] == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -249,9 +279,3 @@ def test_a_run_spec_that_is_not_written_yet_is_told(tmp_path: Path) -> None:
     written = judge(replace(claim, runs=runs[:1])).judgement
     assert written is not None
     assert "not written" not in written.reason
-
-
-def test_a_refuted_formula_tells_its_definition_and_the_right_formula() -> None:
-    right = Formula(lambda x: 2 * x, lambda x: x + x, ({"x": 3},), twin=lambda x: x)
-    wrong = replace(right, printed=lambda x: 3 * x, corrected=right.printed).judge()
-    assert wrong.routes == {"definition": 6, "corrected formula": 6}

@@ -123,23 +123,10 @@ _SETTINGS = [{**_START, "rate": rate, "weight": 0.4, "level": 0.3} for rate in _
 
 def _mixture_margin(rate: float, weight: float, level: float, swapped: bool, inverted: bool, **masses: float) -> float:
     """For two neighbouring pairs on three outcomes: the trade-off of the sampled mixture less f_p (or its inverse)."""
-    pairs = [
-        list(
-            zip(
-                _three(masses[f"p{i}"], masses[f"r{i}"]),
-                _three(masses[f"q{i}"], masses[f"s{i}"]),
-                strict=True,
-            )
-        )
-        for i in (1, 2)
-    ]
-    blended = [
-        (
-            weight * a + (1 - weight) * b,
-            weight * ((1 - rate) * a + rate * c) + (1 - weight) * ((1 - rate) * b + rate * d),
-        )
-        for (a, c), (b, d) in zip(*pairs, strict=True)
-    ]
+    three = [_three(masses[f"{one}{i}"], masses[f"{other}{i}"]) for i in (1, 2) for one, other in ("pr", "qs")]
+    pairs = [list(zip(*three[:2], strict=True)), list(zip(*three[2:], strict=True))]
+    blends = [[weight * x + (1 - weight) * y for x, y in zip(three[i], three[i + 2], strict=True)] for i in (0, 1)]
+    blended = [(p, (1 - rate) * p + rate * q) for p, q in zip(*blends, strict=True)]
     allowed = mixed(lowest(*map(corners_of, pairs)), rate)
     found = corners_of([(q, p) for p, q in blended] if swapped else blended)
     return float(at(found, level) - at(inverse(allowed) if inverted else allowed, level))
