@@ -112,7 +112,7 @@ def converted(order: float, loss: float, delta: float) -> float:
     return loss + (-math.log(delta) + (order - 1) * math.log1p(-1 / order) - math.log(order)) / (order - 1)
 
 
-def smallest(enough: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+def smallest(enough: Callable[[Any], bool], low: Any, high: Any, steps: int) -> Any:
     """By halving: from where on `enough` is true."""
     for _ in range(steps):
         middle = (low + high) / 2

@@ -49,31 +49,19 @@ def _estimate(members: Sequence[int], shares: Sequence[Fraction], batch: Fractio
 def equation_7(by_size: bool = False) -> Shown:
     """Whether the mean of the estimate is that of the gradients, for three choices of p; the control divides by |B|.
 
-    Uniform p is equation (5), and N times that is equation (11).
+    Uniform p is equation (5), and N times that is equation (11). By the probabilities of (8), which have to sum to 1
+    and to give the expected size b.
     """
     mean = [Fraction(sum(g[k] for g in GRADIENTS), SIZE) for k in (0, 1)]
-    found = {}
+    found, holds = {}, True
     for name, shares in SHARES.items():
         drawn = [(p, _estimate(chosen, shares, BATCHED), len(chosen)) for p, chosen in batches(_rates(shares))]
-        found[name] = [sum(p * x[k] * (BATCHED / max(n, 1) if by_size else 1) for p, x, n in drawn) for k in (0, 1)]
-    told = {name: list(map(float, value)) for name, value in found.items()}
-    reason = f"the expectations over all batches are {told}, the mean gradient is {list(map(float, mean))}"
-    return Shown(all(value == mean for value in found.values()), reason, None, {"expectations": told})
-
-
-@shown(control={"others": False})
-def equation_8(others: bool = True) -> Shown:
-    """Whether the printed products sum to 1, give every record b·p and the expected size b; the control has only ∏p."""
-    rates = _rates(SHARES["importance"])
-    product = {
-        members: math.prod(p if i in members else 1 - p if others else 1 for i, p in enumerate(rates))
-        for _, members in batches(rates)
-    }
-    drawn = [sum(p for members, p in product.items() if i in members) for i in range(SIZE)]
-    whole, size = sum(product.values()), sum(len(members) * p for members, p in product.items())
-    reason = f"the probabilities sum to {whole}; the expected size is {size} for b = {BATCHED}"
-    evidence = {"total": float(whole), "expected_size": float(size)}
-    return Shown(whole == 1 and drawn == rates and size == BATCHED, reason, float(whole), evidence)
+        total, size = sum(p for p, _, _ in drawn), sum(p * n for p, _, n in drawn)
+        estimate = [sum(p * x[k] * (BATCHED / max(n, 1) if by_size else 1) for p, x, n in drawn) for k in (0, 1)]
+        holds = holds and estimate == mean and (total, size) == (1, BATCHED)
+        found[name] = {"estimate": list(map(float, estimate)), "total": float(total), "size": float(size)}
+    reason = f"the expectations over all batches are {found}, the mean gradient is {list(map(float, mean))}"
+    return Shown(holds, reason, None, found)
 
 
 @formula(

@@ -96,7 +96,7 @@ def run_with_little_noise(
 
 # ---- composition of losses that depend on what was released ----
 
-_BRANCHES = "a bit with randomized response, e^0.1, and then a release that the bit chooses"
+_BRANCHES = "ε = 8; a bit with randomized response, e^0.1, and then a release that the bit chooses"
 
 
 def _two_branches(orders: tuple[int, int]) -> Shown:
@@ -116,15 +116,12 @@ def _two_branches(orders: tuple[int, int]) -> Shown:
             allowed = mpmath.exp((order - 1) * epsilon - conversion - spent)
             odds = order / (order - 1) * mpmath.exp(epsilon) * q / p
 
-            def within(chance: Any, allowed: Any = allowed, odds: Any = odds, order: Any = order) -> bool:
+            def too_likely(chance: Any, allowed: Any = allowed, odds: Any = odds, order: Any = order) -> bool:
                 moment = chance * odds ** (order - 1) + (1 - chance) ** order * (1 - chance / odds) ** (1 - order)
-                return bool(moment <= allowed)
+                return bool(moment > allowed)
 
-            low, high = mpmath.mpf(0), mpmath.mpf(1) / 2
-            for _ in range(120):
-                middle = (low + high) / 2
-                low, high = (middle, high) if within(middle) else (low, middle)
-            outcomes += [(p * low, q * low / odds), (p * (1 - low), q * (1 - low / odds))]
+            chance = smallest(too_likely, mpmath.mpf(0), mpmath.mpf("0.5"), 120)
+            outcomes += [(p * chance, q * chance / odds), (p * (1 - chance), q * (1 - chance / odds))]
         gains = [a - mpmath.exp(epsilon) * b for a, b in outcomes]
         by_outcome = sum(max(gain, 0) for gain in gains)
         by_event = max(
@@ -183,45 +180,35 @@ def rounds_of_private_size(private: bool = True) -> Shown:
 
 # ---- Section 4.2 and Figure 1: σ_G by epochs ----
 
-_ROUNDS = SIZE // BATCH
-_DELTA = 1e-5
 _PATHS = ((1.0, 0.9, 0.7, 0.6, 0.5), (0.3, 0.9, 0.2, 1.0, 0.4), (0.2, 0.4, 0.6, 0.8, 1.0))  # one grows
 
 
 def epoch_noises(
-    fills: Sequence[float],
-    first_share: float,
-    epsilon: float,
-    orders: Sequence[int] = (8, 16, 24),
-    remember: bool = True,
+    fills: Sequence[float], first_share: float, epsilon: float, orders: Sequence[int] = (8, 16, 24), memory: bool = True
 ) -> tuple[list[float], float]:
     """(σ_G of each epoch, ε at the end): each epoch takes the smallest σ_G whose plan stays within ε.
 
     In the first `first_share` of the epochs the later ones are planned with fill 1, then with the fill of today. The
-    losses of Ñ and K̃ are left out (they are below a thousandth). Without `remember` what was spent is forgotten.
+    losses of Ñ and K̃ are left out (they are below a thousandth). Without `memory` what was spent is forgotten.
     """
 
-    def epoch_loss(order: int, fill: float, noise: float) -> float:
-        return _ROUNDS * fast(order, BATCH / SIZE / fill, fill / noise)
+    def total(epochs: Sequence[tuple[float, float]]) -> float:
+        used = [(BATCH / SIZE / fill, fill / noise) for fill, noise in epochs]
+        return min(
+            converted(order, SIZE // BATCH * math.fsum(fast(order, *one) for one in used), 1e-5) for order in orders
+        )
 
-    spent, noises = dict.fromkeys(orders, 0.0), []
+    done: list[tuple[float, float]] = []
     for epoch, fill in enumerate(fills):
-        later = len(fills) - epoch - 1
         planned = 1.0 if epoch < first_share * len(fills) - 1e-9 else fill
 
-        def within(noise: float, fill: float = fill, later: int = later, planned: float = planned) -> bool:
-            totals = {
-                order: remember * spent[order]
-                + epoch_loss(order, fill, noise)
-                + (later * epoch_loss(order, planned, noise) if later else 0.0)
-                for order in orders
-            }
-            return min(converted(order, total, _DELTA) for order, total in totals.items()) <= epsilon
+        def within(
+            noise: float, fill: float = fill, plan: Sequence[float] = (planned,) * (len(fills) - epoch - 1)
+        ) -> bool:
+            return total([*(done if memory else ()), (fill, noise), *((later, noise) for later in plan)]) <= epsilon
 
-        noises.append(smallest(within, 0.2, 30.0, 26))
-        for order in orders:
-            spent[order] += epoch_loss(order, fill, noises[-1])
-    return noises, min(converted(order, total, _DELTA) for order, total in spent.items())
+        done.append((fill, smallest(within, 0.2, 30.0, 26)))
+    return [noise for _, noise in done], total(done)
 
 
 @shown(control={"first_share": 0.0})
@@ -236,10 +223,10 @@ def first_phase_never_rises(first_share: float = 1.0) -> Shown:
     return Shown(largest <= 1e-6, reason, largest, {"paths": [list(path) for path in _PATHS]})
 
 
-@shown(control={"remember": False})
-def allocation_within_budget(remember: bool = True) -> Shown:
+@shown(control={"memory": False})
+def allocation_within_budget(memory: bool = True) -> Shown:
     """ε at the end over the same paths, a_E = 0.6, ε₀ = 1; the control forgets what was spent."""
-    ends = [epoch_noises(path, 0.6, 1.0, remember=remember)[1] for path in _PATHS]
+    ends = [epoch_noises(path, 0.6, 1.0, memory=memory)[1] for path in _PATHS]
     reason = f"the largest ε at the end is {max(ends):.8g} for ε₀ = 1"
     return Shown(max(ends) <= 1 + 1e-6, reason, max(ends), {"ends": ends})
 
@@ -250,16 +237,15 @@ def allocation_within_budget(remember: bool = True) -> Shown:
 def dp_sgd_noise(batch: int, epochs: float, epsilon: float, delta: float) -> float:
     """The σ_G of DP-SGD on FMNIST by Lemmas 2.9 and 2.5, T = |D|/b, the release of Ñ paid; best whole order."""
 
-    def within(noise: float) -> bool:
-        return any(
-            converted(order, spent, delta) <= epsilon
-            for order in range(2, 65)
-            for spent in [
-                order / (2 * (0.02 * SIZE) ** 2) + SIZE / batch * epochs * fast(order, batch / SIZE, 1 / noise)
-            ]
-        )
+    def spent(noise: float, order: int) -> float:
+        return order / (2 * (0.02 * SIZE) ** 2) + SIZE / batch * epochs * fast(order, batch / SIZE, 1 / noise)
 
-    return smallest(within, 0.2, 30.0, 24)
+    return smallest(
+        lambda noise: any(converted(order, spent(noise, order), delta) <= epsilon for order in range(2, 65)),
+        0.2,
+        30,
+        24,
+    )
 
 
 _BATCHES = (256, 512, 2048)  # the last is that of Tramer and Boneh for FMNIST
