@@ -16,7 +16,6 @@ from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.events import SampledGaussian
 from dpbench.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
 from dpbench.papers.bu2020.rows import ROWS
-from dpbench.papers.dpis2022.whole import delta_of_capped_run
 from dpbench.papers.jl2021.algorithms import microbatch_noise
 
 CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
@@ -169,9 +168,9 @@ def test_no_bound_is_judged_that_no_text_prints() -> None:
 
 @pytest.mark.parametrize(("epsilon", "batch"), [(0.5, 7500), (1.0, 3334), (2.0, 1396), (3.0, 834), (4.0, 556)])
 def test_the_least_batch_that_breaks_the_promise(epsilon: float, batch: int) -> None:
-    allowed = 1.5e-5  # what rounds to the printed 1e-5
-    assert delta_of_capped_run(False, epsilon, batch, 60000, 5)[0] > allowed
-    assert delta_of_capped_run(False, epsilon, batch - 1, 60000, 5)[0] <= allowed
+    claim = CLAIMS[f"dpis2022.whole-run-{epsilon:g}".replace("0.5", "0-5")]
+    for size, verdict in ((batch, "unsound"), (batch - 1, "undecided")):
+        assert judge(replace(claim, parameters={**claim.parameters, "batch": size})).verdict == verdict
 
 
 def test_a_number_without_an_upper_end_is_shown_by_its_lower_one() -> None:
