@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from flint import arb
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from dpbench.claims.judges import Shown, inequality, shown
 from dpbench.events import Composition, SampledGaussian
@@ -33,9 +33,6 @@ FOUR = (Fraction(1), Fraction(-1, 2), Fraction(1, 4), Fraction(1))  # clipped gr
 def _clip(gradient: Fraction) -> Fraction:
     """The printed line at C = 1: g / max(1, |g|/C)."""
     return gradient / max(Fraction(1), abs(gradient))
-
-
-# ---- clipping and the sensitivity of the sum ----
 
 
 @inequality(
@@ -82,20 +79,17 @@ def clipping_sensitivity_replaced(examples: int, batch: int, noise: float, steps
     return Shown(found.holds, reason, replaced, evidence, found.routes)
 
 
-# ---- the batch, the division by L, the noise and the loop ----
-
-
 @shown(control={"realised": True}, pair="all Poisson batches of four records with probability L/N = 1/2")
 def sampling_line(realised: bool = False) -> Shown:
     """E g̃ over all batches against (1/N) Σ ḡ; the control divides by the size of the batch at hand."""
-    batch, expectation, size = 2, Fraction(0), Fraction(0)
-    for chosen in itertools.product((0, 1), repeat=4):  # all of them equally likely at L/N = 1/2
-        total = sum((value for value, taken in zip(FOUR, chosen, strict=True) if taken), Fraction(0))
-        expectation += total / (max(sum(chosen), 1) if realised else batch) / 16
-        size += Fraction(sum(chosen), 16)
+    batches = list(itertools.product((0, 1), repeat=4))  # all of them equally likely
+    sums = (sum((v for v, taken in zip(FOUR, one, strict=True) if taken), Fraction(0)) for one in batches)
+    divisors = (max(sum(one), 1) if realised else 2 for one in batches)
+    expectation = sum((total / by for total, by in zip(sums, divisors, strict=True)), Fraction(0)) / 16
+    size = Fraction(sum(map(sum, batches)), 16)
     mean = sum(FOUR, Fraction(0)) / 4
     reason = f"the released gradient's mean is {expectation}, the full one {mean}; the mean batch is {size}"
-    return Shown(expectation == mean and size == batch, reason, float(expectation), {"batch": float(size)})
+    return Shown(expectation == mean and size == 2, reason, float(expectation), {"batch": float(size)})
 
 
 @shown(control={"after_division": True})
@@ -111,14 +105,13 @@ def noise_line(noise: str, clip: str, batch: int, after_division: bool = False) 
 
 @shown(control={"first": 1})
 def loop_line(steps: int, first: int = 0) -> Shown:
-    """Which θ_t the loop from `first` on sets, where only θ_0 is given, and how many noisy updates θ_T has seen."""
-    updates = {0: 0}
-    for t in range(first, first + steps):
-        if t not in updates:
-            return Shown(False, f"θ_{t} is used before it is set: only θ_0 is initialised")
-        updates[t + 1] = updates[t] + 1
-    seen = updates.get(steps, -1)
-    return Shown(seen == steps, f"the output θ_T has seen {seen} of {steps} updates", seen)
+    """Which θ_t the loop from `first` on reads and nothing sets, where only θ_0 is given, and what it ends with."""
+    loop = range(first, first + steps)
+    unset = [t for t in loop if t and t - 1 not in loop]
+    reason = (
+        f"θ_{unset[0]} is used before it is set" if unset else f"{len(loop)} updates, the last sets θ_{loop[-1] + 1}"
+    )
+    return Shown(not unset and loop[-1] + 1 == steps, reason, len(loop))
 
 
 # ---- Algorithm 2: the smoothed gradient ----
@@ -180,34 +173,25 @@ def same_privacy_as_dp_sgd(epsilon: float, noise: float, record: float, reused: 
     )
 
 
-# ---- the choice of R = R_best (and of every other hyper-parameter) ----
-
-
 @shown(control={"free": True}, pair="the largest of `runs` releases of N(1, σ²), and of N(0, σ²)")
 def radius_selection(runs: int, noise: float, epsilon: float, free: bool = False) -> Shown:
-    """Whether the best of several (ε, δ) runs is (ε, δ). The event is "the largest lies above the cut" of one release.
+    """Whether the best of several (ε, δ) runs is (ε, δ): the control releases one run.
 
-    The control releases one run. In Arb: an upper end of one release's δ, a lower end for the best.
+    The event is "the largest lies above the cut" of one release. In Arb: an upper end of one release's δ, a lower end
+    for the best; the second route integrates the densities of the largest of the runs.
     """
-    runs_seen = 1 if free else runs
-    cut = epsilon * noise + 0.5 / noise  # in deviations: the best event of one release is {x > cut}
+    seen, cut = 1 if free else runs, epsilon * noise + 0.5 / noise  # in deviations
+    sigma = arb(noise)
+    p, q = (upper_tail(arb(epsilon) * sigma + sign / (2 * sigma)) for sign in (-1, 1))
+    one = ends(p - arb(epsilon).exp() * q)[1]
+    best = ends(1 - (1 - p) ** seen - arb(epsilon).exp() * (1 - (1 - q) ** seen))[0]
     outputs = np.linspace(cut, cut + 14, 20001)
-    shifted = (outputs - 1 / noise, outputs)
-    p, q = (  # densities of the largest of the runs
-        runs_seen * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * ndtr(x) ** (runs_seen - 1) for x in shifted
-    )
-    quadrature = float(np.trapezoid(p - math.exp(epsilon) * q, outputs))
-    tails = [float(tail) for tail in np.exp(log_ndtr([1 / noise - cut, -cut]))]
-    one = tails[0] - math.exp(epsilon) * tails[1]
-    all_p, all_q = (-math.expm1(runs_seen * math.log1p(-tail)) for tail in tails)
-    best = all_p - math.exp(epsilon) * all_q
-    sigma, growth = arb(noise), arb(epsilon).exp()
-    edge = arb(epsilon) * sigma + 1 / (2 * sigma)
-    balls = [upper_tail(edge - 1 / sigma), upper_tail(edge)]
-    most_of_one = ends(balls[0] - growth * balls[1])[1]
-    least_of_best = ends(1 - (1 - balls[0]) ** runs_seen - growth * (1 - (1 - balls[1]) ** runs_seen))[0]
-    routes = {"closed form": best, "quadrature": quadrature, "certified": [most_of_one, least_of_best]}
+    densities = [
+        seen * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * ndtr(x) ** (seen - 1)
+        for x in (outputs - 1 / noise, outputs)
+    ]
+    quadrature = float(np.trapezoid(densities[0] - math.exp(epsilon) * densities[1], outputs))
     evidence = {"delta_of_one_run": one, "delta_of_the_best": best, "runs": runs, "epsilon": epsilon}
-    holds = None if abs(best - quadrature) > 1e-4 * best else least_of_best <= most_of_one
     reason = f"at ε = {epsilon:g} one run needs δ = {one:.3g}, the best of {runs} needs {best:.3g}"
-    return Shown(holds, reason, best / one, evidence, routes)
+    holds = None if abs(best - quadrature) > 1e-4 * best else best <= one
+    return Shown(holds, reason, best / one, evidence, {"certified": best, "quadrature": quadrature})

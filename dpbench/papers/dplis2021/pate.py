@@ -18,14 +18,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from flint import arb, ctx
+from flint import acb, arb, ctx
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpbench.accounting import load_accountant
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, shown
 from dpbench.events import Composition, ConfidentGNMax
-from dpbench.papers.mathematics import ends, upper_tail
+from dpbench.papers.mathematics import Ball, ends, upper_tail
 
 DELTA = 1e-5
 TEACHERS, CLASSES = 250, 10
@@ -189,84 +189,52 @@ def _upper(queries: int, answer_noise: float, delta: float) -> tuple[float, floa
     return min((at(order), order) for order in map(float, 1 + np.geomspace(0.2, 60, 400)))
 
 
-# ---- the lower end ----
+# ---- both ends in ball arithmetic ----
 
 
-def _attained(queries: int, answer_noise: float, delta: float) -> float:
-    """ε that explicit votes attain: 125 teachers for each of two classes on every query, and 126 against 124.
+def _first_labels(first: int, answer_noise: float) -> Ball:
+    """The chance that a query with so many votes for the first class, the rest for the second, is labelled as first."""
 
-    One changed record changes one teacher, who votes otherwise on all queries. What is released is one of (nothing,
-    first class, second class); the log likelihood ratio of the whole run is summed over the counts of answers and of
-    first classes, exactly but for float64. The other eight classes have no votes and are merged with the second.
+    def below(z: Ball) -> Ball:
+        return (-z / acb(2).sqrt()).erfc() / 2
+
+    def density(z: Ball, _: bool) -> Ball:  # of its noise, in deviations, times the chance that it beats the others
+        others = below(z + arb(first) / answer_noise) ** (CLASSES - 2)
+        return (
+            (-z * z / 2).exp() / acb(2 * arb.pi()).sqrt() * below(z + arb(2 * first - TEACHERS) / answer_noise) * others
+        )
+
+    wins = acb.integral(density, -9, 9).real + arb(0, 1e-18)  # beyond 9 deviations lies less
+    return upper_tail((arb(THRESHOLD) - first) / SELECTION_NOISE) * wins
+
+
+@bound(pair="125 teachers for each of two classes on every query; 126 and 124 where one record is changed")
+def fixed_number_of_queries(
+    certified: bool, queries: int, answer_noise: float, delta: Printed
+) -> tuple[float, float, float]:
+    """Both ends of ε at δ for a fixed number of queries, whatever is voted, in Arb; doubles choose order and event.
+
+    Upper: the moment of a query at every pair of neighbouring counts, at the order of `_upper`, whose ε is the second
+    route. Lower: the event that at least so many labels are of the first class, whose probability is a binomial tail.
     """
-    z = np.linspace(-9, 9, 721)
-    laws = []
-    for first in (125.0, 126.0):
-        beats_second = ndtr((2 * first - TEACHERS) / answer_noise + z)
-        density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * beats_second
-        wins = float(np.trapezoid(density * ndtr(first / answer_noise + z) ** (CLASSES - 2), z))
-        answered = _answered(first)
-        laws.append((1 - answered, answered * wins, answered * (1 - wins)))
-    return max(_epsilon_of_runs(p, q, queries, delta) for p, q in itertools.permutations(laws))
-
-
-def _epsilon_of_runs(p: tuple[float, ...], q: tuple[float, ...], queries: int, delta: float) -> float:
-    """A lower bound of ε for `queries` draws from p against q, by events {score > cut} of a summed score.
-
-    The score is the log likelihood ratio rounded down to a grid, its distribution a power by Fourier transforms; any
-    event gives a lower bound, so rounding costs tightness only.
-    """
-    ratios = [math.log(a / b) for a, b in zip(p, q, strict=True)]
-    unit = max(map(abs, ratios)) / 8
-    places = [math.floor(ratio / unit) for ratio in ratios]
-    span = max(places) - min(places)
-    length = 1 << (queries * span).bit_length()
-    tails = []
-    for chances in (p, q):
-        one = np.zeros(span + 1)
-        np.add.at(one, np.array(places) - min(places), chances)
-        mass = np.maximum(np.fft.irfft(np.fft.rfft(one, length) ** queries, length), 0.0)[: queries * span + 1]
-        tails.append(np.cumsum(mass[::-1])[::-1])
-    error = 1e-11  # of the tails: the transform differs from binomial sums by less than 3e-12 at 16000 queries
-    usable = tails[0] > delta + 2 * error
-    return float(np.max(np.log((tails[0][usable] - error - delta) / (tails[1][usable] + error))))
-
-
-# ---- both in ball arithmetic ----
-
-
-def _certified(queries: int, answer_noise: float, delta: str) -> tuple[float, float]:
-    """Enclosed in Arb: any order gives an upper end, any event a lower one; float64 only chooses which.
-
-    Upper: the order of `_upper`, the moment of a query at each count. Lower: all 250 teachers for one class on every
-    query against 249 and one elsewhere, and the event that at least so many queries are answered, whose probability
-    is a binomial tail.
-    """
+    found, best = _upper(queries, answer_noise, delta.value)
     with ctx.workprec(128):
-        order = arb(_upper(queries, answer_noise, float(delta))[1])
+        order = arb(best)
         growth = (order * (order - 1) / arb(answer_noise) ** 2).exp()
         yes = {count: upper_tail((arb(THRESHOLD) - count) / SELECTION_NOISE) for count in _COUNTS}
 
-        def moment(one: Any, other: Any) -> float:
+        def moment(one: Ball, other: Ball) -> float:
             silent = (order * ((1 - one) / (1 - other)).log()).exp() * (1 - other)
             return ends((silent + (order * (one / other).log()).exp() * other * growth).log())[1]
 
         worst = max(moment(yes[one], yes[other]) for one, other in _NEIGHBOURS)
-        term = (1 - 1 / order).log() - (arb(delta).log() + order.log()) / (order - 1)
+        term = (1 - 1 / order).log() - (arb(delta.text).log() + order.log()) / (order - 1)
         upper, lower = ends(queries * arb(worst) / (order - 1) + term)[1], 0.0
-        middle = queries * _answered(TEACHERS)
-        for deviations in (1.5, 2.0, 2.5, 3.0):
-            least = math.ceil(middle + deviations * math.sqrt(middle * (1 - middle / queries)))
-            fewer, more = (yes[n].beta_lower(least, queries - least + 1, True) for n in (TEACHERS - 1, TEACHERS))
-            ratio = (more - arb(delta)) / fewer
-            if ratio > 1:
-                lower = max(lower, ends(ratio.log())[0])
-        return lower, upper
-
-
-@bound(pair="125 teachers for each of two classes on every query; 126 and 124")
-def fixed_number_of_queries(certified: bool, queries: int, answer_noise: float, delta: Printed) -> tuple[float, float]:
-    """Both ends of ε at δ for a fixed number of queries, whatever is voted."""
-    if certified:
-        return _certified(queries, answer_noise, delta.text)
-    return _attained(queries, answer_noise, delta.value), _upper(queries, answer_noise, delta.value)[0]
+        even, uneven = (_first_labels(first, answer_noise) for first in (TEACHERS // 2, TEACHERS // 2 + 1))
+        middle = queries * float(uneven.mid())
+        for deviations in range(1, 7):
+            least = math.ceil(middle + deviations / 2 * math.sqrt(middle))
+            tails = [p.beta_lower(least, queries - least + 1, True) for p in (even, uneven)]
+            ratio = (tails[1] - arb(delta.text)) / tails[0]
+            lower = max(lower, ends(ratio.log())[0] if ratio > 1 else 0.0)
+    return (lower, upper, found) if certified else (lower, found, upper)
