@@ -19,7 +19,8 @@ from dpbench.claims.judge import judgement, what_judges
 from dpbench.claims.judges import Bound, Judge
 
 _UNITS = (1, -1, 10, -10, 100, -100)
-_FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8")
+_FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8", "0")
+_FROM_ZERO = (10**6, -(10**6))  # units, where no factor leads away
 _JUST_BELOW = 1e-4  # relative
 _FARTHEST = 1e300  # an end of an interval that is no number to print
 
@@ -127,7 +128,7 @@ class _Controlled:
         if self.claim.kind == "number" and self.found.number is not None:
             yield Printed(format(Decimal(repr(float(self.found.number))).quantize(Decimal(number.unit_text)), "f"))
         yield from map(number.moved, _UNITS)
-        yield from map(number.times, _FACTORS)
+        yield from map(number.times, _FACTORS) if number.value else map(number.moved, _FROM_ZERO)
 
     def _with(self, name: str, path: Path, number: Printed) -> Control:
         first, *rest = path

@@ -262,6 +262,11 @@ def test_what_judges_has_to_exist_and_to_be_a_judge() -> None:
     assert "there is no such name" in judge(replace(claim, by="dpbench.errors:nothing")).failure
 
 
+def test_a_printed_zero_and_what_stands_beside_it_can_change_the_verdict() -> None:
+    claim = claim_of("holds", "less < more", less="0.0000", more="1.0375")
+    assert [control.changed for control in controls(claim)] == [True, True]
+
+
 @pytest.mark.parametrize(("lower", "unit"), [(0.8645, "1.19"), (3e-7, "1e-5"), (250.0, "300"), (0.05, "1")])
 def test_one_unit_below_the_truth_is_below(lower: float, unit: str) -> None:
     found = below(lower, Printed(unit))

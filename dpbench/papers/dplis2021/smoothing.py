@@ -1,17 +1,18 @@
-"""Section 3 and Appendix A of dplis2021: the smoothed loss, equations (2) to (6), the toy example, Lemma 1.
+"""Section 3, Definition 5 and Appendices A and B of dplis2021: the smoothed loss, its toy example, Lemma 1, sharpness.
 
 | paper | here |
 | --- | --- |
-| 𝓛, 𝓛_smooth | loss, smoothed loss |
-| θ, Δ, μ | place, offset, density |
+| 𝓛, θ, Δ | loss, place, offset |
 | σ_smooth, σ, C, η, L, R, K | scale; noise, clip, rate, batch, radius, samples |
 | L (Lipschitz), β | lipschitz, curvature |
+| ε of Definition 5, C_ε(θ) | reach, the box of half-widths ε(|θ_i| + 1) with A the identity, as in the experiments |
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,319 +20,212 @@ import mpmath
 import numpy as np
 from scipy.special import ndtr
 
-from dpbench.claims.demonstration import Demonstration, Shown
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality, Range
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 
-# ---- losses of one variable and their derivatives ----
+Real = Any  # an mpmath number
 
-LOSSES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+# ---- equations (2) to (6): integrals over a loss of one variable ----
+
+LOSSES: dict[str, tuple[Callable[[Real], Real], Callable[[Real], Real]]] = {  # with their derivatives
     "softplus": (lambda x: mpmath.log(1 + mpmath.exp(x)), lambda x: 1 / (1 + mpmath.exp(-x))),
     "waves": (lambda x: mpmath.cos(3 * x) + x**2 / 4, lambda x: -3 * mpmath.sin(3 * x) + x / 2),
     "logistic": (lambda x: 1 / (1 + mpmath.exp(-2 * x)), lambda x: 2 / (2 + mpmath.exp(2 * x) + mpmath.exp(-2 * x))),
 }
-REACH = 9  # deviations of a Gaussian that are integrated: beyond lie 1e-19
+DENSITIES: dict[str, tuple[Callable[[Real], Real], int, int]] = {  # of Δ/scale, and the ends that are integrated
+    "gaussian": (mpmath.npdf, -9, 9),
+    "uniform": (lambda x: mpmath.mpf(abs(x) <= 1) / 2, -1, 1),
+    "exponential": (lambda x: mpmath.exp(-x) if x >= 0 else mpmath.mpf(0), 0, 40),
+}
 
 
-def _integral(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
-    return mpmath.quad(function, mpmath.linspace(low, high, 5))
+def _integral(function: Callable[[Real], Real], low: Real, high: Real, method: str = "tanh-sinh") -> Real:
+    return mpmath.quad(function, mpmath.linspace(low, high, 5), method=method)
 
 
-# ---- equation (2): ∫ 𝓛(θ′) μ(θ − θ′) dθ′ = E[𝓛(θ + Δ)] ----
+def _convolved(loss: str, density: str, place: Real, scale: Real, way: int = 1) -> Real:
+    """∫ 𝓛(θ′) μ(way·(θ − θ′)) dθ′, over the θ′ where the density is."""
+    weight, *at = DENSITIES[density]
+    first, last = sorted(place - way * end * scale for end in at)
+    return _integral(lambda x: LOSSES[loss][0](x) * weight(way * (place - x) / scale) / scale, first, last)
 
 
-def _density(name: str, scale: Any) -> tuple[Callable[[Any], Any], Any, Any]:
-    """A density and the ends between which it is integrated."""
-    if name == "gaussian":
-        return lambda x: mpmath.npdf(x, 0, scale), -REACH * scale, REACH * scale
-    if name == "uniform":
-        return lambda x: 1 / (2 * scale) if abs(x) <= scale else mpmath.mpf(0), -scale, scale
-    return lambda x: mpmath.exp(-x / scale) / scale if x >= 0 else mpmath.mpf(0), mpmath.mpf(0), 40 * scale
-
-
-def _expected_loss(loss: str, density: str, place: Any, scale: Any) -> Any:
-    """E[𝓛(θ + Δ)] over the density of Δ."""
-    weight, low, high = _density(density, mpmath.mpf(scale))
-    return _integral(lambda offset: LOSSES[loss][0](place + offset) * weight(offset), low, high)
-
-
-def _convolution(loss: str, density: str, place: Any, scale: Any) -> Any:
-    """∫ 𝓛(θ′) μ(θ − θ′) dθ′ over the θ′ for which θ − θ′ lies where the density does."""
-    weight, low, high = _density(density, mpmath.mpf(scale))
-    return _integral(lambda other: LOSSES[loss][0](other) * weight(place - other), place - high, place - low)
-
-
-def _correlation(loss: str, density: str, place: Any, scale: Any) -> Any:
-    """∫ 𝓛(θ′) μ(θ′ − θ) dθ′: what equals the expectation for every density."""
-    weight, low, high = _density(density, mpmath.mpf(scale))
-    return _integral(lambda other: LOSSES[loss][0](other) * weight(other - place), place + low, place + high)
-
-
-def _squared_scale(loss: str, density: str, place: Any, scale: Any) -> Any:
-    return _convolution(loss, density, place, scale**2)
-
-
-def _grid(densities: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [
+@formula(
+    settings=[
         {"loss": loss, "density": density, "place": place, "scale": scale}
-        for loss in ("softplus", "waves")
-        for density in densities
-        for place, scale in ((0.3, 0.5), (-1.0, 1.5))
-    ]
-
-
-equation_2 = Formula(
-    _convolution, _expected_loss, _grid(("gaussian", "uniform")), twin=_squared_scale, digits=8, precision=20
-)
-equation_2_any_density = Formula(
-    _convolution,
-    _expected_loss,
-    _grid(("exponential",)),
-    twin=_squared_scale,
-    digits=8,
-    corrected=_correlation,
-    precision=20,
-)
-
-
-# ---- equations (3) and (4): the Gaussian offset, and the Gaussian around θ ----
-
-
-def _around(loss: str, place: Any, scale: Any) -> Any:
-    """E over θ′ ~ N(θ, σ²) of 𝓛(θ′)."""
-    return _integral(
-        lambda other: LOSSES[loss][0](other) * mpmath.npdf(other, place, scale),
-        place - REACH * mpmath.mpf(scale),
-        place + REACH * mpmath.mpf(scale),
-    )
-
-
-def _offset(loss: str, place: Any, scale: Any) -> Any:
-    """E over Δ ~ N(0, σ²) of 𝓛(θ + Δ)."""
-    return _expected_loss(loss, "gaussian", place, scale)
-
-
-_PLACES = [
-    {"loss": loss, "place": place, "scale": scale} for loss in LOSSES for place, scale in ((0.2, 0.04), (-1.5, 1.0))
-]
-equations_3_4 = Formula(
-    _around, _offset, _PLACES, twin=lambda loss, place, scale: _around(loss, place, scale**2), digits=8, precision=20
-)
-
-
-# ---- equation (6) and Appendix A: gradients of samples are unbiased for the gradient of the smoothed loss ----
-
-
-def _smoothed_slope(loss: str, place: Any, radius: Any, rate: Any, batch: Any, noise: Any, clip: Any) -> Any:
-    """d/dθ of ∫ 𝓛(θ′) φ((θ′ − θ)/s)/s dθ′ at s = R(η/L)σC: the derivative falls on the density alone."""
-    scale = mpmath.mpf(radius) * rate / batch * noise * clip
-    return _integral(
-        lambda other: LOSSES[loss][0](other) * mpmath.npdf(other, place, scale) * (other - place) / scale**2,
-        place - REACH * scale,
-        place + REACH * scale,
-    )
-
-
-def _expected_gradient(loss: str, place: Any, radius: Any, rate: Any, batch: Any, noise: Any, clip: Any) -> Any:
-    """E over ν ~ N(0, σ²C²) of 𝓛′(θ + R (η/L) ν), the expectation of the printed line for any K."""
-    spread = mpmath.mpf(noise) * clip
-    return _integral(
-        lambda drawn: (
-            LOSSES[loss][1](place + mpmath.mpf(radius) * rate / batch * drawn) * mpmath.npdf(drawn, 0, spread)
-        ),
-        -REACH * spread,
-        REACH * spread,
-    )
-
-
-def _without_batch(**setting: Any) -> Any:
-    """The batch size forgotten: a 256 times too wide smoothing."""
-    return _expected_gradient(**{**setting, "batch": 1})
-
-
-_TRAINING = (
-    {"radius": 10, "rate": 0.1536, "batch": 256, "noise": 1.1, "clip": 1.0},
-    {"radius": 40, "rate": 0.1536, "batch": 256, "noise": 1.1, "clip": 1.0},
-    {"radius": 12, "rate": 1.536, "batch": 256, "noise": 1.3, "clip": 1.0},
-    {"radius": 4, "rate": 0.064, "batch": 64, "noise": 1.1, "clip": 1.0},
-)
-equation_6 = Formula(
-    _expected_gradient,
-    _smoothed_slope,
-    [{"loss": loss, "place": 0.4, **training} for loss in ("softplus", "waves") for training in _TRAINING],
-    twin=_without_batch,
+        for loss in LOSSES
+        for density in ("gaussian", "uniform")
+        for place, scale in (("0.3", "0.5"), ("-1.0", "1.5"), ("0.2", "0.04"))
+    ],
     digits=8,
     precision=20,
 )
+def convolution(loss: str, density: str, place: Real, scale: Real) -> tuple[Real, ...]:
+    """∫ 𝓛(θ′) μ(θ − θ′) dθ′, for a Gaussian E over θ′ ~ N(θ, σ²) of 𝓛(θ′), and E 𝓛(θ + Δ), by another rule.
+
+    For a density that is not symmetric ∫ 𝓛(θ′) μ(θ′ − θ) dθ′ is right.
+    """
+    weight, low, high = DENSITIES[density]
+    expected = _integral(lambda x: LOSSES[loss][0](place + x * scale) * weight(x), low, high, "gauss-legendre")
+    found = _convolved(loss, density, place, scale), expected, _convolved(loss, density, place, scale, -1)
+    return found if density == "exponential" else found[:2]
 
 
-def _step_deviation(radius: Any, rate: Any, batch: Any, noise: Any, clip: Any) -> Any:
-    """Deviation of the sum of R² steps' noise in θ, each η/L times a draw of N(0, σ²C²): variances add."""
-    each = (mpmath.mpf(rate) / batch) ** 2 * (mpmath.mpf(noise) * clip) ** 2
-    return mpmath.sqrt(mpmath.fsum(each for _ in range(int(radius) ** 2)))
+_TRAINING = [
+    {"radius": radius, "rate": rate, "batch": batch, "noise": noise}
+    for radius, rate, batch, noise in (
+        ("10", "0.1536", "256", "1.1"),
+        ("40", "0.1536", "256", "1.1"),
+        ("12", "1.536", "256", "1.3"),
+        ("4", "0.064", "64", "1.1"),
+    )
+]  # C = 1
 
 
-smoothing_scale = Formula(
-    lambda radius, rate, batch, noise, clip: mpmath.mpf(radius) * rate / batch * noise * clip,
-    _step_deviation,
-    _TRAINING,
-    twin=lambda radius, rate, batch, noise, clip: mpmath.mpf(radius) * rate * noise * clip / mpmath.sqrt(batch),
+@formula(
+    settings=[one | training for one in grid(loss=LOSSES, place=["0.4"]) for training in _TRAINING],
+    control={"divided": False},
+    digits=8,
+    precision=20,
 )
+def equation_6(
+    loss: str, place: Real, radius: Real, rate: Real, batch: Real, noise: Real, divided: bool = True
+) -> tuple[Real, Real]:
+    """E over ν ~ N(0, σ²C²) of 𝓛′(θ + R(η/L)ν), for any K, and the slope of the smoothed loss at s = R(η/L)σC.
+
+    d/dθ of ∫ 𝓛(θ′) φ((θ′ − θ)/s)/s dθ′ falls on the density alone. The control forgets to divide by L.
+    """
+    scale, shift = radius * rate / batch * noise, radius * rate / (batch if divided else 1)
+    ends, around = (-9 * noise, 9 * noise), (place - 9 * scale, place + 9 * scale)
+    expected = _integral(lambda x: LOSSES[loss][1](place + shift * x) * mpmath.npdf(x, 0, noise), *ends)
+    return expected, _integral(
+        lambda x: LOSSES[loss][0](x) * mpmath.npdf(x, place, scale) * (x - place) / scale**2, *around
+    )
+
+
+@formula(settings=_TRAINING, control={"root": True})
+def smoothing_scale(radius: Real, rate: Real, batch: Real, noise: Real, root: bool = False) -> tuple[Real, Real]:
+    """R η σ C/L, and the deviation of R² steps' noise in θ, each η/L times a draw of N(0, σ²C²): variances add.
+
+    The control divides by √L.
+    """
+    each = (rate / batch * noise) ** 2
+    printed = radius * rate * noise / (mpmath.sqrt(batch) if root else batch)
+    return printed, mpmath.sqrt(mpmath.fsum(each for _ in range(int(radius) ** 2)))
 
 
 # ---- Lemma 1 and Definition 4, by functions whose smoothed gradient is known exactly ----
 
 
-def _two_kinks(
-    place: float, scale: float, lipschitz: float, shares: tuple[float, ...], kinks: tuple[float, ...]
-) -> float:
-    """Gradient of the smoothed piecewise linear loss: E of a step function, so a sum of Φ."""
-    value = shares[0]
-    for before, after, kink in zip(shares, shares[1:], kinks, strict=False):
-        value += (after - before) * float(ndtr((place - kink) / scale))
-    return lipschitz * value
-
-
-def _lemma_margin(
-    lipschitz: float, scale: float, first: float, gap: float, middle: float, kink: float, constant: float = 1.0
-) -> float:
-    """(L/σ)|x − y| − |∇f(x) − ∇f(y)|, over |x − y| and L/σ, for slopes −L, middle·L, L with kinks at 0 and `kink`."""
-    x, y = first * scale, (first + gap) * scale
-    shares, kinks = (-1.0, middle, 1.0), (0.0, kink * scale)
-    change = abs(_two_kinks(x, scale, lipschitz, shares, kinks) - _two_kinks(y, scale, lipschitz, shares, kinks))
-    return constant - change / (abs(x - y) * lipschitz / scale)
-
-
-def _lemma_twin(lipschitz: float, scale: float, first: float, gap: float, middle: float, kink: float) -> float:
-    """The constant L/(√(2π) σ), half of what |x| attains."""
-    return _lemma_margin(lipschitz, scale, first, gap, middle, kink, 1 / math.sqrt(2 * math.pi))
-
-
-lemma_1 = Inequality(
-    _lemma_margin,
-    {
-        "lipschitz": Range(0.1, 10, "log"),
-        "scale": Range(1e-3, 10, "log"),
-        "first": Range(-3, 3),
-        "gap": Range(1e-3, 4, "log"),
-        "middle": Range(-1, 1),
-        "kink": Range(0, 3),
+@inequality(
+    domain={
+        "lipschitz": (0.1, 10, "log"),
+        "scale": (1e-3, 10, "log"),
+        "first": (-3, 3),
+        "gap": (1e-3, 4, "log"),
+        "middle": (-1, 1),
+        "kink": (0, 3),
     },
-    (
-        {"lipschitz": 1.0, "scale": 0.0066, "first": -0.01, "gap": 0.02, "middle": 0.0, "kink": 0.0},
-        {"lipschitz": 1.0, "scale": 0.0264, "first": -0.01, "gap": 0.02, "middle": 0.0, "kink": 0.0},
-    ),
-    twin=_lemma_twin,
+    settings=[
+        {"lipschitz": 1.0, "scale": scale, "first": -0.01, "gap": 0.02, "middle": 0.0, "kink": 0.0}
+        for scale in (0.0066, 0.0264)
+    ],
+    control={"constant": 1 / math.sqrt(2 * math.pi)},
     tolerance=1e-9,
-    obligations=(
+    obligations=[
         "the expectation over the Gaussian, not an average of K samples",
         "the sharp constant is √(2/π) L/σ, which |x| attains; the printed one is 25 % larger",
-    ),
+    ],
 )
+def lemma_1(
+    lipschitz: float, scale: float, first: float, gap: float, middle: float, kink: float, constant: float = 1.0
+) -> float:
+    """(L/σ)|x − y| − |∇f(x) − ∇f(y)| over |x − y| L/σ, for slopes −L, middle·L, L with kinks at 0 and `kink`.
 
+    The smoothed gradient is E of a step function, so a sum of Φ. The control has half of what |x| attains.
+    """
 
-def _clamped(place: float, scale: float, width: float) -> float:
-    """E of clip(place + scale·Z, −width, width): the smoothed gradient of Huber's loss, in units of its curvature."""
-    low, high = (-width - place) / scale, (width - place) / scale
-    inside = place * (ndtr(high) - ndtr(low)) + scale * (_phi(low) - _phi(high))
-    return float(inside - width * ndtr(low) + width * (1 - ndtr(high)))
+    def slope(place: float) -> float:
+        steps = (middle + 1) * ndtr(place / scale) + (1 - middle) * ndtr((place - kink * scale) / scale)
+        return lipschitz * (float(steps) - 1)
 
-
-def _phi(x: float) -> float:
-    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
-def _smooth_margin(curvature: float, scale: float, width: float, first: float, gap: float, share: float = 1.0) -> float:
-    """min{L/σ, β} − |∇f(x) − ∇f(y)|/|x − y| over β, for Huber's loss with L = β·width."""
     x, y = first * scale, (first + gap) * scale
-    wide = width * scale
-    change = curvature * abs(_clamped(x, scale, wide) - _clamped(y, scale, wide))
-    allowed = min(share * curvature * wide / scale, curvature)
-    return (allowed - change / abs(x - y)) / curvature
+    return constant - abs(slope(x) - slope(y)) / (abs(x - y) * lipschitz / scale)
 
 
-lemma_1_smooth = Inequality(
-    _smooth_margin,
-    {
-        "curvature": Range(0.1, 10, "log"),
-        "scale": Range(1e-3, 10, "log"),
-        "width": Range(0.05, 20, "log"),
-        "first": Range(-3, 3),
-        "gap": Range(1e-3, 4, "log"),
+@inequality(
+    domain={
+        "curvature": (0.1, 10, "log"),
+        "scale": (1e-3, 10, "log"),
+        "width": (0.05, 20, "log"),
+        "first": (-3, 3),
+        "gap": (1e-3, 4, "log"),
     },
-    (
+    settings=[
         {"curvature": 1.0, "scale": 0.0066, "width": 1.0, "first": -0.01, "gap": 0.02},
         {"curvature": 1.0, "scale": 0.0264, "width": 5.0, "first": -0.01, "gap": 0.02},
-    ),
-    twin=lambda curvature, scale, width, first, gap: _smooth_margin(curvature, scale, width, first, gap, 0.5),
+    ],
+    control={"share": 0.5},
     tolerance=1e-9,
-    obligations=("gradient and expectation exchanged (Duchi, Bartlett and Wainwright 2012, Lemma 9(iv))",),
+    obligations=["gradient and expectation exchanged (Duchi, Bartlett and Wainwright 2012, Lemma 9(iv))"],
 )
+def lemma_1_smooth(curvature: float, scale: float, width: float, first: float, gap: float, share: float = 1.0) -> float:
+    """min{L/σ, β} − |∇f(x) − ∇f(y)|/|x − y| over β, for Huber's loss with L = β·width; the control halves L."""
+
+    def slope(place: float) -> float:  # E of clip(place + scale·Z, −width, width)
+        low, high = -width - place / scale, width - place / scale
+        densities = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (low, high)]
+        inside = place * (ndtr(high) - ndtr(low)) + scale * (densities[0] - densities[1])
+        return curvature * float(inside + width * scale * (ndtr(-high) - ndtr(low)))
+
+    x, y = first * scale, (first + gap) * scale
+    allowed = min(share * curvature * width, curvature)
+    return (allowed - abs(slope(x) - slope(y)) / abs(x - y)) / curvature
 
 
-def _finite_samples(samples: int, radius: float, batch: int, rate: float, noise: float, expectation: bool) -> Shown:
-    """|θ| (Lipschitz constant 1) averaged over K fixed offsets: its gradient jumps by 2/K at every offset.
+@shown(control={"expectation": True}, pair="|θ| averaged over K fixed offsets, beside one of its kinks")
+def finite_samples_are_not_smooth(
+    samples: int, radius: float, batch: int, rate: float, noise: float, expectation: bool = False
+) -> Shown:
+    """The gradient of |θ|, of Lipschitz constant 1, averaged over K offsets jumps by 2/K at each of them.
 
-    Exact rationals: the difference quotient over a gap of h around one kink is (2/K)/h, against 1/σ_smooth.
+    Exact rationals: the difference quotient over a gap h around a kink is (2/K)/h, against 1/σ_smooth. The control has
+    the expectation, whose slope is at most √(2/π) < 0.798 over σ_smooth.
     """
     scale = Fraction(radius) * Fraction(str(rate)) / batch * Fraction(str(noise))
-    allowed = 1 / scale
-    if expectation:
-        steepest = Fraction(798, 1000) / scale  # √(2/π) < 0.798 = sup of the derivative of E sign(θ + σZ), over 1/σ
-        return Shown(
-            steepest <= allowed, f"the expectation's constant is at most {float(steepest):.4g}", float(steepest)
-        )
     gap = scale / (1000 * samples)
     offsets = [scale * Fraction(2 * place + 1 - samples, samples) for place in range(samples)]
-    kink = -offsets[0]
 
     def gradient(place: Fraction) -> Fraction:
         return Fraction(sum(1 if place + offset > 0 else -1 for offset in offsets), samples)
 
-    quotient = abs(gradient(kink + gap / 2) - gradient(kink - gap / 2)) / gap
-    second = Fraction(2, samples) / gap
-    reason = f"the difference quotient at a kink is {float(quotient):.4g}, Lemma 1 allows {float(allowed):.4g}"
-    evidence = {"samples": samples, "quotient": float(quotient), "allowed": float(allowed), "gap": float(gap)}
-    routes = {"gradients": float(quotient), "size of a kink": float(second)}
-    return Shown(bool(quotient <= allowed), reason, float(quotient / allowed), evidence, routes)
+    quotient = abs(gradient(gap / 2 - offsets[0]) - gradient(-gap / 2 - offsets[0])) / gap
+    if expectation:
+        quotient = Fraction(798, 1000) / scale
+    reason = f"the difference quotient at a kink is {float(quotient):.4g}, Lemma 1 allows {float(1 / scale):.4g}"
+    evidence = {"samples": samples, "quotient": float(quotient), "allowed": float(1 / scale), "gap": float(gap)}
+    routes = {"gradients": float(quotient), "size of a kink": float(Fraction(2, samples) / gap)}
+    return Shown(quotient * scale <= 1, reason, float(quotient * scale), evidence, routes)
 
 
-def _finite(samples: int, radius: float, batch: int, rate: float, noise: float) -> Shown:
-    return _finite_samples(samples, radius, batch, rate, noise, False)
-
-
-def _finite_twin(samples: int, radius: float, batch: int, rate: float, noise: float) -> Shown:
-    return _finite_samples(samples, radius, batch, rate, noise, True)
-
-
-finite_samples_are_not_smooth = Demonstration(_finite, _finite_twin)
-
-
-def _descent_margin(place: float, slope: float, rate: float, share: float = 0.5) -> float:
-    """f(θ) − η f′ g + (β/2) η² g² − f(θ − ηg), over β, for f = −β cos θ with f″ ≤ β.
+@inequality(
+    domain={"place": (-3.2, 3.2), "slope": (-2, 2), "rate": (1e-3, 3, "log")},
+    settings=[{"place": 0.3, "slope": 0.5, "rate": 0.1536}],
+    control={"share": 0.25},
+    obligations=["the average loss is β-smooth"],
+)
+def appendix_b_descent(place: float, slope: float, rate: float, share: float = 0.5) -> float:
+    """f(θ) − η f′ g + (β/2) η² g² − f(θ − ηg), over β, for f = −β cos θ with f″ ≤ β; the control has β/4.
 
     `rate` is ηβ, and the sampled gradient over β is sin θ + slope.
     """
     step = rate * (math.sin(place) + slope)
-    bound = -math.cos(place) - step * math.sin(place) + share * step**2
-    return bound + math.cos(place - step)
+    return -math.cos(place) - step * math.sin(place) + share * step**2 + math.cos(place - step)
 
 
-appendix_b_descent = Inequality(
-    _descent_margin,
-    {"place": Range(-3.2, 3.2), "slope": Range(-2, 2), "rate": Range(1e-3, 3, "log")},
-    ({"place": 0.3, "slope": 0.5, "rate": 0.1536},),
-    twin=lambda place, slope, rate: _descent_margin(place, slope, rate, 0.25),
-    tolerance=1e-12,
-    obligations=("the average loss is β-smooth",),
-)
-
-
-# ---- equation (1): the toy example ----
+# ---- equation (1): the toy example, with u = 0 and v = (distance, 0): the centres themselves are not printed ----
 
 
 def _toy(first: Any, second: Any, distance: float) -> Any:
-    """𝓛 at (first, second), with u = 0 and v = (distance, 0): the centres themselves are not printed."""
     to_u, to_v = np.hypot(first, second), np.hypot(first - distance, second)
     with np.errstate(divide="ignore", over="ignore"):
         flat = 1 / (1 + np.exp(-(to_u / 5 - 5 / to_u)))
@@ -340,53 +234,103 @@ def _toy(first: Any, second: Any, distance: float) -> Any:
     return flat * weight + sharp * (1 - weight)
 
 
-def _rise(distance: float, at_u: bool, level: float) -> float:
-    """How far from a centre, away from the other, the loss first reaches `level`."""
-    steps = np.linspace(1e-3, 8, 4001)
-    losses = _toy(-steps if at_u else distance + steps, 0.0 * steps, distance)
-    return float(steps[np.argmax(losses >= level)])
-
-
-def _two_minima(distance: float) -> Shown:
-    """Both centres are minima with a loss near 0, and the second rises over half the width of the first."""
-    angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
-    at_u, at_v = float(_toy(1e-9, 0.0, distance)), float(_toy(distance - 1e-9, 0.0, distance))
-    around_u = float(np.min(_toy(np.cos(angle), np.sin(angle), distance)))
-    around_v = float(np.min(_toy(distance + np.cos(angle) / 2, np.sin(angle) / 2, distance)))
-    widths = _rise(distance, True, 0.4), _rise(distance, False, 0.4)
-    evidence = {"at_u": at_u, "at_v": at_v, "around_u": around_u, "around_v": around_v, "widths": list(widths)}
-    minima = at_u < around_u and at_v < around_v and max(at_u, at_v) < 0.05
+@shown(control={"distance": 1.0})
+def toy_minima(distance: float) -> Shown:
+    """Both centres are minima with a loss near 0, and the second rises to 0.4 over half the width of the first."""
+    angle, steps = np.linspace(0, 2 * np.pi, 72, endpoint=False), np.linspace(1e-3, 8, 4001)
+    centres, around, widths = [], [], []
+    for place, radius, outwards in ((0.0, 1.0, -1), (distance, 0.5, 1)):
+        centres.append(float(_toy(place + 1e-9, 0.0, distance)))
+        around.append(float(_toy(place + radius * np.cos(angle), radius * np.sin(angle), distance).min()))
+        widths.append(float(steps[np.argmax(_toy(place + outwards * steps, 0 * steps, distance) >= 0.4)]))
+    minima = centres[0] < around[0] and centres[1] < around[1] and max(centres) < 0.05
+    reason = f"the losses at the centres are {centres[0]:.2g} and {centres[1]:.2g}; 0.4 is reached at {widths[0]:.3g}, "
+    evidence = {"at_u_and_v": centres, "around": around, "widths": widths}
     holds = minima and 1.5 < widths[0] / widths[1] < 2.5
-    reason = (
-        f"the losses at the centres are {at_u:.2g} and {at_v:.2g}; 0.4 is reached at {widths[0]:.3g}, {widths[1]:.3g}"
-    )
-    return Shown(bool(holds), reason, max(at_u, at_v), evidence)
+    return Shown(holds, f"{reason}{widths[1]:.3g}", max(centres), evidence)
 
 
-toy_minima = Demonstration(_two_minima, lambda distance: _two_minima(distance / 10))
+@shown(control={"enough": 0.5})
+def toy_smoothing(distance: float, little: float, enough: float) -> Shown:
+    """Two minima on the line through both centres after little smoothing, and one, near u, after enough.
 
-
-def _minima_after(distance: float, scale: float) -> list[float]:
-    """Local minima on the line through both centres after smoothing, by a product of Gauss-Hermite rules."""
+    Smoothed by a product of Gauss-Hermite rules.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     line = np.linspace(-distance, 2 * distance, 301)
-    second = scale * nodes
-    losses = np.array(
-        [float(weights @ _toy((place + scale * nodes)[:, None], second[None, :], distance) @ weights) for place in line]
-    )
-    inner = (losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])
-    return [round(float(place), 3) for place in line[1:-1][inner]]
 
+    def minima(scale: float) -> list[float]:
+        offset = scale * nodes
+        rows = (_toy((place + offset)[:, None], offset[None, :], distance) for place in line)
+        losses = np.array([float(weights @ row @ weights) for row in rows])
+        inner = (losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])
+        return [round(float(place), 3) for place in line[1:-1][inner]]
 
-def _sharp_one_vanishes(distance: float, little: float, enough: float) -> Shown:
-    """Two minima after little smoothing, and one, near u, after enough."""
-    before, after = _minima_after(distance, little), _minima_after(distance, enough)
+    before, after = minima(little), minima(enough)
     holds = len(before) == 2 and len(after) == 1 and abs(after[0]) < distance / 4
     reason = f"minima on the line at {before} for scale {little:g}, at {after} for {enough:g}"
     return Shown(holds, reason, len(after), {"before": before, "after": after, "distance": distance})
 
 
-toy_smoothing = Demonstration(
-    _sharp_one_vanishes, lambda **setting: _sharp_one_vanishes(**{**setting, "enough": setting["little"]})
+# ---- Definition 5, on losses Σ w_i θ_i² + s_i θ_i + 10 whose maximum over the box is known ----
+
+_LOSSES = [
+    {"place": (0.3, -1.2, 0.0), "weights": (1.0, 2.0, 0.5), "slopes": (0.1, 0.0, -0.4), "reach": 0.0045},
+    {"place": (2.0, 0.5), "weights": (0.0, 3.0), "slopes": (1.0, -1.0), "reach": 0.0045},
+    {"place": (-0.7, 0.1, 1.5, 0.2), "weights": (1, 1, 0.1, 0), "slopes": (0, 0, 1, 2), "reach": 1e-3},
+]
+
+
+def _loss(place: Sequence[float], weights: Sequence[float], slopes: Sequence[float]) -> float:
+    return 10 + sum(w * x * x + s * x for w, x, s in zip(weights, place, slopes, strict=True))
+
+
+@formula(settings=_LOSSES, control={"one": 0}, digits=9)
+def definition_5(
+    place: Sequence[float], weights: Sequence[float], slopes: Sequence[float], reach: float, one: int = 1
+) -> tuple[float, float]:
+    """100·(max over the box − 𝓛)/(1 + 𝓛) by every corner (𝓛 is convex), and each coordinate's rise in closed form.
+
+    The second is Keskar et al. 2016, 2.1. The control loses the 1 of the half-width |θ_i| + 1.
+    """
+    here = _loss(place, weights, slopes)
+    ends = [(x - reach * (abs(x) + one), x + reach * (abs(x) + one)) for x in place]
+    highest = max(_loss(corner, weights, slopes) for corner in itertools.product(*ends))
+    rises = (
+        w * (reach * (abs(x) + 1)) ** 2 + abs(2 * w * x + s) * reach * (abs(x) + 1)
+        for x, w, s in zip(place, weights, slopes, strict=True)
+    )
+    return 100 * (highest - here) / (1 + here), 100 * sum(rises) / (1 + here)
+
+
+_ONE = {"slope": (-3, 3), "place": (-3, 3), "reach": (1e-4, 1, "log")}
+_POINT = {"slope": 0.5, "place": 1.0, "reach": 0.0045}
+
+
+@inequality(
+    domain={"weight": (-3, 3), **_ONE},
+    settings=[{"weight": weight, **_POINT} for weight in (0.5, -0.5)],
+    control={"corners": True},
+    obligations=["the loss is at least 0, so that 1 + f is above 0"],
 )
+def never_negative(weight: float, slope: float, place: float, reach: float, corners: bool = False) -> float:
+    """The rise of wθ² + sθ over the box, at its ends or its vertex, whichever is highest.
+
+    The control looks at the ends only, which a concave loss may lie above.
+    """
+    half, vertex = reach * (abs(place) + 1), -slope / (2 * weight) if weight else place
+    tried = [place - half, place + half, *([vertex] if abs(vertex - place) <= half and not corners else [])]
+    return max(weight * x * x + slope * x for x in tried) - weight * place**2 - slope * place
+
+
+@inequality(
+    domain=_ONE,
+    settings=[_POINT],
+    control={"share": 0.5},
+    obligations=["a convex loss; for any smooth one up to second order in ε"],
+)
+def above_first_order(slope: float, place: float, reach: float, share: float = 1.0) -> float:
+    """Sharpness of θ²/2 + sθ + 10 less 100 ε (|θ| + 1)|f′|/(1 + f); the control halves the sharpness."""
+    found: float = definition_5((place,), (0.5,), (slope,), reach)[0]
+    return share * found - 100 * reach * (abs(place) + 1) * abs(place + slope) / (1 + _loss((place,), (0.5,), (slope,)))
