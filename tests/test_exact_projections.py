@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accountants.exact import projections
 from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accountants.exact.contour import Path as ContourPath
 from dpbench.accountants.exact.projections import Law
+from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accounting import Estimate
 from dpbench.certified import certify
 from dpbench.errors import DpbenchError
