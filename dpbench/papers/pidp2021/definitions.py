@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, formula, inequality, shown
+from dpbench.papers.mathematics import by_routes
 
 # ---- Remark 1: derivatives of the two losses by numerical differentiation, |x| <= 1 ----
 
@@ -83,11 +84,10 @@ def quadratic_growth(flat: float, steep: float, x: float, y: float, factor: floa
 @shown(control={"flat": Fraction(1)}, pair="one record x = (1, 0), y = 0; θ = (0, 1) against the optimum (0, 0)")
 def fixed_optimum(flat: Fraction = Fraction(0)) -> Shown:
     """Loss ½(θ·x − y)², PL with μ = 1, its second curvature `flat`: both sides of (3) for one chosen optimum."""
-    value = flat / 2
-    distance = Fraction(1)
-    routes = {"loss": float(value), "half the squared gradient, which PL bounds it by": float(flat**2 / 2)}
-    reason = f"L - L* is {value} where mu/2 times the squared distance to the chosen optimum is {distance / 2}"
-    return Shown(value >= distance / 2, reason, float(value), {"growth": float(distance / 2)}, routes)
+    value, growth = flat / 2, Fraction(1, 2)
+    reason = f"L - L* is {value} where mu/2 times the squared distance to the chosen optimum is {growth}"
+    routes = {"loss": value, "half the squared gradient, which PL bounds it by": flat**2 / 2}
+    return by_routes(value >= growth, reason, routes, {"growth": float(growth)})
 
 
 @shown(control={"hidden": False}, pair="D = {(1, +), (−1, −)}, the zero weights against weights of 1")
@@ -137,9 +137,8 @@ def lemma_2(shift: Fraction = Fraction(1)) -> Shown:
 
     left = (loss(Fraction(2)) - loss(Fraction(0))) ** 2 / 4  # a central difference, exact for a quadratic
     right = 2 * loss(Fraction(1))
-    routes = {"twice the loss": float(right), "the squared gradient less twice the shift": float(1 - 2 * shift)}
     reason = f"the squared gradient is {left}, 2L times the loss is {right}"
-    return Shown(left <= right if right == 1 - 2 * shift else None, reason, float(right), {}, routes)
+    return by_routes(left <= right, reason, {"twice the loss": right, "1 less twice the shift": 1 - 2 * shift})
 
 
 @formula(

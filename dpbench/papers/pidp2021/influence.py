@@ -238,23 +238,11 @@ def remark_5(damping: int = 1) -> Shown:
     return by_routes(error <= bound, reason, routes, {"bound": float(bound)})
 
 
-@inequality(
-    domain={"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")},
-    settings=[{"ridge": 0.1, "logistic": k, "spread": 1.0, "size": n} for k, n in ((0.0, 20.0), (1.0, 45222.0))],
-    control={"factor": 0.25},
-    tolerance=1e-4,
-    obligations=[
-        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
-        "both optima lie inside the parameter space",
-    ],
-    examples=50,
-)
-def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
-    """(factor · bound − E) / bound for losses λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
+def _exchange(ridge: float, logistic: float, spread: float, size: float) -> tuple[float, float, float, float]:
+    """Both optima, the gradient of the record that goes at the first, and G, for λ(θ − a_i)²/2 + κ ln(1 + e^(−y_i θ)).
 
-    One record has a = spread and y = 1, the other n − 1 have a = 0 and y = −1; it is the one removed. ζ = λ holds
-    everywhere, L = λ + κ/4, C = κ/(6√3); the parameter space is the hull of both optima, and G is the largest
-    gradient of any record on it.
+    One record has a = spread and y = 1; it goes, or becomes one of the other n − 1, which have a = 0 and y = −1. The
+    parameter space is the hull of both optima, and G is the largest gradient of any record on it.
     """
 
     def slope(theta: float, label: int, centre: float) -> float:
@@ -265,12 +253,46 @@ def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size
 
     wide = spread + logistic / ridge + 1
     theta, left = (brentq(gradient, -wide, wide, args=(w,), xtol=1e-15, rtol=1e-14) for w in (1.0, 0.0))
-    s = _logistic(theta)
-    error = abs(left - theta - slope(theta, 1, spread) / (ridge + logistic * s * (1 - s)) / size)
     steepest = max(abs(slope(at, y, a)) for at in (theta, left) for y, a in ((1, spread), (-1, 0.0)))
+    return theta, left, slope(theta, 1, spread), steepest
+
+
+_MIXED = {"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")}
+_TWO = [{"ridge": 0.1, "logistic": k, "spread": 1.0, "size": n} for k, n in ((0.0, 20.0), (1.0, 45222.0))]
+
+
+@inequality(
+    domain=_MIXED,
+    settings=_TWO,
+    control={"factor": 0.5},
+    tolerance=1e-6,
+    obligations=["one optimum, or the nearest one: see the fixed optimum of (3)"],
+    examples=50,
+)
+def optimum_shift(ridge: float, logistic: float, spread: float, size: float, factor: float = 4.0) -> float:
+    """1 − |θ_i* − θ*| over 4G/(nμ); μ = λ, as the losses are λ-strongly convex."""
+    theta, left, _, steepest = _exchange(ridge, logistic, spread, size)
+    return 1 - abs(left - theta) * size * ridge / (factor * steepest)
+
+
+@inequality(
+    domain=_MIXED,
+    settings=_TWO,
+    control={"factor": 0.25},
+    tolerance=1e-4,
+    obligations=[
+        "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
+        "both optima lie inside the parameter space",
+    ],
+    examples=50,
+)
+def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
+    """(factor · bound − E) / bound; ζ = λ holds everywhere, L = λ + κ/4, C = κ/(6√3)."""
+    theta, left, told, steepest = _exchange(ridge, logistic, spread, size)
+    s = _logistic(theta)
+    error = abs(left - theta - told / (ridge + logistic * s * (1 - s)) / size)
     smooth, third = ridge + logistic / 4, logistic / (6 * math.sqrt(3))
-    bound = (2 * smooth * steepest + third * steepest**2 / ridge) / (ridge * size) ** 2
-    return float(factor - error / bound)
+    return factor - error * (ridge * size) ** 2 / (2 * smooth * steepest + third * steepest**2 / ridge)
 
 
 # ---- Lemma 3: σ = sqrt(2 ln(1.25/δ)) S / ε, printed without a condition on ε ----

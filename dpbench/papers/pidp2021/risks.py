@@ -136,21 +136,6 @@ def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fracti
     return old / 3 + sign * new / 3 + risk(moved, other) - risk(best, other), risk(moved, data) - risk(best, data)
 
 
-@inequality(
-    domain={"first": (0, 1), "second": (0, 1), "records": (1, 1000, "whole"), "curvature": (0.1, 1)},
-    settings=[{"first": 0.0, "second": 1.0, "records": 10, "curvature": 1.0}],
-    control={"factor": 0.5},
-    tolerance=1e-9,
-    obligations=["one optimum, or the nearest one: see the fixed optimum of (3)"],
-    examples=40,
-)
-def optimum_shift(first: float, second: float, records: int, curvature: float, factor: float = 4.0) -> float:
-    """4G/(nμ) − |θ_i* − θ*| times n for (h/2)(θ − z)², z in [0, 1], G = h: optima recomputed from sums."""
-    others = 0.5 * (records - 1)
-    before, after = (others + first) / records, (others + second) / records
-    return records * (factor * curvature / (records * curvature) - abs(after - before))
-
-
 # ---- (7), Theorems 2 and 3 ----
 
 
