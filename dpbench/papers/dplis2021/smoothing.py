@@ -115,16 +115,11 @@ def smoothing_scale(radius: Real, rate: Real, batch: Real, noise: Real, root: bo
 
 # ---- Lemma 1 and Definition 4, by functions whose smoothed gradient is known exactly ----
 
+_PAIR = {"scale": (1e-3, 10, "log"), "first": (-3, 3), "gap": (1e-3, 4, "log")}  # x = first·σ, y = x + gap·σ
+
 
 @inequality(
-    domain={
-        "lipschitz": (0.1, 10, "log"),
-        "scale": (1e-3, 10, "log"),
-        "first": (-3, 3),
-        "gap": (1e-3, 4, "log"),
-        "middle": (-1, 1),
-        "kink": (0, 3),
-    },
+    domain={"lipschitz": (0.1, 10, "log"), "middle": (-1, 1), "kink": (0, 3), **_PAIR},
     settings=[
         {"lipschitz": 1.0, "scale": scale, "first": -0.01, "gap": 0.02, "middle": 0.0, "kink": 0.0}
         for scale in (0.0066, 0.0264)
@@ -153,13 +148,7 @@ def lemma_1(
 
 
 @inequality(
-    domain={
-        "curvature": (0.1, 10, "log"),
-        "scale": (1e-3, 10, "log"),
-        "width": (0.05, 20, "log"),
-        "first": (-3, 3),
-        "gap": (1e-3, 4, "log"),
-    },
+    domain={"curvature": (0.1, 10, "log"), "width": (0.05, 20, "log"), **_PAIR},
     settings=[
         {"curvature": 1.0, "scale": 0.0066, "width": 1.0, "first": -0.01, "gap": 0.02},
         {"curvature": 1.0, "scale": 0.0264, "width": 5.0, "first": -0.01, "gap": 0.02},
