@@ -14,7 +14,7 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from dpbench.claims.judges import Shown, inequality, shown
+from dpbench.claims.judges import Shown, grid, inequality, shown
 from dpbench.events import Composition, Gaussian
 from dpbench.papers.dplis2021.budgets import PAIR, by_integral
 from dpbench.papers.mathematics import gaussian_delta, moments_epsilon, sampled, true_curve
@@ -22,7 +22,7 @@ from dpbench.papers.mathematics import gaussian_delta, moments_epsilon, sampled,
 
 @inequality(
     domain={"epsilon": (1e-3, 0.9999, "log"), "log_delta": (math.log(1e-12), math.log(0.99))},
-    settings=[{"epsilon": epsilon, "log_delta": math.log(1e-5)} for epsilon in (0.39, 0.55, 0.86)],
+    settings=grid(epsilon=[0.39, 0.55, 0.86], log_delta=[math.log(1e-5)]),
     control={"factor": 1.0},
     tolerance=1e-6,
     obligations=["ε strictly below 1, as the text says", "σ is an absolute deviation and Δ₂ the ℓ₂-sensitivity"],

@@ -48,10 +48,7 @@ _START = {"start": (0.01, 10, "log"), "steps": (1, 40, "whole"), "noise": (0, 3)
 
 @inequality(
     domain={"product": (1e-3, 1.99), **_START},
-    settings=[
-        {"product": product, "start": 1.0, "steps": steps, "noise": noise}
-        for product, steps, noise in ((0.1536, 40, 1.1), (1.0, 1, 0.0), (1.536, 40, 1.3))
-    ],
+    settings=grid(product=[0.1536, 1.0, 1.536], start=[1.0], steps=[1, 40], noise=[0.0, 1.1, 1.3]),
     control={"share": 0.5},
     obligations=[
         "ηβ < 2, which the statement does not ask for",
