@@ -22,7 +22,7 @@ import numpy as np
 from flint import arb
 from scipy.special import ndtr
 
-from dpbench.claims.judges import Shown, inequality, shown
+from dpbench.claims.judges import Shown, grid, inequality, shown
 from dpbench.events import Composition, SampledGaussian
 from dpbench.papers.mathematics import ends, gaussian_delta, true_curve, upper_tail
 
@@ -138,11 +138,7 @@ def smoothed_gradient_line(each: bool = False) -> Shown:
 
 @inequality(
     domain={"epsilon": (0, 3), "noise": (0.7, 3, "log"), "record": (-6, 6)},
-    settings=[
-        {"epsilon": 0.5, "noise": 1.1, "record": 5.0},
-        {"epsilon": 1.0, "noise": 1.1, "record": -5.0},
-        {"epsilon": 0.1, "noise": 3.0, "record": 5.0},
-    ],
+    settings=grid(epsilon=[0.1, 0.5, 1.0], noise=[1.1, 3.0], record=[5.0, -5.0]),
     control={"reused": True},
     tolerance=1e-6,  # of the sum over outputs, whose integrand has kinks
     obligations=[

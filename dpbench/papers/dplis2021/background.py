@@ -14,16 +14,15 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from dpbench.claims.judges import Shown, inequality, shown
+from dpbench.claims.judges import Shown, grid, inequality, shown
 from dpbench.events import Composition, Gaussian
 from dpbench.papers.dplis2021.budgets import PAIR, by_integral
-from dpbench.papers.dplis2021.budgets import epsilon as by_moments
-from dpbench.papers.mathematics import gaussian_delta, sampled, true_curve
+from dpbench.papers.mathematics import gaussian_delta, moments_epsilon, sampled, true_curve
 
 
 @inequality(
     domain={"epsilon": (1e-3, 0.9999, "log"), "log_delta": (math.log(1e-12), math.log(0.99))},
-    settings=[{"epsilon": epsilon, "log_delta": math.log(1e-5)} for epsilon in (0.39, 0.55, 0.86)],
+    settings=grid(epsilon=[0.39, 0.55, 0.86], log_delta=[math.log(1e-5)]),
     control={"factor": 1.0},
     tolerance=1e-6,
     obligations=["ε strictly below 1, as the text says", "σ is an absolute deviation and Δ₂ the ℓ₂-sensitivity"],
@@ -97,7 +96,7 @@ def generic_composition_is_loose(
 
     exact = true_curve(sampled(rate, noise, steps)).epsilon(delta).value
     found = exact if composed == "exactly" else min(generic(delta * share / 20) for share in range(1, 20))
-    moments, order = by_moments(rate, noise, steps, delta)
+    moments, order = moments_epsilon(rate, noise, steps, delta)
     evidence = {"advanced": found, "moments": moments, "rate": rate, "noise_multiplier": noise, "steps": steps}
     routes = {"moments, binomial sum": moments, "moments, integral": by_integral(rate, noise, steps, order)}
     reason = f"{composed} gives {found:.4g}, Rényi moments {moments:.4g}"

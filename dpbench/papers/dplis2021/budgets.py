@@ -22,22 +22,16 @@ from flint import arb, ctx
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, shown
-from dpbench.papers.mathematics import log_moment, moment_integral, sampled, true_curve
+from dpbench.papers.mathematics import moment_integral, moments_epsilon, sampled, true_curve
 
 DELTA = 1e-5
 ORDERS = range(2, 257)
 PAIR = "(1 − q) N(0, σ²) + q N(1, σ²) and N(0, σ²), T times, q = L/N: one record added"
 
 
-@cache
-def epsilon(rate: float, noise: float, steps: int, delta: float = DELTA, sharp: bool = False) -> tuple[float, int]:
-    """ε by moments at the best whole order, and the order; `sharp`: by Canonne, Kamath and Steinke's conversion."""
-
-    def at(order: int) -> float:
-        less = (order - 1) * math.log1p(-1 / order) - math.log(order) if sharp else 0.0
-        return (steps * log_moment(rate, noise, order) - math.log(delta) + less) / (order - 1)
-
-    return min((at(order), order) for order in ORDERS)
+def epsilon(rate: float, noise: float, steps: int, sharp: bool = False) -> tuple[float, int]:
+    """ε at δ = 1e-5 by moments at the best whole order, and the order."""
+    return moments_epsilon(rate, noise, steps, DELTA, sharp)
 
 
 def by_integral(rate: float, noise: float, steps: int, order: int) -> float:
@@ -71,12 +65,11 @@ def epsilon_of_unknown_length(examples: int, batch: int, noise: float, value: Pr
     more than that already."""
     rate, epoch = batch / examples, examples // batch
     steps = most(lambda count: epsilon(rate, noise, count)[0] <= value.value, 1 << 20)
-    near = range(max(steps // epoch - 2, 1), steps // epoch + 4)
-    whole = whole_epochs(examples, batch, noise, value, near)
+    found, order = epsilon(rate, noise, steps)
+    whole = whole_epochs(examples, batch, noise, value, range(max(steps // epoch - 2, 1), steps // epoch + 4))
     evidence = {"most_steps": steps, "whole_epochs_that_give_it": whole, "missing": "the number of steps"}
-    exact, order = true_curve(sampled(rate, noise, max(steps, 1))).epsilon(DELTA).value, epsilon(rate, noise, steps)[1]
-    evidence |= {"exact_epsilon_of_most_steps": exact, "order": order}
-    routes = {"binomial sum": epsilon(rate, noise, steps)[0], "integral": by_integral(rate, noise, steps, order)}
+    evidence["exact_epsilon_of_most_steps"] = true_curve(sampled(rate, noise, max(steps, 1))).epsilon(DELTA).value
+    routes = {"binomial sum": found, "integral": by_integral(rate, noise, steps, order)}
     reason = f"the number of steps is not printed; {steps} steps is the most that moments allow, whole epochs: {whole}"
     return Shown(None if steps >= epoch else False, reason, steps, evidence, routes)
 

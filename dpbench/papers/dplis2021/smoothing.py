@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -49,17 +50,7 @@ def _convolved(loss: str, density: str, place: Real, scale: Real, way: int = 1) 
     return _integral(lambda x: LOSSES[loss][0](x) * weight(way * (place - x) / scale) / scale, first, last)
 
 
-@formula(
-    settings=[
-        {"loss": loss, "density": density, "place": place, "scale": scale}
-        for loss in LOSSES
-        for density in ("gaussian", "uniform")
-        for place, scale in (("0.3", "0.5"), ("-1.0", "1.5"), ("0.2", "0.04"))
-    ],
-    digits=8,
-    precision=20,
-)
-def convolution(loss: str, density: str, place: Real, scale: Real) -> tuple[Real, ...]:
+def _both_sides(loss: str, density: str, place: Real, scale: Real) -> tuple[Real, ...]:
     """∫ 𝓛(θ′) μ(θ − θ′) dθ′, for a Gaussian E over θ′ ~ N(θ, σ²) of 𝓛(θ′), and E 𝓛(θ + Δ), by another rule.
 
     For a density that is not symmetric ∫ 𝓛(θ′) μ(θ′ − θ) dθ′ is right.
@@ -68,6 +59,12 @@ def convolution(loss: str, density: str, place: Real, scale: Real) -> tuple[Real
     expected = _integral(lambda x: LOSSES[loss][0](place + x * scale) * weight(x), low, high, "gauss-legendre")
     found = _convolved(loss, density, place, scale), expected, _convolved(loss, density, place, scale, -1)
     return found if density == "exponential" else found[:2]
+
+
+_precisely = functools.partial(formula, digits=8, precision=20)
+_PLACES: dict[str, Any] = {"loss": LOSSES, "place": ["0.3", "-1.0"], "scale": ["0.04", "0.5", "1.5"]}
+convolution = _precisely(settings=grid(**_PLACES))(_both_sides)  # the density is a parameter of the claim
+equation_2 = _precisely(settings=grid(**_PLACES, density=["gaussian", "uniform"]))(_both_sides)
 
 
 _TRAINING = [
@@ -81,11 +78,9 @@ _TRAINING = [
 ]  # C = 1
 
 
-@formula(
+@_precisely(
     settings=[one | training for one in grid(loss=LOSSES, place=["0.4"]) for training in _TRAINING],
     control={"divided": False},
-    digits=8,
-    precision=20,
 )
 def equation_6(
     loss: str, place: Real, radius: Real, rate: Real, batch: Real, noise: Real, divided: bool = True
@@ -115,20 +110,12 @@ def smoothing_scale(radius: Real, rate: Real, batch: Real, noise: Real, root: bo
 
 # ---- Lemma 1 and Definition 4, by functions whose smoothed gradient is known exactly ----
 
+_PAIR = {"scale": (1e-3, 10, "log"), "first": (-3, 3), "gap": (1e-3, 4, "log")}  # x = first·σ, y = x + gap·σ
+
 
 @inequality(
-    domain={
-        "lipschitz": (0.1, 10, "log"),
-        "scale": (1e-3, 10, "log"),
-        "first": (-3, 3),
-        "gap": (1e-3, 4, "log"),
-        "middle": (-1, 1),
-        "kink": (0, 3),
-    },
-    settings=[
-        {"lipschitz": 1.0, "scale": scale, "first": -0.01, "gap": 0.02, "middle": 0.0, "kink": 0.0}
-        for scale in (0.0066, 0.0264)
-    ],
+    domain={"lipschitz": (0.1, 10, "log"), "middle": (-1, 1), "kink": (0, 3), **_PAIR},
+    settings=grid(lipschitz=[1.0], scale=[0.0066, 0.0264], first=[-0.01], gap=[0.02], middle=[0.0], kink=[0.0]),
     control={"constant": 1 / math.sqrt(2 * math.pi)},
     tolerance=1e-9,
     obligations=[
@@ -153,17 +140,8 @@ def lemma_1(
 
 
 @inequality(
-    domain={
-        "curvature": (0.1, 10, "log"),
-        "scale": (1e-3, 10, "log"),
-        "width": (0.05, 20, "log"),
-        "first": (-3, 3),
-        "gap": (1e-3, 4, "log"),
-    },
-    settings=[
-        {"curvature": 1.0, "scale": 0.0066, "width": 1.0, "first": -0.01, "gap": 0.02},
-        {"curvature": 1.0, "scale": 0.0264, "width": 5.0, "first": -0.01, "gap": 0.02},
-    ],
+    domain={"curvature": (0.1, 10, "log"), "width": (0.05, 20, "log"), **_PAIR},
+    settings=grid(curvature=[1.0], scale=[0.0066, 0.0264], width=[1.0, 5.0], first=[-0.01], gap=[0.02]),
     control={"share": 0.5},
     tolerance=1e-9,
     obligations=["gradient and expectation exchanged (Duchi, Bartlett and Wainwright 2012, Lemma 9(iv))"],
