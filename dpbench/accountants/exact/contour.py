@@ -48,6 +48,7 @@ class Nodes:
     weights: Complex
     losses: Complex
     summed: bool = False
+    rough: float = 1.0  # relative error of the losses, in units of the last place
 
 
 class Release(Protocol):
@@ -93,7 +94,7 @@ def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
     For large losses the latter is, whose e^(∓l) is large where w is small.
     """
     sign = -1.0 if way == "remove" else 1.0
-    rough = _rough(nodes.weights) * UNIT
+    rough = (_rough(nodes.weights) + nodes.rough * np.abs(nodes.weights)) * UNIT
     plain = nodes.weights * nodes.losses
     found = complex(plain.sum()), float(rough @ np.abs(nodes.losses))
     if nodes.summed:
@@ -146,13 +147,13 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
         terms[:, 0] = top * (first[0] - pull[0]), -top * pull[1]
     powers = np.cumprod(np.multiply.outer(zeta / top, np.ones(len(order))), axis=1)
     h, twin = (risen @ both[far] + powers @ terms.T).T
-    rough = _rough(weights)
+    rough = _rough(weights) + nodes.rough * np.abs(weights)
     rough_far, rough_near = rough[far], rough[~far]
     modulus = np.abs(zeta)
     sizes = np.abs(risen) @ rough_far + modulus**2 * float(rough_near @ np.abs(ln) ** 2)
     if centred:
         sizes += modulus * (float(rough_far @ np.abs(lf)) + first[1] / UNIT)
-    phases = (size * (np.abs(real) + np.abs(angle))) @ np.abs(wf)
+    phases = (size * (np.abs(real) + np.abs(angle))) @ np.abs(wf) * nodes.rough
     log, one = _complex.log1p(h), np.abs(1 + h)
     low = one < 0.3
     if low.any():  # 1 + h has lost digits that Σ w e^(ζl) has

@@ -127,10 +127,10 @@ class ContourDirection:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
         target, largest = math.exp(log_delta), self.largest
         epsilon = min(max(self.saddle.guess(log_delta), 0.0), 0.999 * largest)
-        low, high, zero, stale = 0.0, largest, False, False
+        low, high, stale = -1.0, largest, False  # −1: δ(0) may be below
         strip = self.saddle.strip(epsilon)
         known, base = self._path(strip), epsilon
-        for turn in range(_STEPS):
+        for _ in range(_STEPS):
             if stale or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
                 strip = self.saddle.strip(epsilon)
                 known, base, stale = self._path(strip), epsilon, False
@@ -155,10 +155,9 @@ class ContourDirection:
                 following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))
                 if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
                     return self._settled(known, strip, following, target)
-            if low == 0 and 0 < following < epsilon / 2 and not zero:
-                epsilon, zero = 0.0, True  # δ(0) may be below
-                continue
-            epsilon = following if low < following < high else self._between(low, high, turn)
+            if low < 0 and following < epsilon / 2:
+                following = 0.0
+            epsilon = following if low < following < high else self._between(low, high)
         raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
 
     def _nothing(self, target: float) -> Value:
@@ -172,13 +171,13 @@ class ContourDirection:
             raise ArithmeticError(f"the contour tells no more of delta at 0 than {value:.3g} within {error:.3g}")
         return Value(0.0, max(value + error - target, 0.0) * step / max(value - float(found.delta[1]), 1e-300))
 
-    def _between(self, low: float, high: float, turn: int) -> float:
+    def _between(self, low: float, high: float) -> float:
         """Between the ends of a bracket of the root."""
         if math.isinf(high):
-            return 4 * low + 1e-6
-        if low > 0:
-            return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
-        return 0.0 if turn > 2 else 0.01 * high
+            return 4 * max(low, 0.0) + 1e-6
+        if low <= 0:
+            return 0.0 if low < 0 else high / 16
+        return 0.5 * (low + high) if self.setup.way == "add" else math.sqrt(low * high)
 
     def _settled(self, known: Path, strip: Strip, epsilon: float, target: float) -> Value:
         """The root with its error, by both paths at it, or next to it where `known` is laid for a place that near."""

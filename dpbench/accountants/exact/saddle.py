@@ -32,6 +32,7 @@ _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
 _APART = 12.0  # c Δε between places where paths are laid
 _LITTLE, _RARE = 1.0, 0.5  # K below which M − 1 is taken, and also the releases' own M_i − 1
+_ZOOMS = 3  # each narrows the place of the saddle fourfold, from a factor 4
 _AROUND, _FINE = 4.0, 21  # widths on either side of the saddle that are looked at, and points there
 
 
@@ -175,8 +176,10 @@ class Saddle:
         """Where the integrand is low, and K at the right end."""
         table = replace(self.table, taken=taken)
         low, high = self._around(table, epsilon)
-        finer = self._stations(np.geomspace(low, high, 9), taken)
-        low, high = self._around(finer, epsilon)
+        finer = table
+        for _ in range(_ZOOMS):
+            finer = self._stations(np.geomspace(low, high, 9), taken)
+            low, high = self._around(finer, epsilon)
         c = math.sqrt(low * high)
         width = float(1 / math.sqrt(max(np.interp(c, finer.c, finer.curvature), 1e-300)))
         ends = max(c - _AROUND * width, c / _AROUND), min(c + _AROUND * width, c * _AROUND)

@@ -68,7 +68,7 @@ class Sampled:
     def coefficients(self) -> tuple[Floats, Floats]:
         """log b_k and −k(k−1)v/2."""
         k = np.arange(self.size + 1)
-        ways = np.array([math.lgamma(self.size + 1) - math.lgamma(j + 1) - math.lgamma(self.size - j + 1) for j in k])
+        ways = np.array([math.log(math.comb(self.size, int(j))) for j in k])
         logs = ways + k * math.log(self.rate) + (self.size - k) * math.log1p(-self.rate)
         return logs, -k * (k - 1) * self.variance / 2
 
@@ -117,7 +117,7 @@ class Sampled:
         """Nodes on `path`."""
         s, step = self.path(crossing, scale)
         logs, losses = self._terms(s)
-        return Nodes(_complex.exp(logs) * step, losses)
+        return Nodes(_complex.exp(logs) * step, losses, rough=4 + 2 * float(np.abs(self.coefficients[0]).max()))
 
     def path(self, crossing: float, scale: float) -> tuple[Complex, Complex]:
         """Places s = r + i(η + ramp), the ramp from the last zero or the tilted bulk on, and ds there."""
