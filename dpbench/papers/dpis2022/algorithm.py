@@ -1,15 +1,6 @@
 """Algorithm 1 of DPIS line by line, and Section 3.4, rejection sampling with remembered norms.
 
-Noise is in units of σ_G·C, C = 1.
-
-| paper | here |
-| --- | --- |
-| ĝ_t(x) | remembered: k·max(last clipped norm, g_L) |
-| ‖g_t(x)‖, ḡ_t(x) | norm, clipped |
-| q_t, p_t, ρ = q·p | filtered, acceptance, accepted |
-| k, b, K̃ | oversampling, batch, total |
-| K̃/(bC) | room: 1 where equation (12) ends, k where no filter is capped |
-| b/(Ñ σ_G) | unit |
+ĝ is `remembered`, ρ = q·p `accepted`; norms are in units of C, noise in units of σ_G·C.
 """
 
 from __future__ import annotations
@@ -95,8 +86,13 @@ def expected_sizes(lowest: Fraction = Fraction(1, 100)) -> Shown:
 # ---- the weights ----
 
 
-def _weighted(remembered: Fraction, room: Fraction) -> Shown:
-    """What one record of norm C contributes on average, 1/(q p)·ḡ where both coins accept it."""
+@shown(
+    control={"opposite": True},
+    pair="a record of norm C, k = 5: last seen with C, K̃ = 1.25 bC; or (it has grown) last seen with C/20, K̃ = 125 bC",
+)
+def weighted_gradient(grown: bool, opposite: bool = False) -> Shown:
+    """What the record contributes on average, 1/(q p)·ḡ where both coins accept it, against its norm clipped to C."""
+    remembered, room = (Fraction(1, 4), Fraction(125)) if grown != opposite else (Fraction(5), Fraction(5, 4))
     accepted, clipped = iteration(Fraction(1), remembered, room)
     by_coins = expectation(
         [min(remembered / room, Fraction(1)), clipped / remembered],
@@ -106,18 +102,6 @@ def _weighted(remembered: Fraction, room: Fraction) -> Shown:
     routes = {"both coins": float(by_coins), "line 21": float(clipped)}
     evidence = {"remembered": float(remembered), "accepted": float(accepted)}
     return Shown(by_coins == 1, reason, float(by_coins), evidence, routes)
-
-
-@shown(control={"remembered": Fraction(1, 2)}, pair="a record of norm C, last seen with C, k = 5, K̃ = 1.25 bC")
-def inverse_weights(remembered: Fraction = Fraction(5)) -> Shown:
-    """With the cap of line 17, q = 1; the control has remembered a norm k times too small."""
-    return _weighted(remembered, Fraction(5, 4))
-
-
-@shown(control={"remembered": Fraction(5)}, pair="a record of norm C, last seen with C/20, k = 5, K̃ = 125 bC")
-def clip_to_remembered(remembered: Fraction = Fraction(1, 4)) -> Shown:
-    """A norm that has grown more than k-fold; the control remembers C itself."""
-    return _weighted(remembered, Fraction(125))
 
 
 # ---- line 17: the cap of the filter, and the loss of an iteration ----

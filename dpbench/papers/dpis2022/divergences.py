@@ -1,10 +1,16 @@
 """Rényi divergences of Gaussian mixtures on the line, noise of deviation 1: quadrature, closed sums, Arb balls.
 
+Symbols, in all files of this paper:
+
 | paper | here |
 | --- | --- |
 | α, τ | order, loss |
-| p, p_z, bC/K̃ | rate |
-| K̃/(Ñ C σ_G), 1/σ_K | shift |
+| p, b/N, bC_e/K̃, p_z | rate |
+| 1/σ_K, K̃/(Ñ C_e σ_G) | shift; what z moves a sum by, in units of its noise |
+| b, C, k | batch, bound, oversampling |
+| b/Ñ, K̃/(ÑC) | unit, fill: rate = unit/fill, shift = fill/σ_G |
+| K̃/(bC), b/(Ñ σ_G) | room, unit in `algorithm.py`: rate = 1/room, shift = room·unit |
+| σ_G, σ_K, σ_N | noise |
 | FMNIST's N, Figure 1's σ_G | SIZE, NOISE; BATCH is an example, the paper prints none |
 """
 
@@ -56,11 +62,6 @@ def renyi(order: float, first: Mixture, second: Mixture = ALONE, step: float = 0
     # first/second − 1 has the mean 0 under `second`
     excess = np.expm1(order * (one - other)) - order * np.expm1(one - other)
     return math.log1p(float(np.sum(np.exp(other + unit) * excess))) / (order - 1)
-
-
-def either_way(order: float, first: Mixture, second: Mixture) -> float:
-    """The larger divergence of the two directions."""
-    return max(renyi(order, first, second), renyi(order, second, first))
 
 
 def loss(order: float, rate: float, shift: float) -> float:

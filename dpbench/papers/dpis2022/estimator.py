@@ -1,12 +1,6 @@
 """Sections 2.2 to 3.3 of DPIS: clipping, the weighted estimate, its second moment, the best probabilities.
 
-Every expectation is over all batches of three records, in exact fractions.
-
-| paper | here |
-| --- | --- |
-| p(x_i), b·p(x_i) | shares (they sum to 1), rates |
-| b, N, K | batch, SIZE, sum(NORMS) |
-| σ_G² C² d | noise |
+Expectations are over all batches of three records, in exact fractions: N = SIZE, K = sum(NORMS), `noise` is σ_G² C² d.
 """
 
 from __future__ import annotations

@@ -1,15 +1,4 @@
-"""Rényi losses of DPIS: conversion (2), equations (3), (6) and (13), Lemmas 2.5-3.1 and every step of the proof.
-
-Noise is in units of σ_G·C: K̃/(Ñ C σ_G) is the shift of the weighted sum of equation (7).
-
-| paper | here |
-| --- | --- |
-| α, τ, δ | order, tau, delta |
-| p, b/N, bC_e/K̃, p_z | rate |
-| 1/σ, K̃/(Ñ C_e σ_G) | shift |
-| b/Ñ, K̃/(ÑC) | unit, fill: rate = unit/fill, shift = fill/σ_G |
-| ‖g_z‖/C_e | share |
-"""
+"""Rényi losses of DPIS: conversion (2), equations (3), (6) and (13), Lemmas 2.5-3.1 and every step of the proof."""
 
 from __future__ import annotations
 
@@ -23,11 +12,11 @@ from dpbench.papers.dpis2022.divergences import (
     BATCH,
     NOISE,
     SIZE,
+    Mixture,
     added,
     ball,
     binomial_sum,
     converted,
-    either_way,
     integrated,
     loss,
     renyi,
@@ -73,14 +62,11 @@ def conversion_tighter(order: float, delta: float, logarithms: float = 0.0) -> f
     return math.log(1 / delta) / (order - 1) - converted(order, 0.0, delta) - logarithms * math.log(order)
 
 
+_CHANNEL = {"keep": (0.02, 0.98), "flip": (0.02, 0.98)}
+
+
 @inequality(
-    domain={
-        "order": (1.1, 20, "log"),
-        "p": (0.01, 0.99),
-        "q": (0.01, 0.99),
-        "keep": (0.02, 0.98),
-        "flip": (0.02, 0.98),
-    },
+    domain={"order": (1.1, 20, "log"), "p": (0.01, 0.99), "q": (0.01, 0.99), **_CHANNEL},
     settings=[{"order": 2.0, "p": 0.3, "q": 0.6, "keep": 0.9, "flip": 0.2}],
     control={"channel": False},
     obligations=["the function looks at the output only, and adds randomness of its own at most"],
@@ -102,16 +88,7 @@ def lemma_2_8(order: float, p: float, q: float, keep: float, flip: float, channe
 
 # ---- equations (6) and (13): the printed sums against the integral ----
 
-_POINTS = [
-    {"order": order, "unit": unit, "noise": noise, "fill": fill}
-    for order, unit, noise, fill in (
-        (2, "0.0043", "0.81", "1"),
-        (6, "0.0043", "0.81", "1"),
-        (4, "0.0043", "0.81", "0.5"),
-        (8, "0.02", "1.7", "0.25"),
-        (3, "0.1", "0.42", "0.5"),
-    )
-]
+_POINTS = grid(order=[2, 6], unit=["0.0043", "0.1"], noise=["0.81"], fill=["1", "0.25"])
 
 
 @formula(settings=_POINTS, precision=30, control={"factor": 2})
@@ -167,13 +144,13 @@ def one_iteration(
     norm·shift, as in (3).
     """
 
-    def drawn(norm: float) -> list[tuple[float, float]]:
-        return list(
-            subsampled(rate * abs(norm), math.copysign(shift, norm)) if weighted else subsampled(rate, norm * shift)
-        )
+    def drawn(norm: float) -> Mixture:
+        return subsampled(rate * abs(norm), math.copysign(shift, norm)) if weighted else subsampled(rate, norm * shift)
 
     claimed = loss(order, tighter * rate * (abs(value) if own else 1), shift)
-    return claimed - either_way(order, added(drawn(other), drawn(value)), drawn(other))
+    without = drawn(other)
+    with_z = added(without, drawn(value))
+    return claimed - max(renyi(order, with_z, without), renyi(order, without, with_z))
 
 
 @shown(
@@ -214,15 +191,13 @@ def proof_last_inequality(order: int, rate: float, shift: float, share: float, e
 # ---- monotonicity ----
 
 
+_PLACE: dict[str, Any] = {"order": (2, 6, "whole"), "unit": (0.002, 0.1, "log"), "noise": (0.42, 3), "place": (0, 1)}
+_HALF = {"order": 4, "unit": BATCH / SIZE, "noise": NOISE, "place": 0.5}
+
+
 @inequality(
-    domain={
-        "order": (2, 6, "whole"),
-        "unit": (0.002, 0.1, "log"),
-        "share": (0.1, 1),
-        "place": (0, 1),
-        "noise": (0.42, 3),
-    },
-    settings=[{"order": 4, "unit": BATCH / SIZE, "share": 1.0, "place": 0.5, "noise": NOISE}],
+    domain=_PLACE | {"share": (0.1, 1)},
+    settings=[_HALF | {"share": 1.0}],
     control={"above": False},
     obligations=["‖ḡ‖ ≥ K̃/N: a record below the average is drawn less, weighs more and costs more than before"],
     examples=50,
@@ -238,16 +213,9 @@ def weight_compensates(order: int, unit: float, share: float, place: float, nois
 
 
 @inequality(
-    domain={
-        "order": (2, 6, "whole"),
-        "unit": (0.004, 0.5, "log"),
-        "place": (0.01, 0.99),
-        "noise": (0.5, 3),
-        "rest": (0.02, 1),
-        "rise": (0.02, 1),
-    },
+    domain=_PLACE | {"unit": (0.002, 0.5, "log"), "place": (0.01, 0.99), "rest": (0.02, 1), "rise": (0.02, 1)},
     settings=[
-        {"order": 4, "unit": BATCH / SIZE, "place": 0.5, "noise": NOISE, "rest": 1.0, "rise": 0.02},
+        _HALF | {"rest": 1.0, "rise": 0.02},
         {"order": 2, "unit": BATCH / SIZE, "place": 0.02, "noise": 0.5, "rest": 0.02, "rise": 1.0},
     ],
     control={"sign": -1},

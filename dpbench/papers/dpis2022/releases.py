@@ -1,11 +1,4 @@
-"""The released statistics of DPIS: Ñ and K̃, equations (10)-(12), (16), (18), (19), lines 3, 13 and 28.
-
-| paper | here |
-| --- | --- |
-| σ_N, σ_K | noise, in units of C; Table 2 and Section 5.3 set both to 0.02·N |
-| p_K = b/Ñ | rate |
-| C, C* | bound, external bound |
-"""
+"""The released statistics of DPIS: Ñ and K̃, equations (10)-(12), (16), (18), (19), lines 3, 13 and 28."""
 
 from __future__ import annotations
 
@@ -27,7 +20,8 @@ SHARE = 0.02  # σ_N/N and σ_K/N
 # ---- equations (10) and (18): the size ----
 
 
-def _size_loss(own_noise: bool) -> Shown:
+@shown(control={"opposite": True}, pair="60,000 records and one more; σ_N = 1,200, or 0.02·N for each of both")
+def size_loss(own_noise: bool, opposite: bool = False) -> Shown:
     """D_8 of N(n, σ²) and N(n+1, σ'²), the larger direction, against (18); σ' is σ, or 0.02 of the other size."""
     size, order = 60_000, 8
 
@@ -44,26 +38,14 @@ def _size_loss(own_noise: bool) -> Shown:
 
     with mpmath.workdps(30):
         first = mpmath.mpf(size) / 50
-        second = mpmath.mpf(size + 1) / 50 if own_noise else first
-        printed = integral(1, first, 0, first)
+        second = mpmath.mpf(size + (own_noise != opposite)) / 50
+        printed = order / (2 * first**2)
         ways = ((1, second, 0, first), (0, first, 1, second))
         found, again = (max(route(*way) for way in ways) for route in (integral, closed))
         holds = bool(found <= printed * (1 + mpmath.mpf(10) ** -15))
     reason = f"the divergence is {float(found):.10g}, equation (18) gives {float(printed):.10g}"
     evidence = {"excess": float(found / printed - 1), "size": size, "order": order, "equation_18": float(printed)}
     return Shown(holds, reason, float(found), evidence, {"quadrature": float(found), "closed": float(again)})
-
-
-@shown(control={"own_noise": True}, pair="60,000 records and one more; σ_N = 1,200")
-def equation_18(own_noise: bool = False) -> Shown:
-    """With a σ_N that is fixed beforehand."""
-    return _size_loss(own_noise)
-
-
-@shown(control={"own_noise": False}, pair="60,000 records and one more; σ_N = 1,200 and 1,200.02")
-def noise_of_private_size(own_noise: bool = True) -> Shown:
-    """With σ_N = 0.02·N for each of both."""
-    return _size_loss(own_noise)
 
 
 # ---- equation (19): the gradient sum ----
@@ -77,26 +59,23 @@ _RELEASE: dict[str, Any] = {
 }
 
 
-def _sampled_excess(of: Callable[..., Any], order: int, batch: int, size: int, divided: bool = True) -> Any:
-    rate, noise = batch / size, SHARE * size
-    return of(order, rate, 1 / noise) - of(order, rate, (1 / rate if divided else 1) / noise)
-
-
-def _whole_excess(of: Callable[..., Any], order: int, batch: int, size: int, sampled: bool = False) -> Any:
+def _excess(of: Callable[..., Any], order: int, batch: int, size: int, whole: bool, right: bool = False) -> Any:
+    """Equation (19), where z moves K' by C with chance b/N, less the truth; `right`: less itself."""
     rate, shift = batch / size, 1 / (SHARE * size)
-    return of(order, rate, shift) - of(order, rate if sampled else 1.0, shift)
+    true = (rate, shift) if right else (1.0, shift) if whole else (rate, shift / rate)
+    return of(order, rate, shift) - of(order, *true)
 
 
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_sampled_excess(ball, **at)), control={"divided": False})
-def equation_19_sum(order: int, batch: int, size: int, divided: bool = True) -> float:
-    """Equation (19), where z moves K' by C, less the truth: (11) divides by p_K, and z moves it by C·N/b."""
-    return float(_sampled_excess(loss, order, batch, size, divided))
+@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=False)), control={"right": True})
+def equation_19_sum(order: int, batch: int, size: int, right: bool = False) -> float:
+    """Equation (11) divides by p_K, so that z moves the sum by C·N/b; the control does not."""
+    return float(_excess(loss, order, batch, size, False, right))
 
 
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_whole_excess(ball, **at)), control={"sampled": True})
-def equation_19_clipping(order: int, batch: int, size: int, sampled: bool = False) -> float:
-    """Equation (19) less the truth of line 28, a Gaussian release of the sum over all N."""
-    return float(_whole_excess(loss, order, batch, size, sampled))
+@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=True)), control={"right": True})
+def equation_19_clipping(order: int, batch: int, size: int, right: bool = False) -> float:
+    """Line 28 is a Gaussian release of the sum over all N; the control samples."""
+    return float(_excess(loss, order, batch, size, True, right))
 
 
 @shown(control={"scaled": True}, pair="D = {} and D' = {z}, ‖ḡ_z‖ = C; the event: K' above a threshold")

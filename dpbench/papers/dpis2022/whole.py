@@ -1,13 +1,4 @@
-"""Whole runs of DPIS: the (ε₀, δ₀) promise on explicit datasets, composition, DP-SGD, T = |D|/b, σ_G by epochs.
-
-| paper | here |
-| --- | --- |
-| N, b, T | size, batch, rounds |
-| k, σ_N, σ_K | oversampling, 0.02·N |
-| K̃/(Ñ C σ_G) | shift |
-| α | order |
-| K̃_e/(ÑC), a_E | fill (1 is the worst case), first share |
-"""
+"""Whole runs of DPIS: the (ε₀, δ₀) promise on explicit datasets, composition, DP-SGD, T = |D|/b, σ_G by epochs."""
 
 from __future__ import annotations
 
@@ -96,15 +87,18 @@ def run_with_little_noise(
 
 # ---- composition of losses that depend on what was released ----
 
-_BRANCHES = "ε = 8; a bit with randomized response, e^0.1, and then a release that the bit chooses"
 
-
-def _two_branches(orders: tuple[int, int]) -> Shown:
-    """True δ at ε = 8 against the promised 1e-5, exact up to 50 digits.
+@shown(
+    control={"opposite": True},
+    pair="a bit with randomized response, e^0.1, and then a release that the bit chooses; ε = 8",
+)
+def two_branches(free: bool, opposite: bool = False) -> Shown:
+    """True δ at ε = 8 against the promised 1e-5, exact up to 50 digits; with an order for each history where `free`.
 
     Branch ± may spend B(α±) − τ₁(α±), B the loss at which equation (2) gives ε; both spend all of it on one outcome
     of loss ε + log(α/(α−1)) in total. Route one sums over the outcomes, route two takes the best of all events.
     """
+    orders = (40, 3) if free != opposite else (3, 3)
     with mpmath.workdps(50):
         promised, epsilon = mpmath.mpf("1e-5"), mpmath.mpf(8)
         plus = 1 / (1 + mpmath.exp(mpmath.mpf("-0.1")))
@@ -131,18 +125,6 @@ def _two_branches(orders: tuple[int, int]) -> Shown:
     reason = f"with orders {orders} in the two branches the true delta is {ratio:.6g} times the promised 1e-5"
     routes = {"outcomes": float(by_outcome), "events": float(by_event)}
     return Shown(ratio <= 1, reason, ratio, {"ratio": ratio, "orders": list(orders)}, routes)
-
-
-@shown(control={"orders": (40, 3)}, pair=_BRANCHES)
-def composition_fixed_order(orders: tuple[int, int] = (3, 3)) -> Shown:
-    """One order for every history."""
-    return _two_branches(orders)
-
-
-@shown(control={"orders": (40, 40)}, pair=_BRANCHES)
-def composition_free_order(orders: tuple[int, int] = (40, 3)) -> Shown:
-    """An order for each history."""
-    return _two_branches(orders)
 
 
 # ---- "strictly lower than DP-SGD" ----
@@ -240,11 +222,9 @@ def dp_sgd_noise(batch: int, epochs: float, epsilon: float, delta: float) -> flo
     def spent(noise: float, order: int) -> float:
         return order / (2 * (0.02 * SIZE) ** 2) + SIZE / batch * epochs * fast(order, batch / SIZE, 1 / noise)
 
-    return smallest(
-        lambda noise: any(converted(order, spent(noise, order), delta) <= epsilon for order in range(2, 65)),
-        0.2,
-        30,
-        24,
+    orders = range(2, 65)
+    return float(
+        smallest(lambda noise: any(converted(m, spent(noise, m), delta) <= epsilon for m in orders), 0.2, 30, 24)
     )
 
 
@@ -252,18 +232,12 @@ _BATCHES = (256, 512, 2048)  # the last is that of Tramer and Boneh for FMNIST
 
 
 @shown()
-def figure_1_axes(panels: Sequence[tuple[float, ...]], delta: float = 1e-5, told: str = "the panels have") -> Shown:
-    """σ_G of DP-SGD by batch size for (ε, epochs, low, high) of panels; the paper prints neither b nor E."""
-    found = {f"b = {b}": [dp_sgd_noise(b, one[1], one[0], delta) for one in panels] for b in _BATCHES}
-    reason = f"b and E are not printed; {told} σ within {[list(one[2:]) for one in panels]}, found: {found}"
+def figure_1_noise(delta: Printed, value: Any = None, epsilon: Any = None, panels: Any = ()) -> Shown:
+    """σ_G of DP-SGD by batch size, for the text or for (ε, epochs, low, high) of panels; b and E are not printed."""
+    places = panels or [(epsilon.value, 40, value.value)]
+    found = {f"b = {b}": [dp_sgd_noise(b, one[1], one[0], delta.value) for one in places] for b in _BATCHES}
+    reason = f"b and E are not printed; σ of the paper {[list(one[2:]) for one in places]}, found by b: {found}"
     return Shown(None, reason, None, found)
-
-
-@shown()
-def figure_1_dp_sgd(value: Printed, epsilon: Printed, delta: Printed, epochs: int) -> Shown:
-    """The same for the number in the text."""
-    found: Shown = figure_1_axes([(epsilon.value, epochs, value.value)], delta.value, "the text has")
-    return found
 
 
 @shown()
