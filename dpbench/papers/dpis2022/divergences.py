@@ -22,11 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import numpy as np
 from flint import arb, ctx
 
-from dpbench.papers.mathematics import Ball, Real, log_moment, moment_integral
+from dpbench.papers.mathematics import Ball, log_moment
 
 SIZE, BATCH, NOISE = 60_000, 256, 0.81
 Mixture = Sequence[tuple[float, float]]  # (weight, mean) of each part
@@ -73,23 +72,8 @@ def loss(order: float, rate: float, shift: float) -> float:
     return renyi(order, subsampled(rate, shift))
 
 
-def integrated(order: Real, rate: Real, shift: Real) -> Real:
-    """The same in mpmath, at the precision in force."""
-    return mpmath.log(moment_integral(rate, 1 / mpmath.mpf(shift), order)) / (order - 1)
-
-
-def binomial_sum(order: int, rate: Real, shift: Real, factor: int = 1) -> Real:
-    """The same as equations (6) and (13) print it, with exp(factor·(m²−m)·shift²/2)."""
-    q, s = mpmath.mpf(rate), mpmath.mpf(shift)
-    terms = [
-        mpmath.binomial(order, m) * (1 - q) ** (order - m) * q**m * mpmath.exp(factor * (m * m - m) * s**2 / 2)
-        for m in range(order + 1)
-    ]
-    return mpmath.log(mpmath.fsum(terms)) / (order - 1)
-
-
 def ball(order: int, rate: float, shift: float) -> Ball:
-    """The same in an Arb ball, by expanding the power and integrating each Gaussian term."""
+    """`loss` in an Arb ball, by expanding the power and integrating each Gaussian term."""
     with ctx.workprec(200):
         q, square = arb(rate), arb(shift) ** 2
         terms = (

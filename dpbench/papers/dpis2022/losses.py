@@ -15,14 +15,12 @@ from dpbench.papers.dpis2022.divergences import (
     Mixture,
     added,
     ball,
-    binomial_sum,
     converted,
-    integrated,
     loss,
     renyi,
     subsampled,
 )
-from dpbench.papers.mathematics import ends
+from dpbench.papers.mathematics import Real, ends, moment_integral
 
 # ---- equation (2), Lemma 2.5 ----
 
@@ -87,6 +85,22 @@ def lemma_2_8(order: float, p: float, q: float, keep: float, flip: float, channe
 
 
 # ---- equations (6) and (13): the printed sums against the integral ----
+
+
+def integrated(order: Real, rate: Real, shift: Real) -> Real:
+    """`loss` in mpmath, at the precision in force."""
+    return mpmath.log(moment_integral(rate, 1 / mpmath.mpf(shift), order)) / (order - 1)
+
+
+def binomial_sum(order: int, rate: Real, shift: Real, factor: int = 1) -> Real:
+    """The same as equations (6) and (13) print it, with exp(factor·(m²−m)·shift²/2)."""
+    q, s = mpmath.mpf(rate), mpmath.mpf(shift)
+    terms = [
+        mpmath.binomial(order, m) * (1 - q) ** (order - m) * q**m * mpmath.exp(factor * (m * m - m) * s**2 / 2)
+        for m in range(order + 1)
+    ]
+    return mpmath.log(mpmath.fsum(terms)) / (order - 1)
+
 
 _POINTS = grid(order=[2, 6], unit=["0.0043", "0.1"], noise=["0.81"], fill=["1", "0.25"])
 
@@ -155,7 +169,7 @@ def one_iteration(
 
 @shown(
     control={"replaced": False},
-    pair="N records of gradient 0 and one of C e_1, which is exchanged for −C e_1; the control removes it",
+    pair="records of gradient 0 and one of C e_1, exchanged for −C e_1; in the control removed",
 )
 def definition_2_1(replaced: bool = True) -> Shown:
     """One iteration of DP-SGD at Figure 1's σ_G and b = 256, order 4, against equation (6)."""
