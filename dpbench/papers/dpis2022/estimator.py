@@ -66,11 +66,11 @@ def equation_7(by_size: bool = False) -> Shown:
 def importance_identity(center: float, tilt: float, power: int = 1) -> tuple[Any, Any]:
     """E_q[(p/q)^power g] integrated, p = N(0, 1), q = N(center, 1), g(x) = e^{tilt x}; E_p[g] in closed form."""
 
-    def integrand(x: Any) -> Any:
-        ratio = mpmath.npdf(x) / mpmath.npdf(x, center)
-        return mpmath.npdf(x, center) * ratio**power * mpmath.exp(tilt * x)
-
-    return mpmath.quad(integrand, [-15, center, 15]), mpmath.exp(mpmath.mpf(tilt) ** 2 / 2)
+    weighted = mpmath.quad(
+        lambda x: mpmath.npdf(x, center) * (mpmath.npdf(x) / mpmath.npdf(x, center)) ** power * mpmath.exp(tilt * x),
+        [-15, center, 15],
+    )
+    return weighted, mpmath.exp(mpmath.mpf(tilt) ** 2 / 2)
 
 
 # ---- the second moment ----

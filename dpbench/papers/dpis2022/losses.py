@@ -36,16 +36,11 @@ def equation_2(order: Any, tau: Any, delta: Any, sign: int = -1) -> tuple[Any, A
 
     The best c with (1 − e^{−u})₊ ≤ c·e^{(α−1)u} for all u = L − ε is found by maximizing numerically.
     """
-    printed = tau + (mpmath.log(1 / delta) + (order - 1) * mpmath.log(1 - 1 / order) + sign * mpmath.log(order)) / (
-        order - 1
-    )
-    worst = mpmath.findroot(
-        lambda u: 1 / mpmath.expm1(u) - (order - 1),
-        (mpmath.mpf("0.1") / order, mpmath.mpf(2) / (order - 1)),
-        solver="ridder",
-    )
+    logarithms = (order - 1) * mpmath.log(1 - 1 / order) + sign * mpmath.log(order) - mpmath.log(delta)
+    bracket = (mpmath.mpf("0.1") / order, 2 / (order - 1))
+    worst = mpmath.findroot(lambda u: 1 / mpmath.expm1(u) - (order - 1), bracket, solver="ridder")
     constant = -mpmath.expm1(-worst) * mpmath.exp(-(order - 1) * worst)
-    return printed, tau + mpmath.log(constant / delta) / (order - 1)
+    return tau + logarithms / (order - 1), tau + mpmath.log(constant / delta) / (order - 1)
 
 
 @inequality(
@@ -118,14 +113,10 @@ def misprinted_sum(order: int, unit: Any, noise: Any, fill: Any, power: int, fac
     return binomial_sum(order, unit / fill, fill**power / noise, factor), defined, corrected
 
 
-@formula(
-    settings=[{"order": 2, "noise": 0.81}, {"order": 5, "noise": 1.7}, {"order": 2.5, "noise": 3}],
-    control={"divisor": 1},
-    precision=30,
-)
+@formula(settings=grid(order=["2", "5", "2.5"], noise=["0.81", "3"]), control={"divisor": 1}, precision=30)
 def full_sample(order: Any, noise: Any, divisor: int = 2) -> tuple[Any, Any]:
     """α/(2σ²), and the integral at p = 1."""
-    return mpmath.mpf(order) / (divisor * mpmath.mpf(noise) ** 2), integrated(order, 1, 1 / mpmath.mpf(noise))
+    return order / (divisor * noise**2), integrated(order, 1, 1 / noise)
 
 
 # ---- explicit datasets on the line ----

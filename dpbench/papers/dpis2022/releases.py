@@ -101,24 +101,17 @@ def one_release_of_the_sum(noise: float, rate: float, epsilon: float, scaled: bo
 
 
 @inequality(
-    domain={
-        "noisy": (-5_000, 90_000),
-        "batch": (1, 8192, "log"),
-        "size": (8_200, 60_000),
-        "bound": (0.1, 10, "log"),
-        "floor": (0.001, 1, "log"),
-    },
-    settings=[{"noisy": 30_000.0, "batch": 256.0, "size": 60_000.0, "bound": 0.1, "floor": 0.01}],
+    domain={"noisy": (-5_000, 90_000), "batch": (1, 8192, "log"), "size": (8_200, 60_000), "floor": (0.001, 1, "log")},
+    settings=[{"noisy": 30_000.0, "batch": 256.0, "size": 60_000.0, "floor": 0.01}],
     control={"outer": False},
     tolerance=1e-9,
     obligations=["ÑC ≥ bC + ξ: else the outer minimum takes K̃ below bC and the inclusion probability above 1"],
     examples=60,
 )
-def equation_12(noisy: float, batch: float, size: float, bound: float, floor: float, outer: bool = True) -> float:
-    """The smaller distance of K̃/C to b + ξ/(2C) and Ñ; `noisy` is K'/C, `floor` ξ/C. The control has no minimum."""
-    released = max(noisy * bound, batch * bound + floor * bound)
-    released = min(released, size * bound) if outer else released
-    return min(released / bound - batch - floor / 2, size - released / bound)
+def equation_12(noisy: float, batch: float, size: float, floor: float, outer: bool = True) -> float:
+    """The smaller distance of K̃ to bC + ξ/2 and ÑC, C = 1; `noisy` is K', `floor` ξ. The control has no minimum."""
+    released = min(max(noisy, batch + floor), size if outer else math.inf)
+    return min(released - batch - floor / 2, size - released)
 
 
 # ---- "negligible", "much smaller" ----
@@ -128,11 +121,11 @@ def equation_12(noisy: float, batch: float, size: float, bound: float, floor: fl
 def sums_are_small(share: float = SHARE) -> Shown:
     """Both releases of K of an epoch, charged as they should be, over its N/b gradient releases, K̃ = ÑC: below 1 %?"""
     ratios = {}
-    for case in itertools.product((256, 1024, 4096), (25_000, 60_000), (0.42, 0.81, 1.8), (2, 8, 32)):
-        batch, size, noise, order = case
+    cases = itertools.product((256, 1024, 4096), (25_000, 60_000), (0.42, 0.81, 1.8), (2, 8, 32))
+    for batch, size, noise, order in cases:
         rate, spread = batch / size, share * size
         sums = fast(order, rate, 1 / (rate * spread)) + order / (2 * spread**2)
-        ratios[case] = sums / (size / batch * fast(order, rate, 1 / noise))
+        ratios[batch, size, noise, order] = sums / (size / batch * fast(order, rate, 1 / noise))
     worst = max(ratios, key=lambda case: ratios[case])
     reason = f"at most {ratios[worst]:.3g} of the gradients' loss, at b, N, σ_G and α of {worst}"
     return Shown(ratios[worst] < 0.01, reason, ratios[worst], {"worst_at": list(worst)})

@@ -184,12 +184,10 @@ def epoch_noises(
 
     done: list[tuple[float, float]] = []
     for epoch, fill in enumerate(fills):
-        planned = 1.0 if epoch < first_share * len(fills) - 1e-9 else fill
+        plan = [1.0 if epoch < first_share * len(fills) - 1e-9 else fill] * (len(fills) - epoch - 1)
 
-        def within(
-            noise: float, fill: float = fill, plan: Sequence[float] = (planned,) * (len(fills) - epoch - 1)
-        ) -> bool:
-            return total([*(done if memory else ()), (fill, noise), *((later, noise) for later in plan)]) <= epsilon
+        def within(noise: float, now: float = fill, plan: Sequence[float] = plan) -> bool:
+            return total([*(done if memory else ()), (now, noise), *((later, noise) for later in plan)]) <= epsilon
 
         done.append((fill, smallest(within, 0.2, 30.0, 26)))
     return [noise for _, noise in done], total(done)
