@@ -57,7 +57,7 @@ COVERED: Mapping[str, Mapping[str, tuple[str, ...] | str]] = {
 @cache
 def ledger(paper: str) -> Mapping[str, Any]:
     """The claims of a paper by their id, read without dpbench, numbers as their texts."""
-    text = (SPECS / "claims" / f"{paper}.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "dpbench" / "papers" / paper / "claims.yaml").read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
     return {"coverage": document["coverage"], **{claim["id"]: claim for claim in document["claims"]}}
 
