@@ -1,15 +1,6 @@
 """Algorithm 1 of DPIS line by line, and Section 3.4, rejection sampling with remembered norms.
 
-Noise is in units of σ_G·C, C = 1.
-
-| paper | here |
-| --- | --- |
-| ĝ_t(x) | remembered: k·max(last clipped norm, g_L) |
-| ‖g_t(x)‖, ḡ_t(x) | norm, clipped |
-| q_t, p_t, ρ = q·p | filtered, acceptance, accepted |
-| k, b, K̃ | oversampling, batch, total |
-| K̃/(bC) | room: 1 where equation (12) ends, k where no filter is capped |
-| b/(Ñ σ_G) | unit |
+ĝ is `remembered`, ρ = q·p `accepted`; norms are in units of C, noise in units of σ_G·C.
 """
 
 from __future__ import annotations
@@ -62,11 +53,10 @@ def equation_14(filtered: Fraction, target: Fraction, constant: int, raised: boo
 _ROOM = grid(norm=[0.25, 1.0], remembered=[0.75, 1.5, 5.0], room=[5.0, 117.0, 234.0])
 
 
-@formula(settings=_ROOM, control={"filters": 2})
-def equation_15(norm: float, remembered: float, room: float, filters: int = 1) -> tuple[float, float]:
-    """b‖ḡ‖/K̃, and what lines 17-23 accept; the control filters twice."""
-    again = min(remembered / room, 1) ** (filters - 1)
-    return min(norm, remembered, 1.0) / room, again * iteration(norm, remembered, room)[0]
+@formula(settings=_ROOM)
+def equation_15(norm: float, remembered: float, room: float) -> tuple[float, float]:
+    """b‖ḡ‖/K̃, and what lines 17-23 accept."""
+    return min(norm, remembered, 1.0) / room, iteration(norm, remembered, room)[0]
 
 
 @formula(settings=[*_ROOM, *grid(norm=[1.0], remembered=[5.0], room=[1.004, 2.5])])
@@ -78,25 +68,26 @@ def equation_15_everywhere(norm: float, remembered: float, room: float) -> tuple
 
 @shown(control={"lowest": Fraction(1, 2)}, pair="1,000 records with norms 1/1000 ... 1, K̃ = K, k = 5, b = 10")
 def expected_sizes(lowest: Fraction = Fraction(1, 100)) -> Shown:
-    """|X_q|, the number of gradients of an iteration, and |X_p|, nothing changed since the last visit."""
-    oversampling, batch = 5, 10
+    """|X_q|, the number of gradients of an iteration, and |X_p|, nothing changed since the last visit; g_L = lowest."""
     norms = [Fraction(i, 1000) for i in range(1, 1001)]
-    room, remembered = sum(norms, Fraction(0)) / batch, [oversampling * max(norm, lowest) for norm in norms]
+    room, remembered = sum(norms, Fraction(0)) / 10, [5 * max(norm, lowest) for norm in norms]
     filtered = sum((min(far / room, Fraction(1)) for far in remembered), Fraction(0))
     accepted = sum(iteration(norm, far, room)[0] for norm, far in zip(norms, remembered, strict=True))
-    ratio = filtered / (oversampling * batch)
-    reason = (
-        f"E|X_q| = {float(filtered):.6g} for kb = {oversampling * batch}, E|X_p| = {float(accepted):.6g} for b = 10"
-    )
     evidence = {"filtered": float(filtered), "accepted": float(accepted)}
-    return Shown(abs(ratio - 1) < Fraction(1, 100) and accepted == batch, reason, float(ratio), evidence)
+    reason = f"E|X_q| = {float(filtered):.6g} for kb = 50, E|X_p| = {float(accepted):.6g} for b = 10"
+    return Shown(abs(filtered / 50 - 1) < Fraction(1, 100) and accepted == 10, reason, float(filtered / 50), evidence)
 
 
 # ---- the weights ----
 
 
-def _weighted(remembered: Fraction, room: Fraction) -> Shown:
-    """What one record of norm C contributes on average, 1/(q p)·ḡ where both coins accept it."""
+@shown(
+    control={"opposite": True},
+    pair="a record of norm C, k = 5: last seen with C, K̃ = 1.25 bC; or (it has grown) last seen with C/20, K̃ = 125 bC",
+)
+def weighted_gradient(grown: bool, opposite: bool = False) -> Shown:
+    """What the record contributes on average, 1/(q p)·ḡ where both coins accept it, against its norm clipped to C."""
+    remembered, room = (Fraction(1, 4), Fraction(125)) if grown != opposite else (Fraction(5), Fraction(5, 4))
     accepted, clipped = iteration(Fraction(1), remembered, room)
     by_coins = expectation(
         [min(remembered / room, Fraction(1)), clipped / remembered],
@@ -106,18 +97,6 @@ def _weighted(remembered: Fraction, room: Fraction) -> Shown:
     routes = {"both coins": float(by_coins), "line 21": float(clipped)}
     evidence = {"remembered": float(remembered), "accepted": float(accepted)}
     return Shown(by_coins == 1, reason, float(by_coins), evidence, routes)
-
-
-@shown(control={"remembered": Fraction(1, 2)}, pair="a record of norm C, last seen with C, k = 5, K̃ = 1.25 bC")
-def inverse_weights(remembered: Fraction = Fraction(5)) -> Shown:
-    """With the cap of line 17, q = 1; the control has remembered a norm k times too small."""
-    return _weighted(remembered, Fraction(5, 4))
-
-
-@shown(control={"remembered": Fraction(5)}, pair="a record of norm C, last seen with C/20, k = 5, K̃ = 125 bC")
-def clip_to_remembered(remembered: Fraction = Fraction(1, 4)) -> Shown:
-    """A norm that has grown more than k-fold; the control remembers C itself."""
-    return _weighted(remembered, Fraction(125))
 
 
 # ---- line 17: the cap of the filter, and the loss of an iteration ----
@@ -209,13 +188,13 @@ def remembered_norms(room: float = 8.0, unit: float = 0.15, start: float = 0.4) 
 # ---- line 5: sets that only grow ----
 
 
-@shown(control={"emptied": True}, pair="D = {records of gradient 0} and D' = D ∪ {z}, ‖g_z‖ = C throughout")
-def sets_never_emptied(emptied: bool = False) -> Shown:
-    """D_2 of one epoch, T = 234, k = 5, K̃ = NC/2, against T times equation (13); the control empties the sets.
+@shown(control={"rounds": 1}, pair="D = {records of gradient 0} and D' = D ∪ {z}, ‖g_z‖ = C throughout")
+def sets_never_emptied(rounds: int = SIZE // BATCH) -> Shown:
+    """D_2 of one epoch, T = 234, k = 5, K̃ = NC/2, against T times equation (13); the control stops after one iteration.
 
     Once in X_q, z is offered acceptance again in every iteration; once in X_p, it stays.
     """
-    rounds, k, fill = SIZE // BATCH, 5, 0.5
+    k, fill = 5, 0.5
     rate, shift = BATCH / SIZE / fill, fill / NOISE
     claimed = rounds * math.log1p(rate**2 * math.expm1(shift**2))
     outside, waiting, inside = 1.0, 0.0, [0.0]
@@ -224,13 +203,11 @@ def sets_never_emptied(emptied: bool = False) -> Shown:
         inside.append(inside[-1] + waiting / k)
         waiting *= 1 - 1 / k
     starts, started = np.arange(1, rounds + 1), np.diff(inside)
-    if emptied:
-        true = second = rounds * math.log1p(inside[1] ** 2 * math.expm1(shift**2))
-    else:  # (P/Q)² averages to exp(shift² · iterations that two independent copies of z share)
-        shared = rounds + 1 - np.maximum.outer(starts, starts)
-        pairs = float(np.sum(np.outer(started, started) * np.exp(shift**2 * shared)))
-        later = float(np.sum(np.diff(np.square(inside)) * np.exp(shift**2 * (rounds + 1 - starts))))
-        true, second = (math.log(found + 1 - inside[-1] ** 2) for found in (pairs, later))
+    # (P/Q)² averages to exp(shift² · iterations that two independent copies of z share)
+    shared = rounds + 1 - np.maximum.outer(starts, starts)
+    pairs = float(np.sum(np.outer(started, started) * np.exp(shift**2 * shared)))
+    later = float(np.sum(np.diff(np.square(inside)) * np.exp(shift**2 * (rounds + 1 - starts))))
+    true, second = (math.log(found + 1 - inside[-1] ** 2) for found in (pairs, later))
     reason = f"order 2, one epoch: the divergence is {true:.6g}, T times equation (13) is {claimed:.6g}"
     evidence = {"claimed": claimed, "inclusion_in_the_last_iteration": inside[-1], "promised_inclusion": rate}
     return Shown(true <= claimed * (1 + 1e-9), reason, true, evidence, {"pairs": true, "later start": second})

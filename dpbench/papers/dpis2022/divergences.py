@@ -1,10 +1,16 @@
 """Rényi divergences of Gaussian mixtures on the line, noise of deviation 1: quadrature, closed sums, Arb balls.
 
+Symbols, in all files of this paper:
+
 | paper | here |
 | --- | --- |
 | α, τ | order, loss |
-| p, p_z, bC/K̃ | rate |
-| K̃/(Ñ C σ_G), 1/σ_K | shift |
+| p, b/N, bC_e/K̃, p_z | rate |
+| 1/σ_K, K̃/(Ñ C_e σ_G) | shift; what z moves a sum by, in units of its noise |
+| b, C, k | batch, bound, oversampling |
+| b/Ñ, K̃/(ÑC) | unit, fill: rate = unit/fill, shift = fill/σ_G |
+| K̃/(bC), b/(Ñ σ_G) | room, unit in `algorithm.py`: rate = 1/room, shift = room·unit |
+| σ_G, σ_K, σ_N | noise |
 | FMNIST's N, Figure 1's σ_G | SIZE, NOISE; BATCH is an example, the paper prints none |
 """
 
@@ -16,11 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import numpy as np
 from flint import arb, ctx
 
-from dpbench.papers.mathematics import Ball, Real, log_moment, moment_integral
+from dpbench.papers.mathematics import Ball, log_moment
 
 SIZE, BATCH, NOISE = 60_000, 256, 0.81
 Mixture = Sequence[tuple[float, float]]  # (weight, mean) of each part
@@ -58,11 +63,6 @@ def renyi(order: float, first: Mixture, second: Mixture = ALONE, step: float = 0
     return math.log1p(float(np.sum(np.exp(other + unit) * excess))) / (order - 1)
 
 
-def either_way(order: float, first: Mixture, second: Mixture) -> float:
-    """The larger divergence of the two directions."""
-    return max(renyi(order, first, second), renyi(order, second, first))
-
-
 def loss(order: float, rate: float, shift: float) -> float:
     """D_order of a sampled Gaussian, record present against record absent, by `renyi`.
 
@@ -72,23 +72,8 @@ def loss(order: float, rate: float, shift: float) -> float:
     return renyi(order, subsampled(rate, shift))
 
 
-def integrated(order: Real, rate: Real, shift: Real) -> Real:
-    """The same in mpmath, at the precision in force."""
-    return mpmath.log(moment_integral(rate, 1 / mpmath.mpf(shift), order)) / (order - 1)
-
-
-def binomial_sum(order: int, rate: Real, shift: Real, factor: int = 1) -> Real:
-    """The same as equations (6) and (13) print it, with exp(factor·(m²−m)·shift²/2)."""
-    q, s = mpmath.mpf(rate), mpmath.mpf(shift)
-    terms = [
-        mpmath.binomial(order, m) * (1 - q) ** (order - m) * q**m * mpmath.exp(factor * (m * m - m) * s**2 / 2)
-        for m in range(order + 1)
-    ]
-    return mpmath.log(mpmath.fsum(terms)) / (order - 1)
-
-
 def ball(order: int, rate: float, shift: float) -> Ball:
-    """The same in an Arb ball, by expanding the power and integrating each Gaussian term."""
+    """`loss` in an Arb ball, by expanding the power and integrating each Gaussian term."""
     with ctx.workprec(200):
         q, square = arb(rate), arb(shift) ** 2
         terms = (

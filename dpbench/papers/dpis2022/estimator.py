@@ -1,12 +1,6 @@
 """Sections 2.2 to 3.3 of DPIS: clipping, the weighted estimate, its second moment, the best probabilities.
 
-Every expectation is over all batches of three records, in exact fractions.
-
-| paper | here |
-| --- | --- |
-| p(x_i), b·p(x_i) | shares (they sum to 1), rates |
-| b, N, K | batch, SIZE, sum(NORMS) |
-| σ_G² C² d | noise |
+Expectations are over all batches of three records, in exact fractions: N = SIZE, K = sum(NORMS), `noise` is σ_G² C² d.
 """
 
 from __future__ import annotations
@@ -72,11 +66,11 @@ def equation_7(by_size: bool = False) -> Shown:
 def importance_identity(center: float, tilt: float, power: int = 1) -> tuple[Any, Any]:
     """E_q[(p/q)^power g] integrated, p = N(0, 1), q = N(center, 1), g(x) = e^{tilt x}; E_p[g] in closed form."""
 
-    def integrand(x: Any) -> Any:
-        ratio = mpmath.npdf(x) / mpmath.npdf(x, center)
-        return mpmath.npdf(x, center) * ratio**power * mpmath.exp(tilt * x)
-
-    return mpmath.quad(integrand, [-15, center, 15]), mpmath.exp(mpmath.mpf(tilt) ** 2 / 2)
+    weighted = mpmath.quad(
+        lambda x: mpmath.npdf(x, center) * (mpmath.npdf(x) / mpmath.npdf(x, center)) ** power * mpmath.exp(tilt * x),
+        [-15, center, 15],
+    )
+    return weighted, mpmath.exp(mpmath.mpf(tilt) ** 2 / 2)
 
 
 # ---- the second moment ----
@@ -87,35 +81,23 @@ _SETTINGS = grid(shares=SHARES, batch=[BATCHED, Fraction(1), Fraction(1, 2)], no
 def _moment(shares: str, batch: Fraction, noise: int, weighted: bool = True) -> Fraction:
     """E‖g̃‖² over all batches; without weights 1/(N p) it is what the first line of the derivation prints."""
     share = SHARES[shares] if weighted else (Fraction(1, SIZE),) * SIZE  # 1/(N p) = 1
-    return (
-        expectation(_rates(SHARES[shares], batch), lambda members: _square(_estimate(members, share, batch)))
-        + noise / batch**2
-    )
-
-
-def _own(shares: str, batch: Fraction) -> Fraction:
-    """Σ‖ḡ‖²/p/(bN²), the term of (9) that depends on p."""
-    return sum((_square(g) / p for g, p in zip(GRADIENTS, SHARES[shares], strict=True)), Fraction(0)) / (
-        batch * SIZE**2
-    )
-
-
-def _last_line(shares: str, batch: Fraction, noise: int, own_pairs: bool = False) -> Fraction:
-    pairs = _square([sum(g[k] for g in GRADIENTS) for k in (0, 1)]) - (0 if own_pairs else sum(map(_square, GRADIENTS)))
-    return noise / batch**2 + _own(shares, batch) + pairs / SIZE**2
+    squares = expectation(_rates(SHARES[shares], batch), lambda members: _square(_estimate(members, share, batch)))
+    return squares + noise / batch**2
 
 
 @formula(settings=_SETTINGS, control={"own_pairs": True})
 def second_moment(shares: str, batch: Fraction, noise: int, own_pairs: bool = False) -> tuple[Fraction, Fraction]:
     """The last line of the derivation, and the enumeration; the control lets i = j into the sum over pairs."""
-    return _last_line(shares, batch, noise, own_pairs), _moment(shares, batch, noise)
+    own = sum((_square(g) / p for g, p in zip(GRADIENTS, SHARES[shares], strict=True)), Fraction(0))
+    pairs = _square([sum(g[k] for g in GRADIENTS) for k in (0, 1)]) - (0 if own_pairs else sum(map(_square, GRADIENTS)))
+    return noise / batch**2 + (own / batch + pairs) / SIZE**2, _moment(shares, batch, noise)
 
 
 @formula(settings=_SETTINGS)
 def second_moment_first_line(shares: str, batch: Fraction, noise: int) -> tuple[Fraction, Fraction, Fraction]:
     """The first line, without weights; the enumeration; the last line."""
-    found = _moment(shares, batch, noise, weighted=False), _moment(shares, batch, noise)
-    return (*found, _last_line(shares, batch, noise))
+    last, enumerated = second_moment(shares, batch, noise)
+    return _moment(shares, batch, noise, weighted=False), enumerated, last
 
 
 @inequality(

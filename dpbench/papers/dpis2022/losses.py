@@ -1,15 +1,4 @@
-"""Rényi losses of DPIS: conversion (2), equations (3), (6) and (13), Lemmas 2.5-3.1 and every step of the proof.
-
-Noise is in units of σ_G·C: K̃/(Ñ C σ_G) is the shift of the weighted sum of equation (7).
-
-| paper | here |
-| --- | --- |
-| α, τ, δ | order, tau, delta |
-| p, b/N, bC_e/K̃, p_z | rate |
-| 1/σ, K̃/(Ñ C_e σ_G) | shift |
-| b/Ñ, K̃/(ÑC) | unit, fill: rate = unit/fill, shift = fill/σ_G |
-| ‖g_z‖/C_e | share |
-"""
+"""Rényi losses of DPIS: conversion (2), equations (3), (6) and (13), Lemmas 2.5-3.1 and every step of the proof."""
 
 from __future__ import annotations
 
@@ -23,17 +12,15 @@ from dpbench.papers.dpis2022.divergences import (
     BATCH,
     NOISE,
     SIZE,
+    Mixture,
     added,
     ball,
-    binomial_sum,
     converted,
-    either_way,
-    integrated,
     loss,
     renyi,
     subsampled,
 )
-from dpbench.papers.mathematics import ends
+from dpbench.papers.mathematics import Real, ends, moment_integral
 
 # ---- equation (2), Lemma 2.5 ----
 
@@ -49,16 +36,11 @@ def equation_2(order: Any, tau: Any, delta: Any, sign: int = -1) -> tuple[Any, A
 
     The best c with (1 − e^{−u})₊ ≤ c·e^{(α−1)u} for all u = L − ε is found by maximizing numerically.
     """
-    printed = tau + (mpmath.log(1 / delta) + (order - 1) * mpmath.log(1 - 1 / order) + sign * mpmath.log(order)) / (
-        order - 1
-    )
-    worst = mpmath.findroot(
-        lambda u: 1 / mpmath.expm1(u) - (order - 1),
-        (mpmath.mpf("0.1") / order, mpmath.mpf(2) / (order - 1)),
-        solver="ridder",
-    )
+    logarithms = (order - 1) * mpmath.log(1 - 1 / order) + sign * mpmath.log(order) - mpmath.log(delta)
+    bracket = (mpmath.mpf("0.1") / order, 2 / (order - 1))
+    worst = mpmath.findroot(lambda u: 1 / mpmath.expm1(u) - (order - 1), bracket, solver="ridder")
     constant = -mpmath.expm1(-worst) * mpmath.exp(-(order - 1) * worst)
-    return printed, tau + mpmath.log(constant / delta) / (order - 1)
+    return tau + logarithms / (order - 1), tau + mpmath.log(constant / delta) / (order - 1)
 
 
 @inequality(
@@ -73,14 +55,11 @@ def conversion_tighter(order: float, delta: float, logarithms: float = 0.0) -> f
     return math.log(1 / delta) / (order - 1) - converted(order, 0.0, delta) - logarithms * math.log(order)
 
 
+_CHANNEL = {"keep": (0.02, 0.98), "flip": (0.02, 0.98)}
+
+
 @inequality(
-    domain={
-        "order": (1.1, 20, "log"),
-        "p": (0.01, 0.99),
-        "q": (0.01, 0.99),
-        "keep": (0.02, 0.98),
-        "flip": (0.02, 0.98),
-    },
+    domain={"order": (1.1, 20, "log"), "p": (0.01, 0.99), "q": (0.01, 0.99), **_CHANNEL},
     settings=[{"order": 2.0, "p": 0.3, "q": 0.6, "keep": 0.9, "flip": 0.2}],
     control={"channel": False},
     obligations=["the function looks at the output only, and adds randomness of its own at most"],
@@ -102,16 +81,23 @@ def lemma_2_8(order: float, p: float, q: float, keep: float, flip: float, channe
 
 # ---- equations (6) and (13): the printed sums against the integral ----
 
-_POINTS = [
-    {"order": order, "unit": unit, "noise": noise, "fill": fill}
-    for order, unit, noise, fill in (
-        (2, "0.0043", "0.81", "1"),
-        (6, "0.0043", "0.81", "1"),
-        (4, "0.0043", "0.81", "0.5"),
-        (8, "0.02", "1.7", "0.25"),
-        (3, "0.1", "0.42", "0.5"),
-    )
-]
+
+def integrated(order: Real, rate: Real, shift: Real) -> Real:
+    """`loss` in mpmath, at the precision in force."""
+    return mpmath.log(moment_integral(rate, 1 / mpmath.mpf(shift), order)) / (order - 1)
+
+
+def binomial_sum(order: int, rate: Real, shift: Real, factor: int = 1) -> Real:
+    """The same as equations (6) and (13) print it, with exp(factor·(m²−m)·shift²/2)."""
+    q, s = mpmath.mpf(rate), mpmath.mpf(shift)
+    terms = [
+        mpmath.binomial(order, m) * (1 - q) ** (order - m) * q**m * mpmath.exp(factor * (m * m - m) * s**2 / 2)
+        for m in range(order + 1)
+    ]
+    return mpmath.log(mpmath.fsum(terms)) / (order - 1)
+
+
+_POINTS = grid(order=[2, 6], unit=["0.0043", "0.1"], noise=["0.81"], fill=["1", "0.25"])
 
 
 @formula(settings=_POINTS, precision=30, control={"factor": 2})
@@ -127,14 +113,10 @@ def misprinted_sum(order: int, unit: Any, noise: Any, fill: Any, power: int, fac
     return binomial_sum(order, unit / fill, fill**power / noise, factor), defined, corrected
 
 
-@formula(
-    settings=[{"order": 2, "noise": 0.81}, {"order": 5, "noise": 1.7}, {"order": 2.5, "noise": 3}],
-    control={"divisor": 1},
-    precision=30,
-)
+@formula(settings=grid(order=["2", "5", "2.5"], noise=["0.81", "3"]), control={"divisor": 1}, precision=30)
 def full_sample(order: Any, noise: Any, divisor: int = 2) -> tuple[Any, Any]:
     """α/(2σ²), and the integral at p = 1."""
-    return mpmath.mpf(order) / (divisor * mpmath.mpf(noise) ** 2), integrated(order, 1, 1 / mpmath.mpf(noise))
+    return order / (divisor * noise**2), integrated(order, 1, 1 / noise)
 
 
 # ---- explicit datasets on the line ----
@@ -167,18 +149,18 @@ def one_iteration(
     norm·shift, as in (3).
     """
 
-    def drawn(norm: float) -> list[tuple[float, float]]:
-        return list(
-            subsampled(rate * abs(norm), math.copysign(shift, norm)) if weighted else subsampled(rate, norm * shift)
-        )
+    def drawn(norm: float) -> Mixture:
+        return subsampled(rate * abs(norm), math.copysign(shift, norm)) if weighted else subsampled(rate, norm * shift)
 
     claimed = loss(order, tighter * rate * (abs(value) if own else 1), shift)
-    return claimed - either_way(order, added(drawn(other), drawn(value)), drawn(other))
+    without = drawn(other)
+    with_z = added(without, drawn(value))
+    return claimed - max(renyi(order, with_z, without), renyi(order, without, with_z))
 
 
 @shown(
     control={"replaced": False},
-    pair="N records of gradient 0 and one of C e_1, which is exchanged for −C e_1; the control removes it",
+    pair="records of gradient 0 and one of C e_1, exchanged for −C e_1; in the control removed",
 )
 def definition_2_1(replaced: bool = True) -> Shown:
     """One iteration of DP-SGD at Figure 1's σ_G and b = 256, order 4, against equation (6)."""
@@ -214,15 +196,13 @@ def proof_last_inequality(order: int, rate: float, shift: float, share: float, e
 # ---- monotonicity ----
 
 
+_PLACE: dict[str, Any] = {"order": (2, 6, "whole"), "unit": (0.002, 0.1, "log"), "noise": (0.42, 3), "place": (0, 1)}
+_HALF = {"order": 4, "unit": BATCH / SIZE, "noise": NOISE, "place": 0.5}
+
+
 @inequality(
-    domain={
-        "order": (2, 6, "whole"),
-        "unit": (0.002, 0.1, "log"),
-        "share": (0.1, 1),
-        "place": (0, 1),
-        "noise": (0.42, 3),
-    },
-    settings=[{"order": 4, "unit": BATCH / SIZE, "share": 1.0, "place": 0.5, "noise": NOISE}],
+    domain=_PLACE | {"share": (0.1, 1)},
+    settings=[_HALF | {"share": 1.0}],
     control={"above": False},
     obligations=["‖ḡ‖ ≥ K̃/N: a record below the average is drawn less, weighs more and costs more than before"],
     examples=50,
@@ -238,16 +218,9 @@ def weight_compensates(order: int, unit: float, share: float, place: float, nois
 
 
 @inequality(
-    domain={
-        "order": (2, 6, "whole"),
-        "unit": (0.004, 0.5, "log"),
-        "place": (0.01, 0.99),
-        "noise": (0.5, 3),
-        "rest": (0.02, 1),
-        "rise": (0.02, 1),
-    },
+    domain=_PLACE | {"unit": (0.002, 0.5, "log"), "place": (0.01, 0.99), "rest": (0.02, 1), "rise": (0.02, 1)},
     settings=[
-        {"order": 4, "unit": BATCH / SIZE, "place": 0.5, "noise": NOISE, "rest": 1.0, "rise": 0.02},
+        _HALF | {"rest": 1.0, "rise": 0.02},
         {"order": 2, "unit": BATCH / SIZE, "place": 0.02, "noise": 0.5, "rest": 0.02, "rise": 1.0},
     ],
     control={"sign": -1},

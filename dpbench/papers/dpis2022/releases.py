@@ -1,11 +1,4 @@
-"""The released statistics of DPIS: Ñ and K̃, equations (10)-(12), (16), (18), (19), lines 3, 13 and 28.
-
-| paper | here |
-| --- | --- |
-| σ_N, σ_K | noise, in units of C; Table 2 and Section 5.3 set both to 0.02·N |
-| p_K = b/Ñ | rate |
-| C, C* | bound, external bound |
-"""
+"""The released statistics of DPIS: Ñ and K̃, equations (10)-(12), (16), (18), (19), lines 3, 13 and 28."""
 
 from __future__ import annotations
 
@@ -27,7 +20,8 @@ SHARE = 0.02  # σ_N/N and σ_K/N
 # ---- equations (10) and (18): the size ----
 
 
-def _size_loss(own_noise: bool) -> Shown:
+@shown(control={"opposite": True}, pair="60,000 records and one more; σ_N = 1,200, or 0.02·N for each of both")
+def size_loss(own_noise: bool, opposite: bool = False) -> Shown:
     """D_8 of N(n, σ²) and N(n+1, σ'²), the larger direction, against (18); σ' is σ, or 0.02 of the other size."""
     size, order = 60_000, 8
 
@@ -44,26 +38,14 @@ def _size_loss(own_noise: bool) -> Shown:
 
     with mpmath.workdps(30):
         first = mpmath.mpf(size) / 50
-        second = mpmath.mpf(size + 1) / 50 if own_noise else first
-        printed = integral(1, first, 0, first)
+        second = mpmath.mpf(size + (own_noise != opposite)) / 50
+        printed = order / (2 * first**2)
         ways = ((1, second, 0, first), (0, first, 1, second))
         found, again = (max(route(*way) for way in ways) for route in (integral, closed))
         holds = bool(found <= printed * (1 + mpmath.mpf(10) ** -15))
     reason = f"the divergence is {float(found):.10g}, equation (18) gives {float(printed):.10g}"
     evidence = {"excess": float(found / printed - 1), "size": size, "order": order, "equation_18": float(printed)}
     return Shown(holds, reason, float(found), evidence, {"quadrature": float(found), "closed": float(again)})
-
-
-@shown(control={"own_noise": True}, pair="60,000 records and one more; σ_N = 1,200")
-def equation_18(own_noise: bool = False) -> Shown:
-    """With a σ_N that is fixed beforehand."""
-    return _size_loss(own_noise)
-
-
-@shown(control={"own_noise": False}, pair="60,000 records and one more; σ_N = 1,200 and 1,200.02")
-def noise_of_private_size(own_noise: bool = True) -> Shown:
-    """With σ_N = 0.02·N for each of both."""
-    return _size_loss(own_noise)
 
 
 # ---- equation (19): the gradient sum ----
@@ -77,26 +59,23 @@ _RELEASE: dict[str, Any] = {
 }
 
 
-def _sampled_excess(of: Callable[..., Any], order: int, batch: int, size: int, divided: bool = True) -> Any:
-    rate, noise = batch / size, SHARE * size
-    return of(order, rate, 1 / noise) - of(order, rate, (1 / rate if divided else 1) / noise)
-
-
-def _whole_excess(of: Callable[..., Any], order: int, batch: int, size: int, sampled: bool = False) -> Any:
+def _excess(of: Callable[..., Any], order: int, batch: int, size: int, whole: bool, right: bool = False) -> Any:
+    """Equation (19), where z moves K' by C with chance b/N, less the truth; `right`: less itself."""
     rate, shift = batch / size, 1 / (SHARE * size)
-    return of(order, rate, shift) - of(order, rate if sampled else 1.0, shift)
+    true = (rate, shift) if right else (1.0, shift) if whole else (rate, shift / rate)
+    return of(order, rate, shift) - of(order, *true)
 
 
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_sampled_excess(ball, **at)), control={"divided": False})
-def equation_19_sum(order: int, batch: int, size: int, divided: bool = True) -> float:
-    """Equation (19), where z moves K' by C, less the truth: (11) divides by p_K, and z moves it by C·N/b."""
-    return float(_sampled_excess(loss, order, batch, size, divided))
+@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=False)), control={"right": True})
+def equation_19_sum(order: int, batch: int, size: int, right: bool = False) -> float:
+    """Equation (11) divides by p_K, so that z moves the sum by C·N/b; the control does not."""
+    return float(_excess(loss, order, batch, size, False, right))
 
 
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_whole_excess(ball, **at)), control={"sampled": True})
-def equation_19_clipping(order: int, batch: int, size: int, sampled: bool = False) -> float:
-    """Equation (19) less the truth of line 28, a Gaussian release of the sum over all N."""
-    return float(_whole_excess(loss, order, batch, size, sampled))
+@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=True)), control={"right": True})
+def equation_19_clipping(order: int, batch: int, size: int, right: bool = False) -> float:
+    """Line 28 is a Gaussian release of the sum over all N; the control samples."""
+    return float(_excess(loss, order, batch, size, True, right))
 
 
 @shown(control={"scaled": True}, pair="D = {} and D' = {z}, ‖ḡ_z‖ = C; the event: K' above a threshold")
@@ -122,24 +101,17 @@ def one_release_of_the_sum(noise: float, rate: float, epsilon: float, scaled: bo
 
 
 @inequality(
-    domain={
-        "noisy": (-5_000, 90_000),
-        "batch": (1, 8192, "log"),
-        "size": (8_200, 60_000),
-        "bound": (0.1, 10, "log"),
-        "floor": (0.001, 1, "log"),
-    },
-    settings=[{"noisy": 30_000.0, "batch": 256.0, "size": 60_000.0, "bound": 0.1, "floor": 0.01}],
+    domain={"noisy": (-5_000, 90_000), "batch": (1, 8192, "log"), "size": (8_200, 60_000), "floor": (0.001, 1, "log")},
+    settings=[{"noisy": 30_000.0, "batch": 256.0, "size": 60_000.0, "floor": 0.01}],
     control={"outer": False},
     tolerance=1e-9,
     obligations=["ÑC ≥ bC + ξ: else the outer minimum takes K̃ below bC and the inclusion probability above 1"],
     examples=60,
 )
-def equation_12(noisy: float, batch: float, size: float, bound: float, floor: float, outer: bool = True) -> float:
-    """The smaller distance of K̃/C to b + ξ/(2C) and Ñ; `noisy` is K'/C, `floor` ξ/C. The control has no minimum."""
-    released = max(noisy * bound, batch * bound + floor * bound)
-    released = min(released, size * bound) if outer else released
-    return min(released / bound - batch - floor / 2, size - released / bound)
+def equation_12(noisy: float, batch: float, size: float, floor: float, outer: bool = True) -> float:
+    """The smaller distance of K̃ to bC + ξ/2 and ÑC, C = 1; `noisy` is K', `floor` ξ. The control has no minimum."""
+    released = min(max(noisy, batch + floor), size if outer else math.inf)
+    return min(released - batch - floor / 2, size - released)
 
 
 # ---- "negligible", "much smaller" ----
@@ -149,11 +121,11 @@ def equation_12(noisy: float, batch: float, size: float, bound: float, floor: fl
 def sums_are_small(share: float = SHARE) -> Shown:
     """Both releases of K of an epoch, charged as they should be, over its N/b gradient releases, K̃ = ÑC: below 1 %?"""
     ratios = {}
-    for case in itertools.product((256, 1024, 4096), (25_000, 60_000), (0.42, 0.81, 1.8), (2, 8, 32)):
-        batch, size, noise, order = case
+    cases = itertools.product((256, 1024, 4096), (25_000, 60_000), (0.42, 0.81, 1.8), (2, 8, 32))
+    for batch, size, noise, order in cases:
         rate, spread = batch / size, share * size
         sums = fast(order, rate, 1 / (rate * spread)) + order / (2 * spread**2)
-        ratios[case] = sums / (size / batch * fast(order, rate, 1 / noise))
+        ratios[batch, size, noise, order] = sums / (size / batch * fast(order, rate, 1 / noise))
     worst = max(ratios, key=lambda case: ratios[case])
     reason = f"at most {ratios[worst]:.3g} of the gradients' loss, at b, N, σ_G and α of {worst}"
     return Shown(ratios[worst] < 0.01, reason, ratios[worst], {"worst_at": list(worst)})

@@ -1,19 +1,10 @@
-"""Whole runs of DPIS: the (ε₀, δ₀) promise on explicit datasets, composition, DP-SGD, T = |D|/b, σ_G by epochs.
-
-| paper | here |
-| --- | --- |
-| N, b, T | size, batch, rounds |
-| k, σ_N, σ_K | oversampling, 0.02·N |
-| K̃/(Ñ C σ_G) | shift |
-| α | order |
-| K̃_e/(ÑC), a_E | fill (1 is the worst case), first share |
-"""
+"""Whole runs of DPIS: the (ε₀, δ₀) promise on explicit datasets, composition, DP-SGD, T = |D|/b, σ_G by epochs."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mpmath
@@ -21,9 +12,9 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from dpbench.claims.claim import Printed
-from dpbench.claims.judges import Shown, bound, shown
+from dpbench.claims.judges import Shown, bound, inequality, shown
 from dpbench.papers.dpis2022.algorithm import capped
-from dpbench.papers.dpis2022.divergences import BATCH, NOISE, SIZE, ball, converted, fast, smallest
+from dpbench.papers.dpis2022.divergences import BATCH, NOISE, SIZE, ball, converted, fast, loss, smallest
 from dpbench.papers.mathematics import enclosed_delta, ends, interval, sampled, true_curve
 
 ORDERS = (*range(2, 13), *range(14, 33, 2), 36, 40, 44, 48, 64)
@@ -59,7 +50,7 @@ def whole_run(
         losses = ((order, spent + rounds * fast(order, 1 / ROOM, shift)) for order, spent in paid.items())
         return all(converted(order, total, delta.value) > epsilon.value for order, total in losses)
 
-    rate, shift = capped(oversampling, ROOM, smallest(exceeds, 1e-9, 4.0, 40) / ROOM)
+    rate, shift = capped(oversampling, ROOM, (smallest(exceeds, 1e-9, 4.0, 40) - 1e-11) / ROOM)
     releases, e = sampled(rate, 1 / shift, rounds), epsilon.value
     lower, _ = enclosed_delta(releases, e) if certified else interval(true_curve(releases).delta(e))
     spread, drawn = math.sqrt(rounds), np.arange(rounds + 1)
@@ -96,15 +87,15 @@ def run_with_little_noise(
 
 # ---- composition of losses that depend on what was released ----
 
-_BRANCHES = "ε = 8; a bit with randomized response, e^0.1, and then a release that the bit chooses"
 
-
-def _two_branches(orders: tuple[int, int]) -> Shown:
-    """True δ at ε = 8 against the promised 1e-5, exact up to 50 digits.
+@shown(control={"opposite": True}, pair="a bit with randomized response, e^0.1, then a release that it chooses; ε = 8")
+def two_branches(free: bool, opposite: bool = False) -> Shown:
+    """True δ at ε = 8 against the promised 1e-5, exact up to 50 digits; with an order for each history where `free`.
 
     Branch ± may spend B(α±) − τ₁(α±), B the loss at which equation (2) gives ε; both spend all of it on one outcome
     of loss ε + log(α/(α−1)) in total. Route one sums over the outcomes, route two takes the best of all events.
     """
+    orders = (40, 3) if free != opposite else (3, 3)
     with mpmath.workdps(50):
         promised, epsilon = mpmath.mpf("1e-5"), mpmath.mpf(8)
         plus = 1 / (1 + mpmath.exp(mpmath.mpf("-0.1")))
@@ -133,34 +124,27 @@ def _two_branches(orders: tuple[int, int]) -> Shown:
     return Shown(ratio <= 1, reason, ratio, {"ratio": ratio, "orders": list(orders)}, routes)
 
 
-@shown(control={"orders": (40, 3)}, pair=_BRANCHES)
-def composition_fixed_order(orders: tuple[int, int] = (3, 3)) -> Shown:
-    """One order for every history."""
-    return _two_branches(orders)
-
-
-@shown(control={"orders": (40, 40)}, pair=_BRANCHES)
-def composition_free_order(orders: tuple[int, int] = (40, 3)) -> Shown:
-    """An order for each history."""
-    return _two_branches(orders)
-
-
 # ---- "strictly lower than DP-SGD" ----
 
 
-@shown(control={"fill": 0.5}, pair="none: the losses that the paper itself states, at FMNIST's N, σ_G = 0.81, order 8")
-def strictly_lower(fill: float = 1.0) -> Shown:
-    """Losses of one epoch for both, b = 256, K̃ = fill·ÑC, both releases of K by (19); both methods pay for Ñ."""
-    order, rounds, rate, spread = 8, SIZE / BATCH, BATCH / SIZE, 0.02 * SIZE
-    sums = 2 * ball(order, rate, 1 / spread)
-    ours, theirs = rounds * ball(order, rate / fill, fill / NOISE) + sums, rounds * ball(order, rate, 1 / NOISE)
-    floats = rounds * (fast(order, rate / fill, fill / NOISE) - fast(order, rate, 1 / NOISE)) + float(sums.mid())
-    lower, upper = ends(ours - theirs)
-    dpis, dp_sgd = float(ours.mid()), float(theirs.mid())
-    reason = f"DPIS spends {dpis:.14g} and DP-SGD {dp_sgd:.14g} per epoch at K̃ = {fill:g}·ÑC"
-    evidence = {"dpis": dpis, "dp_sgd": dp_sgd, "statistics": float(sums.mid()), "fill": fill}
-    holds = True if upper < 0 else False if lower >= 0 else None
-    return Shown(holds, reason, dpis / dp_sgd, evidence, {"Arb": [lower, upper], "float64": floats})
+def _saved(of: Callable[..., Any], order: int, fill: float) -> Any:
+    """The loss of an epoch of DP-SGD less that of DPIS, b = 256, both releases of K by (19); both pay for Ñ."""
+    rate = BATCH / SIZE
+    gradients = of(order, rate, 1 / NOISE) - of(order, rate / fill, fill / NOISE)
+    return SIZE / BATCH * gradients - 2 * of(order, rate, 1 / (0.02 * SIZE))
+
+
+@inequality(
+    domain={"order": (2, 16, "whole"), "fill": (0.1, 1)},
+    settings=[{"order": 8, "fill": 1.0}],
+    control={"fill": 0.5},
+    enclosure=lambda order, fill: ends(_saved(ball, order, fill)),
+    examples=20,
+    pair="none: the losses that the paper itself states for FMNIST, σ_G = 0.81; K̃ = fill·ÑC",
+)
+def strictly_lower(order: int, fill: float) -> float:
+    """What DPIS saves."""
+    return float(_saved(loss, order, fill))
 
 
 # ---- Section 5.3: T = |D|/b ----
@@ -200,12 +184,10 @@ def epoch_noises(
 
     done: list[tuple[float, float]] = []
     for epoch, fill in enumerate(fills):
-        planned = 1.0 if epoch < first_share * len(fills) - 1e-9 else fill
+        plan = [1.0 if epoch < first_share * len(fills) - 1e-9 else fill] * (len(fills) - epoch - 1)
 
-        def within(
-            noise: float, fill: float = fill, plan: Sequence[float] = (planned,) * (len(fills) - epoch - 1)
-        ) -> bool:
-            return total([*(done if memory else ()), (fill, noise), *((later, noise) for later in plan)]) <= epsilon
+        def within(noise: float, now: float = fill, plan: Sequence[float] = plan) -> bool:
+            return total([*(done if memory else ()), (now, noise), *((later, noise) for later in plan)]) <= epsilon
 
         done.append((fill, smallest(within, 0.2, 30.0, 26)))
     return [noise for _, noise in done], total(done)
@@ -240,11 +222,9 @@ def dp_sgd_noise(batch: int, epochs: float, epsilon: float, delta: float) -> flo
     def spent(noise: float, order: int) -> float:
         return order / (2 * (0.02 * SIZE) ** 2) + SIZE / batch * epochs * fast(order, batch / SIZE, 1 / noise)
 
-    return smallest(
-        lambda noise: any(converted(order, spent(noise, order), delta) <= epsilon for order in range(2, 65)),
-        0.2,
-        30,
-        24,
+    orders = range(2, 65)
+    return float(
+        smallest(lambda noise: any(converted(m, spent(noise, m), delta) <= epsilon for m in orders), 0.2, 30, 24)
     )
 
 
@@ -252,18 +232,12 @@ _BATCHES = (256, 512, 2048)  # the last is that of Tramer and Boneh for FMNIST
 
 
 @shown()
-def figure_1_axes(panels: Sequence[tuple[float, ...]], delta: float = 1e-5, told: str = "the panels have") -> Shown:
-    """σ_G of DP-SGD by batch size for (ε, epochs, low, high) of panels; the paper prints neither b nor E."""
-    found = {f"b = {b}": [dp_sgd_noise(b, one[1], one[0], delta) for one in panels] for b in _BATCHES}
-    reason = f"b and E are not printed; {told} σ within {[list(one[2:]) for one in panels]}, found: {found}"
+def figure_1_noise(delta: Printed, value: Any = None, epsilon: Any = None, panels: Any = ()) -> Shown:
+    """σ_G of DP-SGD by batch size, for the text or for (ε, epochs, low, high) of panels; b and E are not printed."""
+    places = panels or [(epsilon.value, 40, value.value)]
+    found = {f"b = {b}": [dp_sgd_noise(b, one[1], one[0], delta.value) for one in places] for b in _BATCHES}
+    reason = f"b and E are not printed; σ of the paper {[list(one[2:]) for one in places]}, found by b: {found}"
     return Shown(None, reason, None, found)
-
-
-@shown()
-def figure_1_dp_sgd(value: Printed, epsilon: Printed, delta: Printed, epochs: int) -> Shown:
-    """The same for the number in the text."""
-    found: Shown = figure_1_axes([(epsilon.value, epochs, value.value)], delta.value, "the text has")
-    return found
 
 
 @shown()
@@ -281,14 +255,8 @@ def figure_1_last(value: Printed) -> Shown:
 # ---- Section 5.4 ----
 
 
-Row = tuple[Printed, ...]  # by ε
-Rows = tuple[Row, ...]
-
-
 @shown()
-def half_budget(
-    mnist: Row, fmnist: Row, imdb: Row, mnist_rivals: Rows, fmnist_rivals: Rows, imdb_rivals: Rows
-) -> Shown:
+def half_budget(mnist: Any, fmnist: Any, imdb: Any, mnist_rivals: Any, fmnist_rivals: Any, imdb_rivals: Any) -> Shown:
     """DPIS at half the budget less the best rival, ε = 0.5, 1 and 2 against 1, 2 and 4; roughly has no threshold."""
     ahead = [
         round(ours[half].value - max(one.value for one in theirs[full]), 1)
