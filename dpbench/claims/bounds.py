@@ -44,12 +44,12 @@ class Known:
         return (self.lower + self.upper) / 2 if math.isfinite(self.upper) else self.lower
 
 
-def judge_bound(claim: Claim, certified: bool = False, epsilon: Printed | None = None) -> Judgement:
-    """The verdict on a bound from events; `epsilon` stands in for the printed ε (or μ), for twins."""
+def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
+    """The verdict on a bound from events."""
     assert claim.events is not None  # the ledger has seen to it
     if "mu" in claim.printed:
-        return _judge_mu(claim, certified, epsilon or claim.printed["mu"])
-    printed, delta = epsilon or claim.printed["epsilon"], claim.printed["delta"].value
+        return _judge_mu(claim, certified, claim.printed["mu"])
+    printed, delta = claim.printed["epsilon"], claim.printed["delta"].value
     known = truth(claim.events, certified, delta=delta)
     attained = known.attained if claim.attained is None else claim.attained
     verdict, reason = compare(known, printed, attained, "epsilon")

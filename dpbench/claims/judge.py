@@ -9,20 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.claims.bounds import judge_bound
-from dpbench.claims.claim import Claim, Judgement, Printed
-from dpbench.claims.computation import Computation
-from dpbench.claims.demonstration import Demonstration
+from dpbench.claims.claim import Claim, Judgement
 from dpbench.claims.expressions import judge_expression
-from dpbench.claims.formula import Formula
-from dpbench.claims.inequality import Inequality
 from dpbench.claims.judges import Judge
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.renyi_bounds import judge_renyi
-from dpbench.claims.truth import Truth
 from dpbench.errors import DpbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
-AnyJudge = Judge | Computation | Truth | Formula | Inequality | Demonstration
 
 
 @dataclass(frozen=True)
@@ -79,16 +73,7 @@ def judgement(claim: Claim, certified: bool) -> Judgement:
         return judge_renyi(claim) if "rdp" in claim.printed else judge_bound(claim, certified)
     if not claim.by:
         return judge_number(claim)
-    found = what_judges(claim)
-    if isinstance(found, Judge):
-        return found.judge(claim, certified)
-    if isinstance(found, Computation):
-        return found.judge(_only(claim), claim.parameters)
-    if isinstance(found, Truth):
-        return found.judge(claim.printed, claim.parameters, certified)
-    if isinstance(found, Demonstration):
-        return found.judge(claim.parameters)
-    return found.judge()
+    return what_judges(claim).judge(claim, certified)
 
 
 def judge_place(claim: Claim) -> str:
@@ -96,8 +81,7 @@ def judge_place(claim: Claim) -> str:
     if claim.holds:
         return f"{own_path(claim.file)}:{claim.line}"
     if claim.by:
-        found = what_judges(claim)
-        return found.place if isinstance(found, Judge) else ""
+        return what_judges(claim).place
     if not claim.counts:
         return ""
     judged = judge_number if claim.kind == "number" else judge_renyi if "rdp" in claim.printed else judge_bound
@@ -116,13 +100,7 @@ def _is_written(run: str, ledger: str) -> bool:
     return any((place / run).is_file() for place in places)
 
 
-def _only(claim: Claim) -> Printed:
-    if tuple(claim.printed) != ("value",):
-        raise DpbenchError(f"{claim.name}: a computed number needs one printed value, such as `printed: 0.83`")
-    return claim.printed["value"]
-
-
-def what_judges(claim: Claim) -> AnyJudge:
+def what_judges(claim: Claim) -> Judge:
     """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
     module, _, name = claim.by.partition(":")
     places = [f"dpbench.papers.{claim.paper}.{module}", module] if "." not in module else [module]
@@ -133,7 +111,7 @@ def what_judges(claim: Claim) -> AnyJudge:
             if error.name is not None and place.startswith(error.name):
                 continue
             raise DpbenchError(f"{claim.name}: {claim.by!r} cannot be imported: {error}") from None
-        if isinstance(found, AnyJudge):
+        if isinstance(found, Judge):
             return found
         what = "there is no such name" if found is None else f"found {type(found).__name__}"
         known = "expected a function decorated by number, bound, formula, inequality or shown"

@@ -17,7 +17,6 @@ from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
 from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
 from dpbench.claims.judge import what_judges
-from dpbench.claims.judges import Judge
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
@@ -409,8 +408,6 @@ class _LedgerReader:
             try:
                 judge = what_judges(claim)
             except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
-                return
-            if not isinstance(judge, Judge):
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"
             for name in claim.parameters:

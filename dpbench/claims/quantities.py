@@ -7,15 +7,15 @@ import math
 from typing import Any
 
 from dpbench.accounting import No, PrivacyCurve, load_accountant
-from dpbench.claims.claim import Claim, Judgement, Printed
+from dpbench.claims.claim import Claim, Judgement
 from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 
 
-def judge_number(claim: Claim, printed: Printed | None = None) -> Judgement:
-    """Whether the accountant's number rounds to what is printed (`printed` in place of the claim's own, for twins)."""
-    printed = printed or claim.printed["value"]
+def judge_number(claim: Claim) -> Judgement:
+    """Whether the accountant's number rounds to what is printed."""
+    printed = claim.printed["value"]
     value = quantity(claim)
     holds = printed.agrees(value)
     words = f"{claim.accountant} gives {value:.8g}"

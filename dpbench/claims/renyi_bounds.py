@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dpbench.claims.bounds import Known, compare, shown_end
-from dpbench.claims.claim import Claim, Judgement, Printed
+from dpbench.claims.claim import Claim, Judgement
 from dpbench.compose import common_adjacency, merge
 from dpbench.errors import DpbenchError
 
 _RELATIVE = 1e-12  # fifteen digits are asked of the quadrature, which is no proof
 
 
-def judge_renyi(claim: Claim, printed: Printed | None = None) -> Judgement:
-    """The verdict on ε at the order `at: {order: ...}`; `printed` stands in for the printed ε, for twins.
+def judge_renyi(claim: Claim) -> Judgement:
+    """The verdict on ε at the order `at: {order: ...}`.
 
     Divergences of one order add up over releases; each direction is a composition of its own. The references integrate
     by mpmath, so the interval is as wide as their digits. Raises DpbenchError for a bad order and for releases that no
@@ -26,7 +26,7 @@ def judge_renyi(claim: Claim, printed: Printed | None = None) -> Judgement:
     from dpbench.references.unlike import reference
 
     assert claim.events is not None  # the ledger has seen to it
-    printed = printed or claim.printed["rdp"]
+    printed = claim.printed["rdp"]
     order = claim.at.get("order", 0.0)
     if not order > 1:
         raise DpbenchError(

@@ -18,8 +18,7 @@ import mpmath
 from flint import arb, ctx
 from scipy.special import ndtr
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import formula, grid, inequality, shown
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 from dpbench.papers.jl2021.sensitivity import Run
 from dpbench.papers.mathematics import Ball, upper_tail
 

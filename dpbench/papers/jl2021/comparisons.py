@@ -17,8 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from dpbench.claims.claim import Printed
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import bound, shown
+from dpbench.claims.judges import Shown, bound, shown
 from dpbench.papers.jl2021.sensitivity import PAIR, Run
 from dpbench.papers.mathematics import gaussian_delta, interval, sampled, true_curve, upper_tail
 

@@ -10,8 +10,7 @@ from typing import Any
 import mpmath
 from flint import arb, ctx
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import formula, grid, shown
+from dpbench.claims.judges import Shown, formula, grid, shown
 from dpbench.papers.mathematics import gaussian_delta, sampled, true_curve
 
 Real = Any  # an mpmath number

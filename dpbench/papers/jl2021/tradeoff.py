@@ -13,8 +13,7 @@ from typing import Any
 
 import mpmath
 
-from dpbench.claims.demonstration import Shown
-from dpbench.claims.judges import formula, grid, inequality, shown
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 from dpbench.papers.mathematics import hockey_stick, normal_mass
 
 Real = Any  # an mpmath number
