@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -292,6 +292,9 @@ def path(
     sign = setup.sign
     taken = [(part, part.release.nodes(sign * crossing, scale)) for part in setup.parts]
     sets = [(part.count, nodes, first_order(nodes, setup.way)) for part, nodes in taken]
+    normal = _normal(sets) if setup.smooth else None
+    if normal is not None and not normal[1] > 0:  # no bulk among the nodes
+        setup, normal = replace(setup, smooth=False), None
     slope = min([_STEEPEST, steepest, *(_SHARE * _opening(part.release, nodes, setup.way) for part, nodes in taken)])
     alpha = 0.5 * math.atan(max(slope, _FLATTEST)) * scale
     mu = reach / math.sin(alpha)
@@ -323,7 +326,6 @@ def path(
         if len(over):
             break
     zeta, weight, height, grown, error = (np.concatenate(rows) for rows in zip(*pieces, strict=True))
-    normal = _normal(sets) if setup.smooth else None
     return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, work, normal)
 
 

@@ -198,7 +198,8 @@ class Saddle:
             right = max(right, float(near.c[-1]))
         told = near if right <= near.c[-1] else table
         cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
-        below = max((self.mean - epsilon) / math.sqrt(self.table.bend[0]), 1e-300)  # deviations of the loss
+        deviation = math.sqrt(max(self.table.bend[0], 1e-300))
+        below = max((self.mean - epsilon) / deviation, 1e-300)
         return Strip((left + right) / 2, (right - left) / 2, epsilon, taken, _RISE / below), cumulant
 
     def _edge(self, c: Floats, level: Floats, beyond: Floats) -> float:
