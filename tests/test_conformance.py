@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,11 @@ def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -
 
 
 def test_exact_answers_on_every_certified_point() -> None:
+    """But for two: δ = 1e-25 and 1e-30 between the bulk and rare large losses, where it refuses ε."""
     points = [point for point in POINTS if point.table == "certified"]
-    assert {held.finding for held in hold(["exact"], points)} == {"sound"}
+    findings = Counter(held.finding for held in hold(["exact"], points))
+    assert findings.pop("refuses") == 2
+    assert set(findings) == {"sound"}
 
 
 TRUTH = load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),)))

@@ -154,10 +154,21 @@ def test_delta_falls_from_at_most_one_to_at_least_zero(accountant: Accountant) -
         assert all(after <= before * (1 + 1e-9) + 1e-12 for before, after in pairwise(values))
 
 
+def told(curve: PrivacyCurve, delta: float) -> Estimate | None:
+    """ε at `delta`; None where an exact accountant refers a δ below 1e-25 to the lattice."""
+    try:
+        return curve.epsilon(delta)
+    except DpbenchError as refusal:
+        if curve.kind == "exact" and delta < 1e-25 and "lattice" in str(refusal):
+            return None
+        raise
+
+
 def test_epsilon_falls_with_delta_and_is_never_negative(accountant: Accountant) -> None:
     for composition in supported(accountant, ALL.values()):
         curve = shared(accountant, composition)
-        epsilons = [curve.epsilon(delta) for delta in DELTAS]
+        epsilons = [epsilon for delta in DELTAS if (epsilon := told(curve, delta)) is not None]
+        assert len(epsilons) >= len(DELTAS) - 1
         assert all(well_formed(epsilon, curve.kind) for epsilon in epsilons)
         values = [epsilon.value for epsilon in epsilons]
         assert min(values) >= 0
@@ -173,7 +184,8 @@ def test_epsilon_and_delta_invert_each_other(accountant: Accountant) -> None:
             delta = curve.delta(epsilon).value
             if 1e-30 < delta < 0.5:
                 tried += 1
-                assert curve.epsilon(delta).value == pytest.approx(epsilon, rel=1e-6)
+                found = told(curve, delta)
+                assert found is None or found.value == pytest.approx(epsilon, rel=1e-6)
     if supported(accountant, [TRAINING]):
         assert tried >= 10
 
@@ -224,7 +236,10 @@ LADDERS = {"steps": STEPS, "rates": RATES, "noises": NOISES}
 
 def assert_monotone(accountant: Accountant, ladder: list[Composition], delta: float) -> None:
     """ε grows with steps, rate and precision: the truth does, and so must what claims to bound or equal it."""
-    values = [accountant.curve(rung).epsilon(delta).value for rung in supported(accountant, ladder)]
+    rungs = supported(accountant, ladder)
+    answers = [told(accountant.curve(rung), delta) for rung in rungs]
+    values = [answer.value for answer in answers if answer is not None]
+    assert len(values) >= len(rungs) - 1
     # "exact" is good to 1e-9 relative, so two neighbours may cross by twice that
     assert all(low <= high * (1 + 2e-9) for low, high in pairwise(values)), values
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -34,6 +34,7 @@ _CHUNK, _CELLS = 32, 200_000
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
 _FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
 _TINY = 1e-300
+_LARGEST = 700.0  # of an exponent
 _LOST = 1e3  # error of log M from which on it says nothing
 
 
@@ -84,6 +85,9 @@ class Moments:
     log: Complex
     rounding: Floats  # of log
     aliasing: Floats  # of log: what the quadrature in s may be off
+    second: complex  # E l²
+    third: Complex  # h − bζ − E l² ζ²/2, and its rounding
+    third_rounding: Floats
     exponentials: int
 
 
@@ -103,7 +107,7 @@ def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
     terms = nodes.weights * second
     turned = abs(terms[::2].sum() - terms[1::2].sum()) ** 2 / max(float(np.abs(terms).sum()), _TINY)
     error = float(rough @ (np.abs(second) + np.abs(nodes.losses * (second + sign * nodes.losses)))) + turned
-    return (-sign * complex(terms.sum()), error) if error < found[1] else found
+    return (complex(-sign * terms.sum().real), error) if error < found[1] else (complex(found[0].real), found[1])
 
 
 def _rough(weights: Complex) -> Floats:
@@ -133,7 +137,10 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     spend(len(zeta) * (len(wf) + 8))
     real = np.multiply.outer(zeta.real, lf.real) - np.multiply.outer(zeta.imag, lf.imag)
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
-    np.minimum(real, 700.0, out=real)
+    spilt = np.full(len(zeta), -math.inf)  # log of the largest term that is cut to e^700
+    if (real > _LARGEST).any():
+        spilt = np.where(real > _LARGEST, real + np.log(np.abs(wf) + _TINY), -math.inf).max(axis=1)
+        np.minimum(real, _LARGEST, out=real)
     size, turned = np.exp(real), _complex.turn(angle)
     risen = size * turned
     risen += np.where(np.abs(real) < 0.3, np.expm1(real), size - 1)
@@ -162,8 +169,19 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
         one = np.where(low, np.exp(log.real), one)
         sizes = np.where(low, size @ rough_far + float(rough_near.sum()), sizes)
     one = np.maximum(one, _TINY)
+    rounding = UNIT * (sizes + phases) / one + len(wf) * np.exp(np.minimum(spilt, _LARGEST)) / one
     aliasing = np.zeros(len(zeta)) if nodes.summed else np.abs(twin) ** 2 / np.maximum(sizes, _TINY) / one
-    return Moments(h, log, UNIT * (sizes + phases) / one, aliasing, len(zeta) * len(wf))
+    second = (weights * losses**2).sum()
+    third = h - first[0] * zeta - second * zeta**2 / 2
+    if centred:
+        kept = terms[0].copy()
+        kept[:2] = -top * pull[0], -(top**2) * (wf * lf**2).sum() / 2
+        third = risen @ wf + powers @ kept
+        sizes = (
+            modulus**3 * float(rough_near @ np.abs(ln) ** 3) + (np.abs(risen) + np.abs(real + 1j * angle)) @ rough_far
+        )
+        sizes += modulus**2 * float(rough_far @ np.abs(lf) ** 2)
+    return Moments(h, log, rounding, aliasing, second, third, UNIT * (sizes + phases) / one, len(zeta) * len(wf))
 
 
 @dataclass(frozen=True)
@@ -179,13 +197,15 @@ class Setup:
     """What a path is laid for: log M = gaussian·ζ(ζ ± 1)/2 + Σ count · log M_i, and what is taken off M.
 
     In the direction remove that may be 1, whose part of the integral closes to the right and is 0, and then also each
-    release's count · (M_i − 1), whose part is its own count · δ_i(ε).
+    release's count · (M_i − 1), whose part is its own count · δ_i(ε). With `smooth` the normal law of the same mean and
+    variance is taken off as well (less its own first order, where each release's is): its δ is known.
     """
 
     parts: tuple[Part, ...]
     gaussian: float
     way: Way
     taken: Taken = "nothing"
+    smooth: bool = False
 
     @property
     def sign(self) -> int:
@@ -216,6 +236,7 @@ class Path:
     step: float
     taken: Taken
     exponentials: int
+    normal: tuple[float, float] | None = None  # mean and variance of the loss whose normal law was taken off
 
     def at(self, epsilons: Floats) -> Sum:
         """δ at these ε, those next to the one that the path was laid for."""
@@ -235,7 +256,32 @@ class Path:
         rounding = pulled @ self.error + UNIT * (sizes * phases).sum(axis=1)
         rest = 2 * sizes[:, -3:].max(axis=1) / self.step
         back = np.exp(np.minimum(shift, 700.0))
-        return Sum(total * back, fall * back, (aliasing + rounding + rest + _FLOOR * np.abs(total)) * back)
+        found = Sum(total * back, fall * back, (aliasing + rounding + rest + _FLOOR * np.abs(total)) * back)
+        if self.normal is None:
+            return found
+        delta, slope = _normal_delta(epsilons, *self.normal)
+        error = _FLOOR * delta * (1 + epsilons**2 / self.normal[1])
+        return Sum(found.delta + delta, found.fall + slope, found.error + error)
+
+
+def _normal_delta(epsilons: Floats, mean: float, variance: float) -> tuple[Floats, Floats]:
+    """E (1 − e^(ε−L))₊ and E e^(ε−L) [L > ε] of a normal loss.
+
+    φ(a) ∫ (1 + tΦ(t)/φ(t)) dt from a − √v to a = (m − ε)/√v, whose integrand is positive, and φ(a) (Φ/φ)(a − √v).
+    """
+    from scipy.special import erfcx
+
+    deviation = math.sqrt(variance)
+    a = (mean - epsilons) / deviation
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    t = a[:, None] - deviation * (1 - nodes) / 2
+    density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+
+    def mills(at: Floats) -> Floats:
+        return np.asarray(erfcx(-at / math.sqrt(2)) * math.sqrt(math.pi / 2))
+
+    delta = density * ((1 + t * mills(t)) @ weights) * deviation / 2
+    return delta, density * mills(a - deviation)
 
 
 def path(
@@ -250,6 +296,9 @@ def path(
     sign = setup.sign
     taken = [(part, part.release.nodes(sign * crossing, scale)) for part in setup.parts]
     sets = [(part.count, nodes, first_order(nodes, setup.way)) for part, nodes in taken]
+    normal = _normal(sets) if setup.smooth else None
+    if normal is not None and not normal[1] > 0:  # no bulk among the nodes
+        setup, normal = replace(setup, smooth=False), None
     slope = min([_STEEPEST, steepest, *(_SHARE * _opening(part.release, nodes, setup.way) for part, nodes in taken)])
     alpha = 0.5 * math.atan(max(slope, _FLATTEST)) * scale
     mu = reach / math.sin(alpha)
@@ -281,7 +330,14 @@ def path(
         if len(over):
             break
     zeta, weight, height, grown, error = (np.concatenate(rows) for rows in zip(*pieces, strict=True))
-    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, work)
+    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, work, normal)
+
+
+def _normal(sets: Sequence[tuple[int, Nodes, tuple[complex, float]]]) -> tuple[float, float]:
+    """The mean and the variance about b of the composition's loss, as the nodes have them."""
+    means = [count * first[0].real for count, _, first in sets]
+    squares = [count * float((nodes.weights * nodes.losses**2).sum().real) for count, nodes, _ in sets]
+    return math.fsum(means), math.fsum(squares)
 
 
 def _opening(release: Release, nodes: Nodes, way: Way) -> float:
@@ -317,6 +373,8 @@ def _integrand(
         height = log.real
         grown = _complex.exp(log - height)
         return height, grown, np.abs(grown) * noise, spent
+    if setup.smooth:
+        return _less_normal(setup, sets, zeta, log, noise)
     shrunk = np.exp(-height)
     if setup.taken == "each":  # (e^x − 1 − x) + (x − Σ count h)
         grown = shrunk * (_less_linear(log) + bent)
@@ -328,6 +386,42 @@ def _integrand(
         return height, grown, error, spent
     grown = np.where(height > 1, _complex.exp(log - height) - shrunk, shrunk * _complex.expm1(log))
     return height, grown, noise * np.abs(_complex.exp(log - height)), spent
+
+
+def _less_normal(
+    setup: Setup, sets: Sequence[tuple[int, Nodes, tuple[complex, float]]], zeta: Complex, log: Complex, noise: Floats
+) -> tuple[Floats, Complex, Floats, int]:
+    """e^x − e^y, y = mζ + vζ²/2 of the normal law, or (e^x − 1 − Σ count h) − (e^y − 1 − y), by d = x − y.
+
+    An error of m or v, the same in x and in y, changes nothing but which normal law is taken off.
+    """
+    third, bent, rough, spent = np.zeros_like(zeta), np.zeros_like(zeta), np.zeros(len(zeta)), 0
+    for count, nodes, first in sets:
+        one = moments(zeta, nodes, first)
+        spent += one.exponentials
+        third = third + count * one.third
+        own = _log1p_less(one.h, one.log)
+        bent = bent + count * own
+        rough = rough + count * (one.third_rounding + one.aliasing + (one.rounding + 8 * UNIT) * np.abs(one.h))
+    apart = third + bent
+    base = log - apart
+    small = np.abs(apart) < 0.5
+    less = np.where(small, apart, 0)
+    risen, whole = _complex.expm1(less), _complex.exp(base)
+    far = _complex.exp(log) - whole
+    if setup.taken == "one":
+        near, scale = whole * risen, np.abs(whole)
+    else:
+        near = _complex.expm1(base) * risen + _less_linear(less) + bent
+        far = far - third
+        scale = np.abs(_complex.expm1(base)) + np.abs(less)
+    rough = np.fmin(rough, _LOST)
+    error = np.where(
+        small,
+        rough * scale + 8 * UNIT * (np.abs(less) * scale + np.abs(bent)),
+        noise * np.abs(_complex.exp(log)) + 8 * UNIT * (np.abs(whole) * (1 + np.abs(base)) + np.abs(third)),
+    )
+    return np.zeros(len(zeta)), np.where(small, near, far), error, spent
 
 
 def _log1p_less(h: Complex, log: Complex) -> Complex:

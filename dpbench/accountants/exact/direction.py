@@ -21,6 +21,7 @@ _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights an
 _SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
 _SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
 _SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
+_SHARP = 2e-11  # relative error of a path from which on another integrand is tried
 _NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
 _NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
 _LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
@@ -109,7 +110,7 @@ class ContourDirection:
         sure = rest < _SURE
         delta[sure], error[sure] = 1.0, rest[sure]
         inside = (asked < self.largest) & ~sure
-        places = self.saddle.places(asked)
+        places = self.saddle.places(asked, self.largest)
         for place in np.unique(places[inside]).tolist():
             near = np.flatnonzero(inside & (places == place))
             if place not in self._laid:
@@ -117,11 +118,13 @@ class ContourDirection:
             found = self._both(self._laid[place], asked[near])
             delta[near], error[near] = found.delta, found.error
         little = np.where(error <= _SMALL, _USEFUL, _SERVES) * np.abs(delta)
-        for index in np.flatnonzero(inside & ~(error <= little) & (asked != places)).tolist():
+        for index in np.flatnonzero(inside & ~(error < little) & (asked != places)).tolist():
             found = self._both(self._paths(self.saddle.strip(float(asked[index]))), asked[index : index + 1])
             delta[index], error[index] = found.delta[0], found.error[0]
+        for index in np.flatnonzero(inside & (delta == 0) & (error == 0)).tolist():  # sums that underflowed
+            error[index] = math.exp(min(self.log_bound(float(asked[index])), 0.0))
         rows = zip(delta.tolist(), error.tolist(), strict=True)
-        return [Value(max(one, 0.0), wrong + max(-one, 0.0)) for one, wrong in rows]
+        return [Value(max(0.0, one), wrong + max(0.0, -one)) for one, wrong in rows]
 
     def epsilon(self, log_delta: float) -> Value:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
@@ -199,9 +202,18 @@ class ContourDirection:
         return self._path(strip), self._path(strip, other=True)
 
     def _path(self, strip: Strip, other: bool = False) -> Path:
-        setup, moved = replace(self.setup, taken=strip.taken), _MOVED if other else 1.0
-        scale = _OTHER if other else 1.0
-        return path(setup, strip.crossing * moved, strip.reach * moved, strip.epsilon, scale, strip.steepest)
+        """A path in this strip; where M is next to 1 and digits cancel, one with the bulk's normal law taken off."""
+        scale, moved = (_OTHER, _MOVED) if other else (1.0, 1.0)
+        at = strip.crossing * moved, strip.reach * moved, strip.epsilon, scale, strip.steepest
+        plain = path(replace(self.setup, taken=strip.taken), *at)
+        if self.setup.way == "add" or self.setup.gaussian:
+            return plain
+        epsilon = np.array([strip.epsilon])
+        found = self._whole(plain, epsilon)
+        if found.error[0] <= _SHARP * found.delta[0]:
+            return plain
+        smooth = path(replace(self.setup, taken="each" if strip.taken == "each" else "one", smooth=True), *at)
+        return smooth if self._whole(smooth, epsilon).error[0] < found.error[0] else plain
 
     def _whole(self, one: Path, epsilons: Floats) -> Sum:
         """δ by one path, with the releases' own δ where they were taken off."""

@@ -152,8 +152,10 @@ class Saddle:
         fallen, rising = np.maximum.accumulate(-table.log_delta), np.maximum.accumulate(table.epsilon)
         return float(np.interp(-log_delta, fallen, rising))
 
-    def places(self, epsilons: Floats) -> Floats:
+    def places(self, epsilons: Floats, largest: float) -> Floats:
         """For every ε the next multiple of a power of 2 that is about 12/c there, or half of ε where that is less.
+
+        Where that is no longer below the largest loss, ε itself.
 
         A path laid for that place crosses next to where one for ε does: e^(c |Δε|), the digits lost, is small.
         """
@@ -161,7 +163,7 @@ class Saddle:
         apart = np.minimum(_APART / self.table.c[np.argmin(level, axis=1)], np.maximum(epsilons, 1e-300) / 2)
         spacing = 2.0 ** np.floor(np.log2(apart))
         found: Floats = np.where(epsilons > 0, np.rint(epsilons / spacing) * spacing, 0.0)
-        return found
+        return np.where(found < largest, found, epsilons)
 
     def strip(self, epsilon: float) -> Strip:
         """Where the integrand of δ(ε) is low: M's, or where M is next to 1 that of M − 1."""
@@ -198,7 +200,8 @@ class Saddle:
             right = max(right, float(near.c[-1]))
         told = near if right <= near.c[-1] else table
         cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
-        below = max((self.mean - epsilon) / math.sqrt(self.table.bend[0]), 1e-300)  # deviations of the loss
+        deviation = math.sqrt(max(self.table.bend[0], 1e-300))
+        below = max((self.mean - epsilon) / deviation, 1e-300)
         return Strip((left + right) / 2, (right - left) / 2, epsilon, taken, _RISE / below), cumulant
 
     def _edge(self, c: Floats, level: Floats, beyond: Floats) -> float:

@@ -106,12 +106,16 @@ class Sampled:
         return (density + losses if self.way == "remove" else density), losses
 
     def _ends(self, crossing: float) -> tuple[float, float, float]:
-        """Ends on the real line beyond which p and p R^(1+c) have no mass; at most where the latter has its bulk."""
+        """Ends on the real line beyond which p and p R^(1+c) have no mass; at most where the latter has its bulk.
+
+        For a replaced record also w e^(−l) = p R(−s − v), whose last bulk lies at −3v/2.
+        """
         deviation, middle = 1 / self.sigma, -self.variance / 2
         far = (38.0 if crossing < -30 else 14.0) if self.way == "add" else 10.0
         power = 1 + crossing if self.way == "remove" else 0.0
         bulk = middle + power * self.size * self.variance  # where it would be if all of R rose like e^(gs)
-        return middle - far * deviation, bulk, bulk + 9.5 * deviation
+        first = middle - self.variance if self.replaced else middle
+        return first - far * deviation, bulk, bulk + 9.5 * deviation
 
     def nodes(self, crossing: float, scale: float) -> Nodes:
         """Nodes on `path`."""
@@ -125,11 +129,13 @@ class Sampled:
         lower = self.way == "add" or self.replaced
         height = scale * min(_LOWER if lower else _HEIGHT, _NOISY * deviation)
         low, bulk, _ = self._ends(crossing)
+        further = 0.0 if scale == 1 else deviation  # a second path ends elsewhere, so that what is cut off shows
         first, last = self._crest()
         ramp = max(last, bulk, -self.variance - first if self.replaced else -math.inf)
         width = min(1.0, deviation)
         high = max(bulk, -self.variance / 2) + 9.5 * deviation / math.sqrt(1 - _RISE**2)
-        high += height * _RISE / (1 - _RISE**2)
+        high += height * _RISE / (1 - _RISE**2) + further
+        low -= further
         step = 2 * math.pi * _SAFE * height / (_DIGITS + 2 * self.sigma**2 * height**2)
 
         def at(real: Floats) -> tuple[Complex, Complex]:

@@ -45,6 +45,7 @@ from dpbench.guards import ELSEWHERE
 Floats = NDArray[np.float64]
 _U = 2.0**-53
 _R = 2e-15  # relative, of R by erfcx
+_SAME, _FINEST = 1e-8, 1e-3  # what two sums over v may differ by, and the least distance of their nodes
 _DEEPEST = -690.0  # log of the least δ with all digits
 
 
@@ -341,12 +342,27 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     """log h and its error at random sensitivity Z = √(r/χ²_r), by nodes in v = log(χ²_r / r).
 
     With s = r/2 the density of v is proportional to e^(s (v + 1 − e^v)), which falls on both sides and is analytic up
-    to |Im v| = π/2, where g(ε; Z/σ) is bounded as well: nodes h apart leave less than e^(−2π·1.5/h). Beyond the largest
-    Z it is at most what an infinite Z gives.
+    to |Im v| = π/2; g(ε; Z/σ) grows there like e^(ε |Im v|²/4), so that steps have to shrink like 1/√ε. They are halved
+    until every other node tells the same to 1e-8, the root of what all of them leave or more.
     """
+    step = min(0.06, 1 / (3 * math.sqrt(event.projections / 2)))
+    while True:
+        found, error, apart = _random_by(event, epsilon, way, nothing, step)
+        if apart <= _SAME:
+            return found, error + apart**2
+        step /= 2
+        if step < _FINEST:
+            raise DpbenchError(f"a random sensitivity at epsilon = {float(epsilon.max()):.4g} takes too many nodes")
+
+
+def _random_by(
+    event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing: Floats, step: float
+) -> tuple[Floats, Floats, float]:
+    """The same by nodes `step` apart, and how far every other node is off, relative to h; beyond the largest Z it is
+    at most what an infinite Z gives."""
     rate, noise, half = event.sampling_rate, event.noise_multiplier, event.projections / 2
     spread = 1 / math.sqrt(half)
-    step, low = min(0.06, spread / 3), -min(200 / event.projections + 40 * spread, 600.0)
+    low = -min(200 / event.projections + 40 * spread, 600.0)
     high = math.log1p((14 * math.sqrt(4 * half) + 100) / (2 * half))
     v = low + step * np.arange(math.ceil((high - low) / step) + 1)
     weights = np.exp(half * (v - np.expm1(v)))
@@ -369,7 +385,9 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     part = np.where(inside, level, 0.0)[:, None] / mu
     gains, off = _gain(mu / 2 - part, -mu / 2 - part, mu)
     terms = log_weights + gains
-    total = np.logaddexp.reduce(terms, axis=1)
+    total, half_of_it = np.logaddexp.reduce(terms, axis=1), np.logaddexp.reduce(terms[:, ::2], axis=1)
+    told = inside & (total > _DEEPEST)
+    apart = float(np.abs(np.expm1(half_of_it[told] + math.log(2) - total[told])).max(initial=0.0))
     found = np.log(share) + total
     # −dg/da = μ γ Φ(b), and γ Φ(b) = φ(a) R(b)
     b, moved = -mu / 2 - part, mu * (mu + np.abs(part))
@@ -383,4 +401,4 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     if way and rate < 1:  # 1 − (1−q) α cancels at the end of the range
         error += 4 * _U * (1 + np.abs(epsilon)) / share * (1 + np.abs(part * (1 + np.abs(part))).min(axis=1))
     outside = nothing if not way else np.full(len(epsilon), -math.inf)
-    return np.where(inside, np.minimum(found, 0.0), outside), np.where(inside, error, 4 * _U)
+    return np.where(inside, np.minimum(found, 0.0), outside), np.where(inside, error, 4 * _U), apart
