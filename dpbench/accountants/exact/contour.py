@@ -137,10 +137,9 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     spend(len(zeta) * (len(wf) + 8))
     real = np.multiply.outer(zeta.real, lf.real) - np.multiply.outer(zeta.imag, lf.imag)
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
-    spilt = np.full(len(zeta), -math.inf)  # log of the largest term that is cut to e^700
-    if (real > _LARGEST).any():
-        spilt = np.where(real > _LARGEST, real + np.log(np.abs(wf) + _TINY), -math.inf).max(axis=1)
-        np.minimum(real, _LARGEST, out=real)
+    steep = (real > _LARGEST).any(axis=1)  # there e^(ζl) is no double
+    risen_to = real[steep]
+    np.minimum(real, _LARGEST, out=real)
     size, turned = np.exp(real), _complex.turn(angle)
     risen = size * turned
     risen += np.where(np.abs(real) < 0.3, np.expm1(real), size - 1)
@@ -169,8 +168,16 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
         one = np.where(low, np.exp(log.real), one)
         sizes = np.where(low, size @ rough_far + float(rough_near.sum()), sizes)
     one = np.maximum(one, _TINY)
-    rounding = UNIT * (sizes + phases) / one + len(wf) * np.exp(np.minimum(spilt, _LARGEST)) / one
+    rounding = UNIT * (sizes + phases) / one
     aliasing = np.zeros(len(zeta)) if nodes.summed else np.abs(twin) ** 2 / np.maximum(sizes, _TINY) / one
+    if steep.any():  # log Σ w e^(ζl), next to which the other losses' part of M is nothing
+        peak = risen_to.max(axis=1)
+        scaled = np.exp(risen_to - peak[:, None])
+        summed, twins = ((scaled * (1 + turned[steep])) @ both[far]).T
+        log[steep], mass = peak + np.log(summed + _TINY), np.maximum(np.abs(summed), _TINY)
+        loose = scaled @ rough_far + (scaled * (np.abs(risen_to) + np.abs(angle[steep]))) @ np.abs(wf) * nodes.rough
+        rounding[steep] = UNIT * loose / mass
+        aliasing[steep] = 0.0 if nodes.summed else np.abs(twins) ** 2 / np.maximum(scaled @ rough_far, _TINY) / mass
     second = (weights * losses**2).sum()
     third = h - first[0] * zeta - second * zeta**2 / 2
     if centred:
