@@ -400,7 +400,8 @@ def _less_normal(
         bent = bent + count * own
         rough = rough + count * (one.third_rounding + one.aliasing + (one.rounding + 8 * UNIT) * np.abs(one.h))
     apart = third + bent
-    base = log - apart
+    mean, variance = _normal(sets)
+    base = mean * zeta + variance * zeta**2 / 2
     small = np.abs(apart) < 0.5
     less = np.where(small, apart, 0)
     risen, whole = _complex.expm1(less), _complex.exp(base)
