@@ -341,6 +341,17 @@ def test_large_losses_that_cancel_keep_their_digits() -> None:
     assert answer.upper >= 1.46761886623448250e-9
 
 
+def test_both_laws_have_their_mass_in_the_nodes() -> None:
+    """b as Σ w (l − 1 + e^−l) rests on Q's mass; its tail was cut off for replaced records and little noise."""
+    event = SampledGaussian(1.447299927232501e-07, 0.2152785591705476, "replace_one")
+    answer = accountant.curve(times(event, 129456)).delta(11.27815488)
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert answer.lower <= 2.49081666589708119e-6  # certified
+    assert answer.upper >= 2.49081666577189779e-6
+    assert answer.reason is None
+
+
 def test_an_answer_is_the_same_alone_and_among_others() -> None:
     composition = times(SampledGaussian(0.004, 1.1), 3000)
     epsilons = np.linspace(0.0, 2.0, 40).tolist()

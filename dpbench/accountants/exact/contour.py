@@ -34,7 +34,7 @@ _CHUNK, _CELLS = 32, 200_000
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
 _FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
 _TINY = 1e-300
-_LARGEST = 700.0  # of an exponent
+_HIGHEST, _NOTHING = 700.0, -80.0  # of an exponent; the log of a term that is none
 _LOST = 1e3  # error of log M from which on it says nothing
 
 
@@ -137,9 +137,10 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     spend(len(zeta) * (len(wf) + 8))
     real = np.multiply.outer(zeta.real, lf.real) - np.multiply.outer(zeta.imag, lf.imag)
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
-    steep = (real > _LARGEST).any(axis=1)  # there e^(ζl) is no double
-    risen_to = real[steep]
-    np.minimum(real, _LARGEST, out=real)
+    level = real + np.log(np.abs(wf) + _TINY)
+    steep = ((real > _HIGHEST) & (level > _NOTHING)).any(axis=1)  # there e^(ζl) is no double, and w no nothing
+    level = level[steep]
+    np.minimum(real, _HIGHEST, out=real)
     size, turned = np.exp(real), _complex.turn(angle)
     risen = size * turned
     risen += np.where(np.abs(real) < 0.3, np.expm1(real), size - 1)
@@ -170,14 +171,17 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     one = np.maximum(one, _TINY)
     rounding = UNIT * (sizes + phases) / one
     aliasing = np.zeros(len(zeta)) if nodes.summed else np.abs(twin) ** 2 / np.maximum(sizes, _TINY) / one
-    if steep.any():  # log Σ w e^(ζl), next to which the other losses' part of M is nothing
-        peak = risen_to.max(axis=1)
-        scaled = np.exp(risen_to - peak[:, None])
-        summed, twins = ((scaled * (1 + turned[steep])) @ both[far]).T
+    if steep.any():  # log Σ w e^(ζl) by terms that are scaled, next to which the other losses' part is nothing
+        peak = level.max(axis=1)
+        scaled = np.exp(level - peak[:, None])
+        units = (both[far].T / np.maximum(np.abs(wf), _TINY)).T
+        summed, twins = ((scaled * (1 + turned[steep])) @ units).T
         log[steep], mass = peak + np.log(summed + _TINY), np.maximum(np.abs(summed), _TINY)
-        loose = scaled @ rough_far + (scaled * (np.abs(risen_to) + np.abs(angle[steep]))) @ np.abs(wf) * nodes.rough
-        rounding[steep] = UNIT * loose / mass
-        aliasing[steep] = 0.0 if nodes.summed else np.abs(twins) ** 2 / np.maximum(scaled @ rough_far, _TINY) / mass
+        loose = scaled @ (rough_far / np.maximum(np.abs(wf), _TINY))
+        rounding[steep] = (
+            UNIT * (loose + (scaled * (np.abs(level) + np.abs(angle[steep]))).sum(axis=1) * nodes.rough) / mass
+        )
+        aliasing[steep] = 0.0 if nodes.summed else np.abs(twins) ** 2 / np.maximum(loose, _TINY) / mass
     second = (weights * losses**2).sum()
     third = h - first[0] * zeta - second * zeta**2 / 2
     if centred:
@@ -411,7 +415,8 @@ def _less_normal(
         bent = bent + count * own
         rough = rough + count * (one.third_rounding + one.aliasing + (one.rounding + 8 * UNIT) * np.abs(one.h))
     apart = third + bent
-    base = log - apart
+    mean, variance = _normal(sets)
+    base = mean * zeta + variance * zeta**2 / 2
     small = np.abs(apart) < 0.5
     less = np.where(small, apart, 0)
     risen, whole = _complex.expm1(less), _complex.exp(base)

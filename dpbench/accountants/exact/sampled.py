@@ -106,16 +106,18 @@ class Sampled:
         return (density + losses if self.way == "remove" else density), losses
 
     def _ends(self, crossing: float) -> tuple[float, float, float]:
-        """Ends on the real line beyond which p and p R^(1+c) have no mass; at most where the latter has its bulk.
-
-        For a replaced record also w e^(−l) = p R(−s − v), whose last bulk lies at −3v/2.
-        """
+        """Ends on the real line beyond which no law has mass, p R^(1+c) included; at most where that has its bulk."""
         deviation, middle = 1 / self.sigma, -self.variance / 2
         far = (38.0 if crossing < -30 else 14.0) if self.way == "add" else 10.0
-        power = 1 + crossing if self.way == "remove" else 0.0
-        bulk = middle + power * self.size * self.variance  # where it would be if all of R rose like e^(gs)
-        first = middle - self.variance if self.replaced else middle
-        return first - far * deviation, bulk, bulk + 9.5 * deviation
+        power = 1 + crossing if self.way == "remove" else 1.0  # in the direction add the other law is p R
+        bulk = middle + max(power, 1.0) * self.size * self.variance  # where it would be if all of R rose like e^(gs)
+        return middle - far * deviation - (self.variance if self.replaced else 0.0), bulk, bulk + 9.5 * deviation
+
+    def _other(self, logs: Complex, losses: Complex) -> Floats:
+        """log of the other law's density where that is the larger by far: `contour.first_order` sums it."""
+        own = losses.real if self.way == "add" else -losses.real
+        found: Floats = np.where(own > 1, logs.real + own, -math.inf)
+        return found
 
     def nodes(self, crossing: float, scale: float) -> Nodes:
         """Nodes on `path`."""
@@ -129,7 +131,7 @@ class Sampled:
         lower = self.way == "add" or self.replaced
         height = scale * min(_LOWER if lower else _HEIGHT, _NOISY * deviation)
         low, bulk, _ = self._ends(crossing)
-        further = 0.0 if scale == 1 else deviation  # a second path ends elsewhere, so that what is cut off shows
+        further = 0.0 if scale == 1 else deviation  # the second path ends elsewhere, so that what is cut off shows
         first, last = self._crest()
         ramp = max(last, bulk, -self.variance - first if self.replaced else -math.inf)
         width = min(1.0, deviation)
@@ -147,7 +149,7 @@ class Sampled:
             logs, losses = self._terms(at(real)[0])
             pull = crossing * losses.real
             curved = 2 * np.log(np.minimum(np.abs(crossing * losses), 1.0) + 1e-150)
-            size = logs.real + np.where(pull > 1, pull, curved)
+            size = np.maximum(logs.real + np.where(pull > 1, pull, curved), self._other(logs, losses))
             found: Floats = size - size.max() + _DEPTH
             direct = logs.real + pull
             return found if self.way == "remove" else np.maximum(found, direct - direct.max() + _STEEP)
@@ -172,8 +174,8 @@ class Sampled:
         def sizes(real: Floats) -> Floats:
             logs, losses = self._terms(real.astype(np.complex128))
             bulk, tilted = logs.real, logs.real + crossing * losses.real
-            found: Floats = np.maximum(bulk - bulk.max(), tilted - tilted.max()) + _STEEP
-            return found
+            found: Floats = np.maximum(np.maximum(bulk - bulk.max(), tilted - tilted.max()), self._other(logs, losses))
+            return found + _STEEP
 
         low, high = _trimmed(sizes, low, high)
         step = _REAL_STEP * min(1.0, 1 / self.sigma)

@@ -352,7 +352,8 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
             return found, error + apart**2
         step /= 2
         if step < _FINEST:
-            raise DpbenchError(f"a random sensitivity at epsilon = {float(epsilon.max()):.4g} takes too many nodes")
+            most = float(epsilon.max())
+            raise DpbenchError(f"a random sensitivity takes too many nodes at epsilon = {most:.4g}; {ELSEWHERE}")
 
 
 def _random_by(
