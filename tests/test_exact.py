@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import ndtr
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
 from dpbench.accountants.exact import contour, sampled
@@ -357,3 +359,24 @@ def test_an_answer_is_the_same_alone_and_among_others() -> None:
     epsilons = np.linspace(0.0, 2.0, 40).tolist()
     together = accountant.curve(composition).deltas(epsilons)  # type: ignore[attr-defined]
     assert together[::7] == [accountant.curve(composition).delta(epsilon) for epsilon in epsilons[::7]]
+
+
+@pytest.mark.parametrize(("noise", "gap"), [(0.3, 0.1), (0.2, 0.1), (0.3, 0.01)])
+def test_next_to_the_largest_loss_nothing_is_stated_that_is_not_so(noise: float, gap: float) -> None:
+    """Two releases in the direction add by the definition; a path for a place beyond the largest loss told 0 ± 0."""
+    rate, epsilon = 0.5, 2 * math.log(2) - gap
+
+    def inner(x: float) -> float:
+        left = epsilon + math.log1p(rate * math.expm1((x - 0.5) / noise**2)) if x < 30 else math.inf
+        if left >= -math.log1p(-rate):
+            return 0.0
+        last = 0.5 + noise**2 * math.log((math.expm1(-left) + rate) / rate)
+        both = ndtr(last / noise) - math.exp(left) * ((1 - rate) * ndtr(last / noise) + rate * ndtr((last - 1) / noise))
+        return float(both) * math.exp(-(x**2) / (2 * noise**2)) / (noise * math.sqrt(2 * math.pi))
+
+    truth = quad(inner, -12 * noise, 1.0, limit=1000, epsabs=0, epsrel=1e-10, points=[0.0, 0.2, 0.4])[0]
+    way = accountant.curve(times(SampledGaussian(rate, noise), 2)).one_way("add")  # type: ignore[attr-defined]
+    found = way.delta(epsilon)
+    assert found.lower <= truth * (1 + 1e-8)
+    assert found.upper >= truth * (1 - 1e-8)
+    assert found.reason is not None or found.upper - found.lower < 1e-8 * truth

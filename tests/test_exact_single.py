@@ -150,3 +150,28 @@ def test_noise_that_doubles_cannot_resolve_is_refused() -> None:
     (answer,) = account(releases, delta=1e-5, accountants="exact")
     assert answer.refused is not None
     assert "lattice" in answer.refused
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon"),
+    [
+        (RandomSensitivityGaussian(0.0682, 2.079, 3), 8775.5),
+        (RandomSensitivityGaussian(1.0, 0.3147, 11), 1262.0),
+        (RandomSensitivityGaussian(0.01, 1.0, 1), 1000.0),
+    ],
+)
+def test_random_sensitivity_at_large_epsilon(event: RandomSensitivityGaussian, epsilon: float) -> None:
+    """Σ over the law of v = log(χ²_r / r), where the curve of one sensitivity is a step of width 1/√ε."""
+    with mpmath.workdps(30):
+        half, rate = mpmath.mpf(event.projections) / 2, mpmath.mpf(event.sampling_rate)
+        level = mpmath.log((mpmath.expm1(epsilon) + rate) / rate)
+
+        def part(v: mpmath.mpf) -> mpmath.mpf:
+            mu = mpmath.exp(-v / 2) / mpmath.mpf(event.noise_multiplier)
+            hockey = mpmath.ncdf(mu / 2 - level / mu) - mpmath.exp(level) * mpmath.ncdf(-mu / 2 - level / mu)
+            return half**half / mpmath.gamma(half) * mpmath.exp(half * (v - mpmath.exp(v))) * hockey
+
+        step = -2 * mpmath.log(mpmath.sqrt(2 * level) * mpmath.mpf(event.noise_multiplier))  # mu²/2 = level
+        near = [step + mpmath.mpf(k) / 10 for k in range(-60, 61)]
+        exact = rate * mpmath.quad(part, [step - 160, step - 60, step - 20, *near])
+    assert meets(of(event).delta(epsilon), exact, 1e-9)

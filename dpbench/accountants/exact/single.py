@@ -386,9 +386,12 @@ def _random_by(
     part = np.where(inside, level, 0.0)[:, None] / mu
     gains, off = _gain(mu / 2 - part, -mu / 2 - part, mu)
     terms = log_weights + gains
-    total, half_of_it = np.logaddexp.reduce(terms, axis=1), np.logaddexp.reduce(terms[:, ::2], axis=1)
+    top = np.maximum(terms.max(axis=1), -1e300)
+    scaled = np.exp(terms - top[:, None])
+    masses = scaled.sum(axis=1)
+    total = top + np.log(masses)
     told = inside & (total > _DEEPEST)
-    apart = float(np.abs(np.expm1(half_of_it[told] + math.log(2) - total[told])).max(initial=0.0))
+    apart = float(np.abs(2 * scaled[told, ::2].sum(axis=1) / masses[told] - 1).max(initial=0.0))
     found = np.log(share) + total
     # −dg/da = μ γ Φ(b), and γ Φ(b) = φ(a) R(b)
     b, moved = -mu / 2 - part, mu * (mu + np.abs(part))
