@@ -11,7 +11,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbench.accountants import advanced, basic, lattice, optimal_composition
+from dpbench.accountants import advanced, basic, optimal_composition
+from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accountants.optimal_composition import accountant, least_total
 from dpbench.accounting import No
 from dpbench.events import Composition, DiscretePair, Gaussian, Laplace, RandomSensitivityGaussian, SampledGaussian

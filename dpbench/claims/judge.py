@@ -45,6 +45,7 @@ class Judged:
 def judge(claim: Claim, certified: bool = False) -> Judged:
     """Judge one claim; a check that cannot run is told, not raised.
 
+    >>> from dpbench.claims.claim import Printed
     >>> from dpbench.events import Composition, Gaussian
     >>> claim = Claim("demo", "one", "here", "bound", "", "sound", "", {"mu": Printed("0.5")},
     ...               events=Composition(((Gaussian(2.0), 1),)))

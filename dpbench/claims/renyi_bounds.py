@@ -17,6 +17,7 @@ def judge_renyi(claim: Claim) -> Judgement:
     by mpmath, so the interval is as wide as their digits. Raises DpbenchError for a bad order and for releases that no
     reference covers.
 
+    >>> from dpbench.claims.claim import Printed
     >>> from dpbench.events import Composition, Gaussian
     >>> claim = Claim("demo", "one", "here", "bound", "", "sound", "", {"rdp": Printed("0.5")}, at={"order": 4.0},
     ...               events=Composition(((Gaussian(2.0), 1),)))

@@ -137,7 +137,8 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     spend(len(zeta) * (len(wf) + 8))
     real = np.multiply.outer(zeta.real, lf.real) - np.multiply.outer(zeta.imag, lf.imag)
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
-    level = real + np.log(np.abs(wf) + _TINY)
+    heavy = np.abs(wf) > _TINY
+    level = np.where(heavy, real + np.log(np.where(heavy, np.abs(wf), 1.0)), -math.inf)
     steep = ((real > _HIGHEST) & (level > _NOTHING)).any(axis=1)  # there e^(ζl) is no double, and w no nothing
     level = level[steep]
     np.minimum(real, _HIGHEST, out=real)
