@@ -227,7 +227,7 @@ class TestCorners:
             (SampledGaussian(1e-3, 1.0), 10**7, 30.0),
             (SampledGaussian(1e-7, 1.0), 10**6, 3e-4),
             (SampledGaussian(1 - 1e-9, 5.0), 10, 3.0),
-            (SampledGaussian(0.05, 0.05), 3, 100.0),
+            (SampledGaussian(0.05, 0.2), 3, 10.0),
         ],
     )
     def test_large_counts_rare_releases_and_little_noise(self, event: Event, count: int, epsilon: float) -> None:
