@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpbench import randomness
 from dpbench.catalog import catalog
 from dpbench.checks._problems import knobs, revealing
 from dpbench.checks._steps import Step, reach
 from dpbench.checks.clipping_sensitivity import rounding
 from dpbench.clipping import _jl
-from dpbench.clipping._base import Examples
+from dpbench.clipping._base import Draw, Examples
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, network
 from dpbench.mechanisms import dp_sgd_jl, dpis
@@ -492,6 +493,36 @@ def test_a_record_whose_gradient_cancels_moves_the_sum_by_the_clip_norm(
     moved = total(list(range(16))) - total([i for i in range(16) if i != 8])
     assert float(moved.norm()) <= 1 + 1e-4
     assert float(total([8]).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
+@pytest.mark.parametrize("kind", ["linear", "convolution", "words"])
+@pytest.mark.parametrize("way", ["jvp", "vjp"])
+def test_a_record_whose_gradient_cancels_moves_a_weighted_sum_by_z_clip_norms(
+    way: Any, kind: str, size: float, exact: bool
+) -> None:
+    """The second run, in which nothing cancels, stays what it is beside the first."""
+    net, theta_P, inputs = cancelling(kind, size, exact)
+    plain = inputs.clone()
+    plain[8] = plain[7]
+
+    def total(kept: list[int], *stack: Tensor) -> Tensor:
+        runs = len(stack)
+        examples = Examples(
+            torch.stack([of[kept] for of in stack]),
+            torch.zeros(runs, len(kept), dtype=torch.int64),
+            torch.ones(runs, len(kept)) > 0,
+        )
+        draw = Draw(randomness.table(range(runs)), torch.zeros(runs, dtype=torch.int64), torch.tensor([kept] * runs))
+        engine = _jl.ProjectedSum(400, way).at(draw)
+        return engine(net, theta_P.expand(runs, -1), examples, torch.full((runs,), 1e-3), 16).sum_RP / 1e-3
+
+    everything = list(range(16))
+    both = total(everything, inputs, plain).double()
+    moved = both - total([i for i in everything if i != 8], inputs, plain).double()
+    assert float(moved[0].norm()) <= LARGEST_Z
+    assert torch.equal(both[1], total(everything, plain, plain).double()[1])
 
 
 # An operator whose own backward pass takes the axis of the runs for that of the records

@@ -3,7 +3,8 @@
 The norm of example i's gradient g_i is estimated by M_i = √((1/r) Σ_j ⟨g_i, v_j⟩²) with v_1, ..., v_r standard normal
 vectors, drawn anew at each step; the sum is Σ_i min{1, C/M_i} g_i. All ⟨g_i, v_j⟩ are Jacobian-vector products of the
 vector of losses (`way` jvp, forward mode; or vjp, the paper's double reverse mode), the sum is the backward pass of
-Σ_i w_i · loss_i, the weights being numbers. No gradient of a single example is ever held.
+Σ_i w_i · loss_i, the weights being numbers. No gradient of a single example is held, but where rounding asks for it
+(below).
 
 One example moves this sum by C·|g|/M, not by at most C: |g|/M has the law of Z_r = (χ²_r / r)^(−1/2). So the engine is
 no entry of the catalog, where it could be named by a mechanism whose ledger says C; `estimated_norms` says it too.
@@ -12,6 +13,12 @@ That law needs the gradient that is summed to be the gradient that was projected
 are computed once, each example as a batch of one, and both the projections and the weighted sum are derivatives of
 that one computation: whatever rounding decides at the kink of a ReLU, and whatever the model would do
 when it is called again, it is decided once.
+
+The backward pass adds up products of inputs and output gradients of all examples. One whose products are huge and
+cancel would round away what the others have added. So the sum is projected too: its products with v_1, ..., v_r have
+to be the weighted sum of the examples' products, up to a root mean square of `_AWAY`·C. Where they are not, each
+gradient of that step is formed, projected and added by itself. For two neighbouring batches the difference of the sums
+then has products of root mean square (1 + 2·`_AWAY`)·C at most, rounding included, and the law of Z_r bounds it.
 
 | the paper | here | |
 | --- | --- | --- |
@@ -33,7 +40,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp, vjp
+from torch.func import grad, jvp, vjp
 from torch.func import vmap as over
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -53,6 +60,9 @@ Way = Literal["jvp", "vjp"]
 _VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of the projections of all runs of one pass; one run has all of its own
 _TANGENTS = {"cpu": 1 << 25, "other": 1 << 29}  # of the widest layer's outputs with their derivatives
 _PIECE = {"cpu": 1 << 16, "other": 1 << 24}  # of the normals that are made in one go
+
+# What a sum's projections may be away from the weighted projections of its examples, in clip norms.
+_AWAY = 2.0**-10
 
 
 @dataclass(frozen=True)
@@ -112,17 +122,30 @@ class ProjectedSum:
         mask_RB = examples.mask_RB
         examples = _refilled(examples)
         chunk = self._places(net, theta_RP, examples, chunk)
-        named, total = net.split(theta_RP), torch.zeros_like(theta_RP)
-        tangents = _split(net, normals(draw, self.projections, net.size, theta_RP.dtype))
-        norms, losses = [], []
+        named, total_RP = net.split(theta_RP), torch.zeros_like(theta_RP)
+        vectors_RJP = normals(draw, self.projections, net.size, theta_RP.dtype)
+        tangents = _split(net, vectors_RJP)
+        products, losses = [], []
         for start in range(0, mask_RB.shape[1], chunk):
             part = examples.part(start, start + chunk)
             found = self._one_pass(net, named, tangents, part, _weights, clip_R, part.mask_RB)
-            total = total + found.sum_RP
-            norms.append(torch.where(part.mask_RB, _estimates(found.products_RJB), 0.0))
+            total_RP = total_RP + found.sum_RP
+            products.append(found.products_RJB)
             losses.append(found.loss_RB)
-        total = torch.where(mask_RB.any(1)[:, None], total, 0.0)  # what stands in a batch of empty places is nobody's
-        return Clipped(total, torch.cat(norms, 1), torch.where(mask_RB, torch.cat(losses, 1), 0.0))
+        products_RJB = torch.where(mask_RB[:, None], torch.cat(products, 2), 0.0)
+        norm_RB, loss_RB = _estimates(products_RJB), torch.where(mask_RB, torch.cat(losses, 1), 0.0)
+        total_RP = torch.where(mask_RB.any(1)[:, None], total_RP, 0.0)  # of empty places alone it is nobody's
+        sum_RP, weight_RB = total_RP.double(), clip_factor(norm_RB, clip_R, mask_RB).double()
+        away_JR = [  # in float64, one projection at a time: its own rounding is far below what it looks for
+            (vectors_RP * sum_RP).sum(1) - (products_RB * weight_RB).sum(1)
+            for vectors_RP, products_RB in zip(vectors_RJP.unbind(1), products_RJB.unbind(1), strict=True)
+        ]
+        for run in (_estimates(torch.stack(away_JR)) > _AWAY * clip_R).nonzero().flatten().tolist():
+            inputs, targets = examples.inputs[run, mask_RB[run]], examples.targets[run, mask_RB[run]]
+            total_RP[run], norm_RB[run, mask_RB[run]] = _formed(
+                net, theta_RP[run], vectors_RJP[run], inputs, targets, clip_R[run]
+            )
+        return Clipped(total_RP, norm_RB, loss_RB)
 
     def _places(self, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> int:
         """Places of one call: at most `chunk`, and what fits into memory with the derivatives."""
@@ -178,6 +201,25 @@ def _weights(products_JB: Tensor, clip: Tensor, mask_B: Tensor) -> Tensor:
     """min{1, C/M_i} of one run, and 0 at empty places."""
     norm_B = torch.where(mask_B, _estimates(products_JB), 0.0)
     return clip_factor(norm_B[None], clip[None], mask_B[None])[0]
+
+
+def _formed(
+    net: Network, theta_P: Tensor, vectors_JP: Tensor, inputs_B: Tensor, targets_B: Tensor, clip: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum (P,) and the estimates M_i (B,) of one run, from gradients that are formed one by one."""
+    total_P, norms = torch.zeros_like(theta_P), []
+    leaves = {name: value[0] for name, value in net.split(theta_P[None]).items()}
+    for example, target in zip(inputs_B, targets_B, strict=True):
+
+        def loss(named: dict[str, Tensor], example: Tensor = example, target: Tensor = target) -> Tensor:
+            with Forward():
+                return net.example_loss(named, example, target)
+
+        gradient_P = net.join({name: g[None] for name, g in grad(loss)(leaves).items()})[0]
+        norm_1 = _estimates((vectors_JP @ gradient_P)[:, None])
+        total_P += clip_factor(norm_1[None], clip[None], torch.ones_like(norm_1[None]))[0] * gradient_P
+        norms.append(norm_1)
+    return total_P, torch.cat(norms)
 
 
 def normals(draw: Draw, count: int, size: int, dtype: torch.dtype) -> Tensor:
