@@ -7,12 +7,19 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests import sampled
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads than that only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 # Datasets whose files no CI holds (GloVe's vectors: 822 MB); their parsing is tested on files of the same form.
 NOT_IN_CI = ("imdb_glove",)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sampled.mark(items)
 
 
 @pytest.hookimpl(wrapper=True)
