@@ -12,13 +12,13 @@ import pytest
 
 from dpbench.claims.bounds import shown_end
 from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.events import SampledGaussian
 from dpbench.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
 from dpbench.papers.bu2020.rows import ROWS
 from dpbench.papers.jl2021.algorithms import microbatch_noise
+from tests.claims import shipped
 
-CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
+CLAIMS = {claim.name: claim for ledger in shipped().ledgers for claim in ledger.claims}
 
 
 @pytest.mark.parametrize(

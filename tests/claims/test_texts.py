@@ -9,12 +9,12 @@ import pytest
 
 from dpbench.claims.claim import Ledger, Mistake
 from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.claims.record import verdict_record
 from dpbench.claims.summary import filled, unfilled
 from dpbench.cli import cli
+from tests.claims import shipped
 
-LEDGERS = read_ledgers([PAPERS]).ledgers
+LEDGERS = shipped().ledgers
 MISTAKES = [(ledger, mistake) for ledger in LEDGERS for mistake in ledger.mistakes]
 IDS = [f"{ledger.paper}-{number}" for number, (ledger, _) in enumerate(MISTAKES)]
 

@@ -11,10 +11,10 @@ import pytest
 from dpbench.claims.claim import Claim, Ledger
 from dpbench.claims.controls import controls
 from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
+from tests.claims import shipped
 
 ROOT = Path(__file__).parents[2]
-READ = read_ledgers([PAPERS])
+READ = shipped()
 CLAIMS = [claim for ledger in READ.ledgers for claim in ledger.claims]
 CONVERTED = {
     "bu2020": "001_b2435100e387a3a7.txt",
