@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from dpbench.events import Composition, Event
@@ -23,6 +24,13 @@ KINDS: Mapping[str, str] = {
 VERDICTS = ("holds", "refuted", "undecided", "not_run")
 BOUND_VERDICTS = ("sound", "loose", "unsound", "refuted", "undecided", "not_run")
 FAVOURABLE = ("holds", "sound", "loose")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def own_path(file: str) -> str:
+    """A file of the package from the folder that holds the package, others as they are."""
+    path = Path(file).resolve()
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else file
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
-from dpbench.claims.judge import judgement, what_judges
+from dpbench.claims.judge import judge_of, loaded
 from dpbench.claims.judges import Bound, Judge
 
 _UNITS = (1, -1, 10, -10, 100, -100)
@@ -48,7 +48,7 @@ def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
     """
     if claim.verdict in ("undecided", "not_run"):
         return
-    named = what_judges(claim) if claim.by and judge is None else judge
+    named = loaded(claim) if claim.by and judge is None else judge
     yield from _Controlled(claim, named if isinstance(named, Judge) else None).all()
 
 
@@ -75,7 +75,7 @@ class _Controlled:
                 yield from self.moved(path, number)
 
     def _judgement(self, claim: Claim, change: Mapping[str, Any] | None = None) -> Judgement:
-        return judgement(claim, False) if self.judge is None else self.judge.judge(claim, change=change)
+        return judge_of(claim)[0](claim, False) if self.judge is None else self.judge.judge(claim, change=change)
 
     def _compared(self, name: str, found: Judgement) -> Control:
         held = self.claim.verdict

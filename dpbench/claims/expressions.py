@@ -42,7 +42,7 @@ class Rounded:
     high: Any
 
 
-def judge_expression(claim: Claim) -> Judgement:
+def judge_expression(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """The verdict on `holds:`, with both sides of every comparison. Raises DpbenchError for what is no such expression.
 
     >>> numbers = {"more": Printed("13931"), "less": Printed("38"), "factor": Printed("350")}

@@ -22,18 +22,16 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dpbench.claims.bounds import Known, compare, shown_end
-from dpbench.claims.claim import Claim, Judgement
+from dpbench.claims.claim import Claim, Judgement, own_path
 from dpbench.claims.grammar import DIGITS
 from dpbench.claims.search import Range, outside, smallest
 from dpbench.errors import DpbenchError
 
 Change = Mapping[str, Any]
 _AGREE = 1e-6  # two routes may differ by that, relative to the number or to a unit of the last printed place
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -43,6 +41,12 @@ def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
     [{'a': 1, 'b': 'x'}, {'a': 2, 'b': 'x'}]
     """
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """File and line of a function, from the folder that holds the package."""
+    code = inspect.unwrap(function).__code__
+    return f"{own_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,7 @@ class Judge:
     @property
     def place(self) -> str:
         """File and line of the function, from the folder that holds the package."""
-        code = inspect.unwrap(self.function).__code__
-        path = Path(code.co_filename).resolve()
-        shown = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path
-        return f"{shown.as_posix()}:{code.co_firstlineno}"
+        return place_of(self.function)
 
     @functools.cached_property
     def arguments(self) -> tuple[str, ...]:

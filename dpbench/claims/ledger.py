@@ -16,7 +16,7 @@ from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledge
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
 from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
-from dpbench.claims.judge import what_judges
+from dpbench.claims.judge import loaded
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
@@ -406,7 +406,7 @@ class _LedgerReader:
         read, what = names_in(claim.holds) if claim.holds else (), "`holds:`"
         if claim.by:
             try:
-                judge = what_judges(claim)
+                judge = loaded(claim)
             except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"

@@ -13,7 +13,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 
 
-def judge_number(claim: Claim) -> Judgement:
+def judge_number(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """Whether the accountant's number rounds to what is printed."""
     printed = claim.printed["value"]
     value = quantity(claim)

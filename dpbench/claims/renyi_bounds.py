@@ -10,7 +10,7 @@ from dpbench.errors import DpbenchError
 _RELATIVE = 1e-12  # fifteen digits are asked of the quadrature, which is no proof
 
 
-def judge_renyi(claim: Claim) -> Judgement:
+def judge_renyi(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """The verdict on ε at the order `at: {order: ...}`.
 
     Divergences of one order add up over releases; each direction is a composition of its own. The references integrate
