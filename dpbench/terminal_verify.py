@@ -18,16 +18,18 @@ from dpbench.rendering.formatting import duration, fact_words
 from dpbench.terminal import LINE_SECONDS
 from dpbench.terminal_accounting import console, say, time_words
 
-WIDTH = 130  # of the counts: no column is cut off
+WIDTH = 130  # of tables in a pipe or a file: no column is cut off
 STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "yellow", "loose": "cyan"}
 
 
 def show(outcome: Outcome, evidence: bool = False) -> None:
     """The table, the verdicts that are not the ledger's, the counts and the mistakes of the files."""
-    out = console()
+    out, tables = console(), console()
+    if not sys.stdout.isatty():
+        tables.width = WIDTH
     verdicts = outcome.verdicts
     if verdicts:
-        out.print(_table(verdicts))
+        tables.print(_table(verdicts))
         out.print()
     if evidence:
         for verdict in verdicts:
@@ -36,8 +38,7 @@ def show(outcome: Outcome, evidence: bool = False) -> None:
         place = f"{verdict.file}:{verdict.line}: {verdict.id}"
         say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
     if verdicts:
-        out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
-        out.print(_counts(verdicts))
+        tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
         resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
         changed = len(outcome.changed)

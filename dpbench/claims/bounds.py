@@ -15,6 +15,7 @@ Without `certify` the truth is `exact`'s value with its error, else the interval
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,9 @@ from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
 from dpbench.statement import describe
+from dpbench.supporting_lines import deltas
 
-_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that
+_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that; plots begin there
 _PLACES = 25
 
 
@@ -56,31 +58,35 @@ def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     evidence = {"lower": known.lower, "upper": known.upper, "delta": delta, "attained": attained, "by": known.route}
     evidence["releases"] = "; ".join(f"{count} of {describe(event)}" for event, count in claim.events.parts)
     evidence["event"] = f"a privacy loss of all releases above {printed.text}"
-    evidence["delta_at_the_printed_epsilon"] = _delta_there(claim.events, printed.value)
+    there = _deltas(claim.events, [printed.value]) if printed.value >= 0 else []
+    evidence["delta_at_the_printed_epsilon"] = there[0] if there else None
     routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
     if verdict in ("unsound", "refuted"):
         routes |= _second_route(claim.events, printed.value, delta, certified)
     value = shown_end(verdict, known.lower, known.upper)
-    plot = _delta_curve(claim.events, 1.5 * max(printed.value, known.middle), printed.text, delta)
+    farthest = 1.5 * max(printed.value, known.middle)
+    places = [farthest * number / (_PLACES - 1) for number in range(_PLACES)]
+    true = _deltas(claim.events, places) if 0 < farthest < math.inf else []
+    lines = {"true": true, f"printed: {delta:g} at ε = {printed.text}": [delta] * _PLACES}
+    plot = _plot(places, lines, _LEAST_DELTA) if true else None
     return Judgement(verdict, reason, value, evidence, routes, plot)
 
 
-def _delta_curve(composition: Composition, farthest: float, printed: str, delta: float) -> dict[str, Any] | None:
-    """δ(ε) by `exact` around the printed ε, for the report; None where that takes an accountant that it has not."""
+def _deltas(composition: Composition, places: Sequence[float]) -> list[float]:
+    """δ by `exact` at several ε; empty where it has no answer."""
     accountant = load_accountant("exact")
-    if not accountant.supports(composition) or not 0 < farthest < math.inf:
-        return None
-    places = [farthest * number / (_PLACES - 1) for number in range(_PLACES)]
-    curve: Any = accountant.curve(composition)
+    if not accountant.supports(composition):
+        return []
     try:
-        deltas = curve.deltas(places) if hasattr(curve, "deltas") else [curve.delta(place) for place in places]
+        return [float(found.value) for found in deltas(accountant.curve(composition), places)]
     except (DpbenchError, ArithmeticError):
-        return None
-    lines = {
-        "true": [math.log10(max(found.value, _LEAST_DELTA)) for found in deltas],
-        f"printed: {delta:g} at ε = {printed}": [math.log10(delta)] * _PLACES,
-    }
-    return {"x": places, "x_label": "ε", "y_label": "log10 δ", "lines": lines}
+        return []
+
+
+def _plot(places: Sequence[float], lines: Mapping[str, Sequence[float]], least: float) -> dict[str, Any]:
+    """Curves of δ over ε for the report."""
+    logs = {name: [math.log10(max(value, least)) for value in line] for name, line in lines.items()}
+    return {"x": list(places), "x_label": "ε", "y_label": "log10 δ", "lines": logs}
 
 
 def shown_end(verdict: str, lower: float, upper: float) -> float:
@@ -166,17 +172,6 @@ def truth(
     raise DpbenchError("no accountant knows the truth of these releases: " + "; ".join(refusals))
 
 
-def _delta_there(composition: Composition, epsilon: float) -> float | None:
-    """δ at the printed ε by `exact`, where it answers: what the promise of δ really is."""
-    accountant = load_accountant("exact")
-    if not accountant.supports(composition) or epsilon < 0:
-        return None
-    try:
-        return float(accountant.curve(composition).delta(epsilon).value)
-    except (DpbenchError, ArithmeticError):
-        return None
-
-
 def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
     """μ-GDP: δ(ε) may nowhere lie above the δ of one Gaussian release with noise 1/μ.
 
@@ -207,15 +202,8 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
         "attained": attained,
         "searched_to_epsilon": farthest,
     }
-    plot = {
-        "x": [place for _, place, _, _ in found],
-        "x_label": "ε",
-        "y_label": "log10 δ",
-        "lines": {
-            "true": [math.log10(max(there.middle, 1e-300)) for _, _, _, there in found],
-            f"{printed.text}-GDP": [math.log10(most_there) for _, _, most_there, _ in found],
-        },
-    }
+    lines = {"true": [there.middle for *_, there in found], f"{printed.text}-GDP": [one[2] for one in found]}
+    plot = _plot([one[1] for one in found], lines, 1e-300)
     if excess > 1e-9:
         verdict = "unsound" if attained else "refuted"
         reason = f"at epsilon = {epsilon:.4g} delta is {known.lower:.4g}, above the {allowed:.4g} of {printed.text}-GDP"

@@ -20,8 +20,9 @@ import functools
 import inspect
 import itertools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from dpbench.claims.bounds import Known, compare, shown_end
@@ -50,7 +51,7 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Judge(ABC):
     """A decorated function; it can be called as before. `pair` tells the datasets or distributions, for the evidence.
 
     `false_alarm` is the probability that a true claim is refuted by chance.
@@ -93,10 +94,11 @@ class Judge:
         }
         found = self._judged(claim, {**named, **claim.parameters, **(change or {})}, certified)
         evidence = {"pair": self.pair, **found.evidence} if self.pair else found.evidence
-        return Judgement(**{**vars(found), "evidence": evidence, "false_alarm": self.false_alarm})
+        return replace(found, evidence=evidence, false_alarm=self.false_alarm)
 
+    @abstractmethod
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:
-        raise NotImplementedError
+        """The same, its arguments by name."""
 
     def more_controls(self, claim: Claim) -> Iterator[tuple[str, Judgement]]:  # noqa: ARG002
         """Controls that the kind brings itself: what each is, and its judgement."""
@@ -238,9 +240,9 @@ class Inequality(Judge):
     """Refuted at a counterexample, undecided where its enclosure does not confirm it, else holds as searched.
 
     `domain` has (low, high) or (low, high, "log" or "whole") by name; `settings` are the source's own. A point refutes
-    where the margin is below −`tolerance`, the numerical error of the margin (derive it). `enclosure` gives (lower,
-    upper) of the margin in certified arithmetic; only an upper end below 0 refutes. `obligations` are what the proof
-    needs, for the reader. `examples` points are tried at first.
+    where the margin is below −`tolerance`, the numerical error of the margin (derive it). `enclosure` takes the same
+    arguments and gives (lower, upper) of the margin in certified arithmetic; then only an upper end below 0 refutes.
+    `obligations` are what the proof needs, for the reader. `examples` points are tried at first.
 
     >>> @inequality(domain={"x": (-1, 3), "n": (1, 9, "whole")}, settings=[{"x": 0.5, "n": 2}], control={"less": 0.1})
     ... def bernoulli(x, n, less=0.0):
@@ -278,7 +280,7 @@ class Inequality(Judge):
             return Judgement("holds", reason, margin, evidence)
         routes: dict[str, Any] = {"float64": margin}
         if self.enclosure is not None:
-            lower, upper = self.enclosure(**point)
+            lower, upper = self.enclosure(**{**point, **named})
             routes["certified"] = [float(lower), float(upper)]
             if not upper < 0:
                 reason = f"the counterexample {place} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"

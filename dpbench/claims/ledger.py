@@ -46,7 +46,7 @@ class Read:
 def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
     """The ledgers of files and folders, searched to the bottom; in folders, files of other kinds are skipped.
 
-    Judges of the `chosen` claims (of all) are loaded, to see that they take every printed number.
+    What judges the `chosen` claims is loaded, to see that it takes every printed number; without it, nothing is.
 
     Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
 
@@ -401,7 +401,7 @@ class _LedgerReader:
 
     def _takes(self, node: Table, claim: Claim) -> None:
         """Every printed number has to be read by what judges the claim, and every number of `holds:` to matter."""
-        if not (claim.holds or claim.by) or not (self.chosen is None or self.chosen(claim)):
+        if not (claim.holds or claim.by) or self.chosen is None or not self.chosen(claim):
             return
         read, what = names_in(claim.holds) if claim.holds else (), "`holds:`"
         if claim.by:

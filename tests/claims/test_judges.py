@@ -177,7 +177,7 @@ def test_an_inequality_is_searched_and_its_control_is_refuted() -> None:
     assert [control.changed for control in controls(claim, good)] == [True]
     assert replace(good, domain={"x": (2, 3)}).judge(claim).verdict == "undecided"
     false = replace(claim, parameters={"factor": 1.01})
-    proven = replace(good, enclosure=lambda x: (margin(x, 1.01) - 1e-12, margin(x, 1.01) + 1e-12))
+    proven = replace(good, enclosure=lambda x, factor: (margin(x, factor) - 1e-12, margin(x, factor) + 1e-12))
     assert proven.judge(false).verdict == "refuted"
     unconfirmed = replace(good, enclosure=lambda **_: (-1.0, 1.0))
     assert unconfirmed.judge(false).verdict == "undecided"

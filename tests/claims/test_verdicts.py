@@ -14,7 +14,7 @@ from dpbench.claims.judge import judge
 from dpbench.claims.ledger import PAPERS, read_ledgers
 
 ROOT = Path(__file__).parents[2]
-READ = read_ledgers([PAPERS])
+READ = read_ledgers([PAPERS], lambda _: True)
 CLAIMS = [claim for ledger in READ.ledgers for claim in ledger.claims]
 CONVERTED = {
     "bu2020": "001_b2435100e387a3a7.txt",
