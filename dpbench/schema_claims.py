@@ -24,7 +24,6 @@ from dpbench.claims.grammar import (
     TOP,
     UNJUDGED,
     Key,
-    required,
 )
 from dpbench.schema_events import DIALECT, event_schema
 
@@ -94,7 +93,7 @@ def _table(keys: Mapping[str, Key]) -> Schema:
     return {
         "type": "object",
         "properties": properties,
-        "required": list(required(keys)),
+        "required": [name for name, key in keys.items() if key.required],
         "additionalProperties": False,
     }
 

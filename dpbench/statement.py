@@ -76,15 +76,11 @@ def summary(found: Releases) -> str:
     ]
     if not parts:
         return "nothing is released"
+    total = sum(count for _, count in found.composition.parts)
     if len(parts) > LISTED:
-        total = sum(count for _, count in found.composition.parts)
         parts = [*parts[: LISTED - 1], f"{len(parts) - LISTED + 1} more kinds of release ({total:,} releases in all)"]
     text = ", then ".join(parts)
-    return f"{text}; T = {found.steps_words} = {_steps(found.composition)}" if found.steps_words else text
-
-
-def _steps(composition: Composition) -> int:
-    return sum(count for _, count in composition.parts)
+    return f"{text}; T = {found.steps_words} = {total}" if found.steps_words else text
 
 
 def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int = 1) -> str:

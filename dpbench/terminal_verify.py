@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dpbench.claims.claim import KINDS
 from dpbench.claims.judging import Outcome
 from dpbench.claims.record import VerdictRecord
 from dpbench.rendering.formatting import duration, fact_words
-from dpbench.terminal import LINE_SECONDS
 from dpbench.terminal_accounting import console, say, time_words
 
 WIDTH = 130  # of tables in a pipe or a file: no column is cut off
@@ -56,39 +52,6 @@ def mistakes(outcome: Outcome) -> None:
         number = len(outcome.problems)
         rest = "; the rest was judged" if outcome.verdicts else ""
         print(f"{number} mistake{'s' * (number > 1)} found{rest}.", file=sys.stderr)
-
-
-class Watch:
-    """Progress on standard error: a bar on a terminal, else a line now and then."""
-
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("judging claims"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[last]}"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task: TaskID | None = None
-        self._said = time.monotonic()
-
-    def __enter__(self) -> Watch:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def __call__(self, record: VerdictRecord | None, done: int, total: int) -> None:
-        if self._task is None:
-            self._task = self._bars.add_task("", total=total, last="")
-        self._bars.update(self._task, completed=done, last="" if record is None else record.id)
-        if self._bars.disable and time.monotonic() - self._said > LINE_SECONDS:
-            print(f"{done} of {total} claims judged", file=sys.stderr, flush=True)
-            self._said = time.monotonic()
 
 
 def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from dpbench.assessment import (
@@ -120,14 +123,8 @@ def _stale_modules(
     runs: Iterable[RunRecord], stale: Callable[[Mapping[str, str]], tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Run key to the modules that changed since; records that share their sources are looked up once."""
-    known: dict[tuple[tuple[str, str], ...], tuple[str, ...]] = {}
-    found = {}
-    for run in runs:
-        sources = tuple(sorted(run.sources.items()))
-        if sources not in known:
-            known[sources] = stale(run.sources)
-        found[run.run_key] = known[sources]
-    return found
+    looked_up = cache(lambda sources: stale(dict(sources)))
+    return {run.run_key: looked_up(tuple(sorted(run.sources.items()))) for run in runs}
 
 
 def _section(
@@ -290,9 +287,7 @@ def _verdicts(
         bounds = {"lower": line.lower, "upper": line.upper} if certified else {}
         verdict = number_verdict(check, subject, value, number, source=source, **bounds)
         reason = f"{name} ({line.said or ''}): {verdict.reason}"
-        found.append(
-            Verdict(check, subject, verdict.verdict, reason, {**verdict.evidence, **evidence}, 0.0, source),
-        )
+        found.append(replace(verdict, reason=reason, evidence={**verdict.evidence, **evidence}))
     return tuple(found)
 
 
@@ -345,7 +340,7 @@ def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
     for section in sections:
         subjects = {_subject(row) for row in section.rows if row.facts.private}
         ids = tuple(row.id for row in rows if not row.facts.private and _subject(row) in subjects)
-        linked.append(Section(**{**vars(section), "baselines": ids}))
+        linked.append(replace(section, baselines=ids))
     return tuple(linked)
 
 
@@ -403,12 +398,8 @@ def _record_lines(
 
 
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
-    counts: dict[str, int] = {}
-    for run in runs:
-        key = json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT})
-        counts[key] = counts.get(key, 0) + 1
-    most_first = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(EnvironmentLine(json.loads(key), count) for key, count in most_first)
+    counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
+    return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
 
 
 def _notices(
@@ -427,11 +418,9 @@ def _notices(
         for verdict in row.verdicts
         if verdict.verdict == "refuted"
     ]
-    if len(found) > MOST_NOTICES:
-        rest = len(found) - MOST_NOTICES
-        found[MOST_NOTICES:] = [
-            Notice("problem", f"{rest} more printed numbers are refuted; see the tables.", "results")
-        ]
+    if rest := len(found[MOST_NOTICES:]):
+        text = f"{rest} more printed numbers are refuted; see the tables."
+        found[MOST_NOTICES:] = [Notice("problem", text, "results")]
     for row in (row for section in sections for row in section.rows):
         if row.withheld and row.checked is not None:
             text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."

@@ -1,12 +1,4 @@
-"""A printed bound, "(ε, δ)-DP" or "μ-GDP", against the truth of its events.
-
-| verdict | the truth lies |
-| --- | --- |
-| sound | at most half a unit of the last printed place above the bound, and less than one below |
-| loose | further below: the bound holds, and the reason says by how much it is too large |
-| unsound | above, and a pair of datasets attains it under what is released |
-| refuted | above, for a pair that dominates: the stated theorem does not give the stated number |
-| undecided | on both sides of the bound, as far as is known |
+"""A printed bound, "(ε, δ)-DP" or "μ-GDP", against the truth of its events; docs/claims.md tells the verdicts.
 
 A number that was rounded to the nearest is not held against its source: the truth may round to what is printed.
 Without `certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven one.
@@ -138,6 +130,15 @@ def compare(known: Known, printed: Printed, attained: bool, name: str) -> tuple[
     excess = 100 * (printed.value / known.upper - 1) if known.upper > 0 else math.inf
     largest = f"{known.middle:.5g}" if known.upper - known.lower < 1e-4 * known.upper else f"at most {known.upper:.5g}"
     return "loose", f"the true {name} is {largest}; the printed {printed.text} holds and is {excess:.1f} % too large"
+
+
+def as_printed(
+    printed: Printed, value: float, by: str, evidence: Mapping[str, Any], routes: Mapping[str, Any] | None = None
+) -> Judgement:
+    """Whether a number rounds to what is printed."""
+    holds = printed.agrees(value)
+    reason = f"{by} gives {value:.8g}, {'which rounds to the printed' if holds else 'not'} {printed.text}"
+    return Judgement("holds" if holds else "refuted", reason, value, evidence, routes or {})
 
 
 def truth(

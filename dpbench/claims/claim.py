@@ -93,21 +93,13 @@ class Printed:
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed statement.
+    """One printed statement; `grammar.CLAIM` describes the keys.
 
     | field | |
     | --- | --- |
-    | `paper`, `id` | together its name, `paper.id` |
-    | `place` | table and row, equation, theorem, lemma, figure text, algorithm line |
-    | `says` | the statement in our words |
     | `printed` | numbers by name with their digits; for one number the name is `value` |
-    | `text` | what is printed where it is no number (a formula, a line) |
-    | `events` | the releases that a bound or a number is about; a count that is not whole stands in `counts` |
-    | `by`, `parameters` | `file:name` in the paper's folder in `papers/`, or `package.module:name`; what it takes |
-    | `verdict`, `because` | what we hold to be right, and why, in one sentence |
+    | `events`, `counts` | the releases that it is about; where a count is not whole, `events` is None |
     | `published` | numbers of the source's tables that the judge takes, by name: one `Printed` or tuples of them |
-    | `holds` | an expression over the printed numbers, `expressions.py` |
-    | `runs` | the run specs that judge a utility claim |
     | `file`, `line`, `column`, `path` | where the ledger has it |
     """
 

@@ -48,8 +48,7 @@ def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
     """
     if claim.verdict in ("undecided", "not_run"):
         return
-    named = loaded(claim) if claim.by and judge is None else judge
-    yield from _Controlled(claim, named if isinstance(named, Judge) else None).all()
+    yield from _Controlled(claim, loaded(claim) if claim.by and judge is None else judge).all()
 
 
 class _Controlled:

@@ -1,19 +1,9 @@
-"""`holds: <expression>`: what a source says of its own printed numbers, judged by arithmetic.
+"""`holds: <expression>`: what a source says of its own printed numbers, judged by arithmetic; nothing is executed.
 
-    published:
-      seconds: {jl: [6.6, 38, 3], sgd: [5.2, 40, 1]}        # a table, with the digits that are printed
-    claims:
-      - id: at-most-double
-        printed: {factor: 2}
-        holds: all(seconds.jl <= factor * seconds.sgd)
-
-Names are printed numbers of the claim and dotted places of the tables; columns of equal length are taken row by row.
-Known are + - * / **, comparisons, and, or, not, brackets for one entry (`seconds.jl[0]`), and abs, all, any, count,
-exp, len, log, max, min, sqrt and sum. Nothing else is, and nothing is executed.
-
-Arithmetic is exact, in the printed digits. A number of a table may have been rounded: an order (<, <=, >, >=) is
-refuted only where it fails for every number that rounds to what is printed, else undecided; equality is about the
-digits. What the claim itself prints is a statement, and means what it says.
+docs/claims.md ("Printed numbers against each other") tells what is known. Arithmetic is exact, in the printed digits. A
+number of a table may have been rounded: an order (<, <=, >, >=) is refuted only where it fails for every number that
+rounds to what is printed, else undecided; equality is about the digits. What the claim itself prints is a statement,
+and means what it says.
 """
 
 from __future__ import annotations

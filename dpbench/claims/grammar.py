@@ -8,40 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
-
-Form = Literal[
-    "text",
-    "name",
-    "choice",
-    "accountant",
-    "printed",
-    "published",
-    "paths",
-    "events",
-    "at",
-    "flag",
-    "mapping",
-    "texts",
-    "claims",
-    "ids",
-    "coverage",
-    "mistakes",
-]
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key: what stands under it, and whether it has to be there.
+    """A key: what stands under it, and whether it has to be there. The reader and the schema know what each form is.
 
     `name` is text that fits NAME, `choice` one of `choices`, `ids` a name or a list of them, `texts` a text or a list,
     `published` nested tables and lists of printed numbers, `paths` dotted places in them by name.
     """
 
     about: str
-    form: Form = "text"
+    form: str = "text"
     required: bool = False
     choices: tuple[str, ...] = ()
 
@@ -98,12 +78,3 @@ MISTAKE: Mapping[str, Key] = {
     "instead": Key("what to do instead", required=True),
     "claims": Key("the ids of the claims that it rests on", "ids"),
 }
-
-
-def required(table: Mapping[str, Key]) -> tuple[str, ...]:
-    """The keys that have to be there.
-
-    >>> required(COVERED)
-    ('place',)
-    """
-    return tuple(name for name, key in table.items() if key.required)

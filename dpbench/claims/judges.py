@@ -1,17 +1,8 @@
 """What a file in `papers/` holds: decorated functions of named arguments, each of which judges claims.
 
-| decorator | the function returns | judges |
-| --- | --- | --- |
-| `@number` | a number, or {route: number}, all of which have to agree | whether it rounds to the printed `value` |
-| `@bound` | (lower, upper) of the number `name`, then a second route | whether the printed one is not below it |
-| `@formula` | (as printed, by definition), or with the corrected formula as well | whether they agree at all settings |
-| `@inequality` | a margin that has to be 0 or more | whether a search of the domain finds it below 0 |
-| `@shown` | `Shown(holds, reason, ...)` | a line of an algorithm, a step of a proof, a comparison |
-
-An argument is, by its name, a printed number of the claim (as `Printed`), a parameter of the claim, one of the numbers
-that the claim takes from `published`, or, in formulas and inequalities, a name of the setting or of the domain. A claim
-whose judge does not take one of its printed numbers is refused when it is read. `control` is the negative control:
-other values of some arguments, for which the verdict has to be another one; several are a sequence of such mappings.
+docs/claims.md ("Writing a judge") tells what a function returns under each decorator, and where its arguments come
+from. A claim whose judge does not take one of its printed numbers is refused when it is read. `control` is the negative
+control: other values of some arguments, for which the verdict has to be another one; several are a sequence of them.
 """
 
 from __future__ import annotations
@@ -25,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from dpbench.claims.bounds import Known, compare, shown_end
+from dpbench.claims.bounds import Known, as_printed, compare, shown_end
 from dpbench.claims.claim import Claim, Judgement, own_path
 from dpbench.claims.grammar import DIGITS
-from dpbench.claims.search import Range, outside, smallest
+from dpbench.claims.search import Range, smallest
 from dpbench.errors import DpbenchError
 
 Change = Mapping[str, Any]
@@ -87,14 +78,13 @@ class Judge(ABC):
 
     def judge(self, claim: Claim, certified: bool = False, change: Change | None = None) -> Judgement:
         """The verdict on a claim; `change` has other values of some arguments, for negative controls."""
-        named = {
-            name: value
-            for name, value in {**claim.published, **claim.printed, "certified": certified}.items()
-            if name in self.arguments
-        }
-        found = self._judged(claim, {**named, **claim.parameters, **(change or {})}, certified)
+        found = self._judged(claim, {**self._named(claim, certified), **(change or {})}, certified)
         evidence = {"pair": self.pair, **found.evidence} if self.pair else found.evidence
         return replace(found, evidence=evidence, false_alarm=self.false_alarm)
+
+    def _named(self, claim: Claim, certified: bool = False) -> dict[str, Any]:
+        numbers = {**claim.published, **claim.printed, "certified": certified}
+        return {**{name: numbers[name] for name in self.arguments if name in numbers}, **claim.parameters}
 
     @abstractmethod
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:
@@ -117,19 +107,14 @@ class Number(Judge):
         if "value" not in claim.printed:
             raise DpbenchError(f"{claim.name}: a computed number needs one printed value, such as `printed: 0.83`")
         printed, found = claim.printed["value"], self.function(**named)
-        routes = {
-            name: float(value)
-            for name, value in (found if isinstance(found, Mapping) else {"definition": found}).items()
-        }
+        found = found if isinstance(found, Mapping) else {"definition": found}
+        routes = {name: float(value) for name, value in found.items()}
         first = next(iter(routes.values()))
         evidence = {**claim.parameters, "value": first}
         if any(abs(other - first) > _AGREE * max(abs(first), printed.unit) for other in routes.values()):
             reason = f"the routes give {' and '.join(map(repr, routes.values()))}"
             return Judgement("undecided", reason, first, evidence, routes)
-        holds = printed.agrees(first)
-        words = f"the definition gives {first:.8g}"
-        reason = f"{words}, which rounds to the printed {printed.text}" if holds else f"{words}, not {printed.text}"
-        return Judgement("holds" if holds else "refuted", reason, first, evidence, routes)
+        return as_printed(printed, first, "the definition", evidence, routes)
 
 
 @dataclass(frozen=True)
@@ -226,8 +211,7 @@ class Formula(Judge):
         return Judgement("refuted", reason, errors[worst], evidence, routes)
 
     def more_controls(self, claim: Claim) -> Iterator[tuple[str, Judgement]]:
-        named = {name: value for name, value in {**claim.published, **claim.printed}.items() if name in self.arguments}
-        values = self._values({**named, **claim.parameters})
+        values = self._values(self._named(claim))
         if all(len(found) > 2 for _, found in values):
             yield "the corrected formula", self._verdict([(s, (v[2], v[1])) for s, v in values], self.scale)
         elif claim.verdict == "holds":
@@ -262,8 +246,10 @@ class Inequality(Judge):
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:  # noqa: ARG002
         domain = {name: Range(*place) for name, place in self.domain.items() if name not in named}
         settings = [{name: value for name, value in one.items() if name not in named} for one in self.settings]
-        if found := outside(domain, settings):
-            return Judgement("undecided", f"the source's own setting {found} lies outside the searched domain")
+        for name, place in domain.items():
+            for value in (one[name] for one in settings if not place.low <= one.get(name, place.low) <= place.high):
+                reason = f"the source's own setting {name} = {value!r} lies outside the searched domain"
+                return Judgement("undecided", reason)
         margin_of = functools.partial(self.function, **named)
         point, margin, tried = smallest(margin_of, domain, settings, -self.tolerance, self.examples)
         evidence: dict[str, Any] = {
@@ -274,18 +260,18 @@ class Inequality(Judge):
         }
         if self.obligations:
             evidence["obligations"] = list(self.obligations)
-        place = ", ".join(f"{name} = {value:.6g}" for name, value in point.items() if isinstance(value, int | float))
+        where = ", ".join(f"{name} = {value:.6g}" for name, value in point.items() if isinstance(value, int | float))
         if margin >= -self.tolerance:
-            reason = f"holds at {tried} searched points, the smallest margin {margin:.3g} at {place}"
+            reason = f"holds at {tried} searched points, the smallest margin {margin:.3g} at {where}"
             return Judgement("holds", reason, margin, evidence)
         routes: dict[str, Any] = {"float64": margin}
         if self.enclosure is not None:
             lower, upper = self.enclosure(**{**point, **named})
             routes["certified"] = [float(lower), float(upper)]
             if not upper < 0:
-                reason = f"the counterexample {place} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"
+                reason = f"the counterexample {where} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"
                 return Judgement("undecided", reason, margin, evidence, routes)
-        return Judgement("refuted", f"fails at {place}: the margin is {margin:.6g}", margin, evidence, routes)
+        return Judgement("refuted", f"fails at {where}: the margin is {margin:.6g}", margin, evidence, routes)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
 from dpbench.events import Composition, Event
-from dpbench.grammar.yaml_loader import Document, Listing, Node, Scalar, Table, plain, read
+from dpbench.grammar.yaml_loader import Document, Listing, Node, Place, Scalar, Table, plain, read
 from dpbench.releases import composed
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
@@ -65,18 +65,16 @@ def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None =
         ledgers.append(reader.ledger())
         problems += reader.problems
     first: dict[str, Claim] = {}
-    kept = []
-    for ledger in ledgers:
-        unique = []
-        for claim in ledger.claims:
-            other = first.setdefault(claim.name, claim)
-            if other is claim:
-                unique.append(claim)
-                continue
+    for claim in (claim for ledger in ledgers for claim in ledger.claims):
+        other = first.setdefault(claim.name, claim)
+        if other is not claim:
             message = f"{claim.name!r} is already used at {other.file}:{other.line}"
             problems.append(Problem(claim.file, claim.line, claim.column, claim.path, message, ""))
-        kept.append(Ledger(**{**vars(ledger), "claims": tuple(unique)}))
-    return Read(tuple(kept), tuple(problems))
+
+    def unique(ledger: Ledger) -> Ledger:
+        return replace(ledger, claims=tuple(claim for claim in ledger.claims if first[claim.name] is claim))
+
+    return Read(tuple(map(unique, ledgers)), tuple(problems))
 
 
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, bool]]:
@@ -102,17 +100,16 @@ class _LedgerReader:
         self.taken: set[str] = set()  # places there that a claim takes
         self.ids: set[str] = set()
 
-    def add(self, node: Node, message: str, hint: str = "") -> None:
-        place = node.place
+    def add(self, node: Node | Place, message: str, hint: str = "") -> None:
+        place = node if isinstance(node, Place) else node.place
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
 
     def ledger(self) -> Ledger:
         root = self.document.root
         empty = Ledger("", "", "", (), file=self.file)
-        if root is None:
-            return empty
         if not isinstance(root, Table):
-            self.add(root, "expected `key: value` lines, the first `kind: claims`")
+            if root is not None:
+                self.add(root, "expected `key: value` lines, the first `kind: claims`")
             return empty
         kind = root.get("kind")
         if not isinstance(kind, Scalar) or kind.value != "claims":
@@ -133,9 +130,7 @@ class _LedgerReader:
         """What stands under every key of a table, in the order of `keys`; what is missing or wrong is empty."""
         for name, entry in table.entries.items():
             if name not in keys:
-                place, hint = entry.key, suggestion(name, tuple(keys)).removeprefix("; ")
-                problem = Problem(self.file, place.line, place.column, place.path, f"unknown key {name!r}", hint)
-                self.problems.append(problem)
+                self.add(entry.key, f"unknown key {name!r}", suggestion(name, tuple(keys)).removeprefix("; "))
         found: dict[str, Any] = {}
         for name, key in keys.items():
             node = table.get(name)
