@@ -13,7 +13,6 @@ from dpbench import __version__
 from dpbench.catalog import catalog
 from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS
 from dpbench.claims.grammar import (
-    AT,
     BOUNDS,
     CLAIM,
     COVERED,
@@ -21,6 +20,7 @@ from dpbench.claims.grammar import (
     MISTAKE,
     NAME,
     NUMBER_NAME,
+    PLAIN,
     TOP,
     UNJUDGED,
     Key,
@@ -99,7 +99,8 @@ def _table(keys: Mapping[str, Key]) -> Schema:
 
 
 def _value(key: Key) -> Schema:
-    texts: Schema = {"type": "array", "items": {"type": "string"}}
+    if key.form in PLAIN:
+        return PLAIN[key.form][0].json_schema()
     forms: dict[str, Schema] = {
         "text": _TEXT,
         "name": {"type": _SCALAR, "pattern": rf"^\s*{NAME}\s*$", "minimum": 0},
@@ -107,17 +108,7 @@ def _value(key: Key) -> Schema:
         "accountant": {"anyOf": [{"enum": list(catalog("accountants"))}, {"type": "string", "pattern": ":"}]},
         "printed": {"anyOf": [_NUMBER, {"type": "object", "additionalProperties": _NUMBER}]},
         "events": {"type": "array", "items": {"$ref": "#/$defs/event"}, "minItems": 1},
-        "at": {
-            "type": "object",
-            "properties": {name: {"type": "number"} for name in AT},
-            "additionalProperties": False,
-        },
         "published": {"$ref": "#/$defs/published"},
-        "paths": {"type": "object", "additionalProperties": {"type": "string"}},
-        "flag": {"type": "boolean"},
-        "mapping": {"type": "object"},
-        "texts": {"anyOf": [{"type": "string"}, texts]},
-        "ids": {"anyOf": [{"type": "string"}, {**texts, "minItems": 1}]},
         "claims": {"type": "array", "items": {"$ref": "#/$defs/claim"}},
         "coverage": {"type": "array", "items": {"$ref": "#/$defs/covered"}},
         "mistakes": {"type": "array", "items": {"$ref": "#/$defs/mistake"}},

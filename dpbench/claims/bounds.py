@@ -1,4 +1,4 @@
-"""A printed bound, "(ε, δ)-DP" or "μ-GDP", against the truth of its events; docs/claims.md tells the verdicts.
+"""A printed bound, "(ε, δ)-DP", "μ-GDP" or "(α, ε)-RDP", against the truth; docs/claims.md tells the verdicts.
 
 A number that was rounded to the nearest is not held against its source: the truth may round to what is printed.
 Without `certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven one.
@@ -13,7 +13,7 @@ from typing import Any
 
 from dpbench.accounting import Estimate, No, load_accountant
 from dpbench.claims.claim import Claim, Judgement, Printed
-from dpbench.compose import as_composition
+from dpbench.compose import as_composition, common_adjacency, merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
 from dpbench.statement import describe
@@ -21,6 +21,7 @@ from dpbench.supporting_lines import deltas
 
 _LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that; plots begin there
 _PLACES = 25
+_QUADRATURE = 1e-12  # relative; fifteen digits are asked of the quadrature, which is no proof
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Known:
 def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     """The verdict on a bound from events."""
     assert claim.events is not None  # the ledger has seen to it
+    if "rdp" in claim.printed:
+        return _judge_renyi(claim, claim.events)
     if "mu" in claim.printed:
         return _judge_mu(claim, certified, claim.printed["mu"])
     printed, delta = claim.printed["epsilon"], claim.printed["delta"].value
@@ -213,3 +216,35 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
         share = math.exp(excess)
         reason = f"delta is at most {share:.4g} times that of {printed.text}-GDP, closest at epsilon = {epsilon:.4g}"
     return Judgement(verdict, reason, known.middle, evidence, routes, plot)
+
+
+def _judge_renyi(claim: Claim, releases: Composition) -> Judgement:
+    """ε at the order `at: {order: ...}`, against the Rényi divergence, integrated from its definition.
+
+    Divergences of one order add up over releases; each direction is a composition of its own. The references integrate
+    by mpmath, so the interval is as wide as their digits. Raises DpbenchError for a bad order and for releases that no
+    reference covers.
+    """
+    from dpbench.references.unlike import reference
+
+    printed, order = claim.printed["rdp"], claim.at.get("order", 0.0)
+    if not order > 1:
+        message = f"an RDP bound needs `at: {{order: ...}}` with an order above 1, got {order!r}"
+        raise DpbenchError(f"{claim.name}: {message}")
+    if releases.adaptive or common_adjacency(releases) is None:
+        raise DpbenchError(f"{claim.name}: expected releases with fixed parameters and one neighbouring relation")
+    parts = merge(releases)
+    try:
+        sums = {
+            way: sum(count * float(reference.renyi(event, order, 15, direction=way)) for event, count in parts)
+            for way in ("remove", "add")
+        }
+    except (ValueError, ArithmeticError) as error:
+        raise DpbenchError(f"{claim.name}: {error}") from None
+    value = max(sums.values())
+    attained = all(event.attained for event, _ in releases.parts) if claim.attained is None else claim.attained
+    route = "quadrature of the definition"
+    known = Known(value * (1 - _QUADRATURE), value * (1 + _QUADRATURE), route, attained)
+    verdict, reason = compare(known, printed, attained, f"Rényi divergence of order {order:g}")
+    evidence = {"order": order, "lower": known.lower, "upper": known.upper, "attained": attained, **sums}
+    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, {route: value})

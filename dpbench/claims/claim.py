@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -197,8 +196,3 @@ class Judgement:
     routes: Mapping[str, Any] = field(default_factory=dict)
     plot: Mapping[str, Any] | None = None
     false_alarm: float = 0.0
-
-    @property
-    def number(self) -> float | None:
-        """`value` where it is a finite number."""
-        return self.value if isinstance(self.value, int | float) and math.isfinite(self.value) else None

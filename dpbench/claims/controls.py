@@ -16,7 +16,7 @@ from typing import Any
 
 from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
 from dpbench.claims.judge import judge_of, loaded
-from dpbench.claims.judges import Bound, Judge
+from dpbench.claims.judges import Judge
 
 _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8", "0")
@@ -111,10 +111,9 @@ class _Controlled:
     @property
     def _compared_number(self) -> str:
         """The printed number of a bound that is held against the truth."""
-        if isinstance(self.judge, Bound):
+        if self.judge is not None:
             return self.judge.name
-        names = ("epsilon", "mu", "rdp") if self.judge is None else ()
-        return next((name for name in names if name in self.claim.printed), "")
+        return next((name for name in ("epsilon", "mu", "rdp") if name in self.claim.printed), "")
 
     def _others(self, path: Path, number: Printed) -> Iterator[Printed]:
         """Other numbers to try: first what the judgement says is the truth, less or more than that, then the ladder."""
@@ -124,8 +123,9 @@ class _Controlled:
                 yield below(lower, number)
             if isinstance(upper, float) and 0 < upper < _FARTHEST:
                 yield Printed(format(Decimal(repr(upper)) + Decimal(number.unit_text), "f"))
-        if self.claim.kind == "number" and self.found.number is not None:
-            yield Printed(format(Decimal(repr(float(self.found.number))).quantize(Decimal(number.unit_text)), "f"))
+        value = self.found.value
+        if self.claim.kind == "number" and isinstance(value, int | float) and math.isfinite(value):
+            yield Printed(format(Decimal(repr(float(value))).quantize(Decimal(number.unit_text)), "f"))
         yield from map(number.moved, _UNITS)
         yield from map(number.times, _FACTORS) if number.value else map(number.moved, _FROM_ZERO)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
 
 from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
 
@@ -29,7 +32,14 @@ class Key:
 NAME = r"[a-z0-9][a-z0-9_-]*"
 NUMBER_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"  # of printed numbers, as expressions and functions know them
 DIGITS = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"  # of printed numbers
-AT = ("epsilon", "delta", "order")
+PLAIN: Mapping[str, tuple[TypeAdapter[Any], str]] = {  # forms that are values of YAML, and what is expected, in words
+    "at": (TypeAdapter(dict[Literal["epsilon", "delta", "order"], float]), "such as {delta: 1e-5}"),
+    "flag": (TypeAdapter(bool), "true or false"),
+    "ids": (TypeAdapter(str | Annotated[list[str], Field(min_length=1)]), "a list of ids"),
+    "mapping": (TypeAdapter(dict[str, Any]), "`key: value` lines"),
+    "paths": (TypeAdapter(dict[str, str]), "`name: place` lines"),
+    "texts": (TypeAdapter(str | list[str]), "a list of texts"),
+}
 QUANTITIES = ("epsilon", "delta", "mu", "noise_multiplier")
 BOUNDS = (("delta", "epsilon"), ("mu",), ("rdp",))  # what a bound may print, in the order of the letters
 UNJUDGED = ("utility", "comparison")  # kinds that may wait for their runs with verdict not_run

@@ -14,7 +14,6 @@ from dpbench.claims.expressions import judge_expression
 from dpbench.claims.judges import Judge, place_of
 from dpbench.claims.quantities import judge_number
 from dpbench.claims.record import VerdictRecord
-from dpbench.claims.renyi_bounds import judge_renyi
 from dpbench.errors import DpbenchError
 
 Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
@@ -62,8 +61,7 @@ def judge_of(claim: Claim) -> tuple[Judges, str]:
         return found.judge, found.place
     if not claim.counts:
         return _by_runs, ""
-    of_bound = judge_renyi if "rdp" in claim.printed else judge_bound
-    judged = judge_number if claim.kind == "number" else of_bound
+    judged = judge_number if claim.kind == "number" else judge_bound
     return judged, place_of(judged)
 
 

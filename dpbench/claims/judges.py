@@ -45,13 +45,15 @@ def place_of(function: Callable[..., Any]) -> str:
 class Judge(ABC):
     """A decorated function; it can be called as before. `pair` tells the datasets or distributions, for the evidence.
 
-    `false_alarm` is the probability that a true claim is refuted by chance.
+    `false_alarm` is the probability that a true claim is refuted by chance, `name` the printed number that the kind
+    compares itself, where it does.
     """
 
     function: Callable[..., Any]
     control: Change | Sequence[Change] = ()
     pair: str = ""
     false_alarm: float = 0.0
+    name: str = ""
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         return self.function(*values, **named)
@@ -69,7 +71,7 @@ class Judge(ABC):
     @property
     def reads(self) -> tuple[str, ...]:
         """The printed numbers that it can read: its arguments, and what its kind compares."""
-        return self.arguments
+        return (*self.arguments, self.name)
 
     @property
     def controls(self) -> tuple[Change, ...]:
@@ -99,14 +101,12 @@ class Judge(ABC):
 class Number(Judge):
     """Undecided where the routes disagree, else whether the first rounds to what is printed."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.arguments, "value")
+    name: str = "value"
 
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:  # noqa: ARG002
-        if "value" not in claim.printed:
+        if self.name not in claim.printed:
             raise DpbenchError(f"{claim.name}: a computed number needs one printed value, such as `printed: 0.83`")
-        printed, found = claim.printed["value"], self.function(**named)
+        printed, found = claim.printed[self.name], self.function(**named)
         found = found if isinstance(found, Mapping) else {"definition": found}
         routes = {name: float(value) for name, value in found.items()}
         first = next(iter(routes.values()))
@@ -129,10 +129,6 @@ class Bound(Judge):
     name: str = "epsilon"
     attained: bool = True
     second: Literal["value", "lower"] = "value"
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.arguments, self.name)
 
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:
         lower, upper, *rest = map(float, self.function(**named))

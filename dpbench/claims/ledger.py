@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dpbench.catalog import catalog, suggestion
 from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
-from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
+from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED, Key
 from dpbench.claims.judge import loaded
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
@@ -91,7 +93,7 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
 
 
 class _LedgerReader:
-    """Reads one document and keeps its mistakes. The method `_form` reads what a key of that form may hold."""
+    """Reads one document and keeps its mistakes. The method `_form`, else `_plain`, reads a key of that form."""
 
     def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
         self.document, self.file, self.chosen = document, document.file, chosen
@@ -136,7 +138,7 @@ class _LedgerReader:
             node = table.get(name)
             if node is None and key.required:
                 self.add(table, f"the key {name!r} is missing")
-            value = None if node is None else getattr(self, f"_{key.form}")(node, name, key)
+            value = None if node is None else getattr(self, f"_{key.form}", self._plain)(node, name, key)
             found[name] = _EMPTY.get(key.form, "") if value is None else value
             if name == "paper":
                 self.paper = found[name]
@@ -200,12 +202,14 @@ class _LedgerReader:
                 self.add(entry.value, f"{name!r}: expected a name of letters, digits and _")
         return {name: self._numbers(entry.value) for name, entry in node.entries.items()}
 
-    def _paths(self, node: Node, name: str, key: Key) -> Mapping[str, str]:
-        if not isinstance(node, Table):
-            self.add(node, f"{name}: expected `name: place` lines")
-            return {}
-        found = {one: self._text(entry.value, one, key) for one, entry in node.entries.items()}
-        return {one: place for one, place in found.items() if place is not None}
+    def _plain(self, node: Node, name: str, key: Key) -> Any:
+        value, (adapter, expected) = plain(node), PLAIN[key.form]
+        try:
+            found = adapter.validate_python(value, strict=True)
+        except ValidationError:
+            self.add(node, f"{name} = {value!r}: expected {expected}")
+            return None
+        return (found,) if isinstance(found, str) else tuple(found) if isinstance(found, list) else found
 
     def _events(self, node: Node, name: str, key: Key) -> tuple[tuple[Event, float], ...]:  # noqa: ARG002
         if not isinstance(node, Listing) or not node.items:
@@ -219,39 +223,8 @@ class _LedgerReader:
             return ()
         return parts
 
-    def _at(self, node: Node, name: str, key: Key) -> Mapping[str, float]:
-        found = self._mapping(node, name, key)
-        if any(one not in AT or isinstance(x, bool) or not isinstance(x, int | float) for one, x in found.items()):
-            self.add(node, f"at = {dict(found)!r}: expected such as {{delta: 1e-5}}")
-            return {}
-        return {one: float(value) for one, value in found.items()}
-
-    def _flag(self, node: Node, name: str, key: Key) -> bool | None:  # noqa: ARG002
-        value = plain(node)
-        if not isinstance(value, bool):
-            self.add(node, f"{name} = {value!r}: expected true or false")
-            return None
-        return value
-
-    def _mapping(self, node: Node, name: str, key: Key) -> Mapping[str, Any]:  # noqa: ARG002
-        if not isinstance(node, Table):
-            self.add(node, f"{name}: expected `key: value` lines")
-            return {}
-        value: Mapping[str, Any] = plain(node)
-        return value
-
-    def _texts(self, node: Node, name: str, key: Key) -> tuple[str, ...]:  # noqa: ARG002
-        values = plain(node)
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.add(node, f"{name} = {values!r}: expected a list of texts")
-            return ()
-        return tuple(values)
-
     def _ids(self, node: Node, name: str, key: Key) -> tuple[str, ...]:
-        values = self._texts(node, name, key)
-        if plain(node) == []:
-            self.add(node, f"{name}: expected a list of ids")
+        values: tuple[str, ...] = self._plain(node, name, key) or ()
         for value in values:
             if value not in self.ids:
                 self.add(node, f"there is no claim {value!r}{suggestion(value, tuple(self.ids))}")

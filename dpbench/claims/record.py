@@ -54,7 +54,7 @@ class VerdictRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: what is not finite is null beside a reason."""
-        found: dict[str, Any] = finite(asdict(self) | {"runs": list(self.runs)})
+        found: dict[str, Any] = finite(asdict(self))
         return found
 
 
