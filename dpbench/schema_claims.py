@@ -11,20 +11,8 @@ from typing import Any
 
 from dpbench import __version__
 from dpbench.catalog import catalog
-from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS
-from dpbench.claims.grammar import (
-    BOUNDS,
-    CLAIM,
-    COVERED,
-    DIGITS,
-    MISTAKE,
-    NAME,
-    NUMBER_NAME,
-    PLAIN,
-    TOP,
-    UNJUDGED,
-    Key,
-)
+from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Key
+from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED
 from dpbench.schema_events import DIALECT, event_schema
 
 Schema = dict[str, Any]

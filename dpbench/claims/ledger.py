@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dpbench.catalog import catalog, suggestion
-from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
+from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Key, Ledger, Mistake, Printed
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
-from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED, Key
+from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED
 from dpbench.claims.judge import loaded
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
