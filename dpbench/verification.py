@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from dpbench.assessment import (
@@ -82,15 +82,15 @@ def assess(
         (failure, context) for failure in failed for context in overlay.get(failure.run_key, [failure.context])
     ]
     stale_modules = _stale_modules(runs.values(), stale)
-    accounted = Accounts()
     checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
+    made = partial(_row, stale_modules=stale_modules, accounted=Accounts(), checked=checked)
 
     sections = []
     names = dict.fromkeys([context.name for _, context in places] + [context.name for _, context in failed_places])
     for number, name in enumerate(names, 1):
         here = [place for place in places if place[1].name == name]
         misses = [(failure, context) for failure, context in failed_places if context.name == name]
-        sections.append(_section(f"spec-{number}", name, here, misses, overlay, stale_modules, accounted, checked))
+        sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
     linked = _with_baselines(sections)
     return Assessment(
         sections=linked,
@@ -133,9 +133,7 @@ def _section(
     places: Sequence[Place],
     misses: Sequence[tuple[FailureRecord, Context]],
     overlay: Mapping[str, Sequence[Context]],
-    stale_modules: Mapping[str, tuple[str, ...]],
-    accounted: Accounts,
-    checked: Mapping[str, Checked | None],
+    made: Callable[[str, Sequence[Place], str, bool, tuple[int, ...]], Row],
 ) -> Section:
     groups: dict[tuple[str, str], list[Place]] = {}
     for run, context in places:
@@ -149,8 +147,7 @@ def _section(
             run.run_key in overlay for (other, _), others in groups.items() if other == label for run, _ in others
         )
         failed_seeds = tuple(sorted(failure.seed for failure, context in misses if context.label == label))
-        row_id = f"{section_id}-row-{number}"
-        rows.append(_row(row_id, members, variant, superseded, failed_seeds, stale_modules, accounted, checked))
+        rows.append(made(f"{section_id}-row-{number}", members, variant, superseded, failed_seeds))
     contexts = [context for _, context in places] + [context for _, context in misses]
     return Section(
         id=section_id,
@@ -363,11 +360,8 @@ def _record_lines(
     places: Sequence[Place], sections: Sequence[Section], stale_modules: Mapping[str, tuple[str, ...]]
 ) -> tuple[RecordLine, ...]:
     """One line per record, even where several specs share it."""
-    row_of: dict[str, str] = {}
-    for section in sections:
-        for row in section.rows:
-            for key in row.run_keys:
-                row_of.setdefault(key, row.id)
+    rows = [row for section in sections for row in section.rows]
+    row_of = {key: row.id for row in reversed(rows) for key in row.run_keys}  # the first of them
     lines: dict[str, RecordLine] = {}
     for run, context in places:
         around = run.environment
