@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -148,10 +149,8 @@ class Row:
 
     def verdict(self, check: str, accountant: str | None = None) -> Verdict | None:
         """The verdict on one printed number of this row."""
-        for found in self.verdicts:
-            if found.check == check and found.evidence.get("accountant") == accountant:
-                return found
-        return None
+        wanted = (check, accountant)
+        return next((one for one in self.verdicts if (one.check, one.evidence.get("accountant")) == wanted), None)
 
 
 @dataclass(frozen=True)
@@ -258,8 +257,7 @@ class Assessment:
 
     def counts(self) -> dict[str, int]:
         """How many verdicts of each status there are, zeros included."""
-        found = [verdict.verdict for verdict in self.verdicts()]
-        return {status: found.count(status) for status in STATUSES}  # type: ignore[arg-type]
+        return dict.fromkeys(STATUSES, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
 
     def expected_false_alarms(self) -> float:
         """How many true printed numbers are refuted by chance on average, if all of them are true."""

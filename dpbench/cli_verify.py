@@ -39,10 +39,11 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
     """
     from dpbench.claims.judging import PAPERS, Choice
     from dpbench.claims.judging import verify as judged
-    from dpbench.terminal_verify import Watch, mistakes, show
+    from dpbench.terminal_conform import Watch
+    from dpbench.terminal_verify import mistakes, show
 
     choice = Choice(tuple(options["paper"]), tuple(options["kind"]), tuple(options["only"]))
-    with Watch() as watch:
+    with Watch("claims") as watch:
         outcome = judged(
             paths or (PAPERS,),
             choice,
@@ -50,7 +51,7 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
             workers=options["workers"] or os.cpu_count() or 1,
             out=options["out"],
             force=options["force"],
-            told=watch,
+            told=lambda _, done, total: watch("judging", done, total),
         )
     if options["as_json"]:
         for verdict in outcome.verdicts:

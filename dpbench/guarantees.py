@@ -33,8 +33,7 @@ class Accounts:
         key = (json.dumps(ledger, sort_keys=True), releases, delta, name)
         if key not in self._known:
             self._known[key] = self._answer(ledger, delta, name, releases)
-        found = self._known[key]
-        return GuaranteeLine(**{**vars(found), "requested": requested})
+        return replace(self._known[key], requested=requested)
 
     @staticmethod
     def _answer(ledger: Mapping[str, Any], delta: float, name: str, releases: int | None) -> GuaranteeLine:
@@ -88,14 +87,13 @@ def guarantees(
     printed = list(published.epsilon) if published else []
     if published and published.mu:
         printed.append(MU_ACCOUNTANT)
-    withheld = checked is not None and checked.verdict == "refuted"
     unchecked = checked is not None and checked.verdict == "unchecked"
     lines = []
     for name in dict.fromkeys([*requested, *(name for name in printed if name in catalog("accountants"))]):
         if context.delta is None:
             lines.append(refused(name, None, "the spec gives no delta"))
             continue
-        if withheld and checked is not None:
+        if checked is not None and checked.verdict == "refuted":
             lines.append(refused(name, context.delta, f"withheld, the mechanism is refuted: {checked.reason}"))
             continue
         # Seeds of an adaptive mechanism may have spent differently: the row states the most.

@@ -94,10 +94,9 @@ def accuracy_verdict(
     over how many runs it averages, one is assumed: the widest interval.
     """
     check = "printed_accuracy"
-    if barred is not None:
-        return Verdict(check, subject, "not_run", f"not compared: {barred}", {"printed": printed.text}, 0.0, source)
-    if not percents:
-        return Verdict(check, subject, "not_run", "no finished run", {"printed": printed.text}, 0.0, source)
+    if barred is not None or not percents:
+        reason = "no finished run" if barred is None else f"not compared: {barred}"
+        return Verdict(check, subject, "not_run", reason, {"printed": printed.text}, 0.0, source)
     ours = spread(percents)
     difference = ours.mean - printed.value
     evidence = {

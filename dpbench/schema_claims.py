@@ -11,21 +11,8 @@ from typing import Any
 
 from dpbench import __version__
 from dpbench.catalog import catalog
-from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS
-from dpbench.claims.grammar import (
-    AT,
-    BOUNDS,
-    CLAIM,
-    COVERED,
-    DIGITS,
-    MISTAKE,
-    NAME,
-    NUMBER_NAME,
-    TOP,
-    UNJUDGED,
-    Key,
-    required,
-)
+from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Key
+from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED
 from dpbench.schema_events import DIALECT, event_schema
 
 Schema = dict[str, Any]
@@ -94,13 +81,14 @@ def _table(keys: Mapping[str, Key]) -> Schema:
     return {
         "type": "object",
         "properties": properties,
-        "required": list(required(keys)),
+        "required": [name for name, key in keys.items() if key.required],
         "additionalProperties": False,
     }
 
 
 def _value(key: Key) -> Schema:
-    texts: Schema = {"type": "array", "items": {"type": "string"}}
+    if key.form in PLAIN:
+        return PLAIN[key.form][0].json_schema()
     forms: dict[str, Schema] = {
         "text": _TEXT,
         "name": {"type": _SCALAR, "pattern": rf"^\s*{NAME}\s*$", "minimum": 0},
@@ -108,17 +96,7 @@ def _value(key: Key) -> Schema:
         "accountant": {"anyOf": [{"enum": list(catalog("accountants"))}, {"type": "string", "pattern": ":"}]},
         "printed": {"anyOf": [_NUMBER, {"type": "object", "additionalProperties": _NUMBER}]},
         "events": {"type": "array", "items": {"$ref": "#/$defs/event"}, "minItems": 1},
-        "at": {
-            "type": "object",
-            "properties": {name: {"type": "number"} for name in AT},
-            "additionalProperties": False,
-        },
         "published": {"$ref": "#/$defs/published"},
-        "paths": {"type": "object", "additionalProperties": {"type": "string"}},
-        "flag": {"type": "boolean"},
-        "mapping": {"type": "object"},
-        "texts": {"anyOf": [{"type": "string"}, texts]},
-        "ids": {"anyOf": [{"type": "string"}, {**texts, "minItems": 1}]},
         "claims": {"type": "array", "items": {"$ref": "#/$defs/claim"}},
         "coverage": {"type": "array", "items": {"$ref": "#/$defs/covered"}},
         "mistakes": {"type": "array", "items": {"$ref": "#/$defs/mistake"}},

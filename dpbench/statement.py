@@ -76,15 +76,11 @@ def summary(found: Releases) -> str:
     ]
     if not parts:
         return "nothing is released"
+    total = sum(count for _, count in found.composition.parts)
     if len(parts) > LISTED:
-        total = sum(count for _, count in found.composition.parts)
         parts = [*parts[: LISTED - 1], f"{len(parts) - LISTED + 1} more kinds of release ({total:,} releases in all)"]
     text = ", then ".join(parts)
-    return f"{text}; T = {found.steps_words} = {_steps(found.composition)}" if found.steps_words else text
-
-
-def _steps(composition: Composition) -> int:
-    return sum(count for _, count in composition.parts)
+    return f"{text}; T = {found.steps_words} = {total}" if found.steps_words else text
 
 
 def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int = 1) -> str:
@@ -99,10 +95,9 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     """
     events = [event for event, _ in found.composition.parts]
     own = _members(events)
-    promise = _spent if found.composition.adaptive else _promise
-    words = [promise(guarantees, group_size, own), f"Released: {summary(found)}."]
-    adjacency = common_adjacency(found.composition)
     members = group_size * own
+    words = [_promise(guarantees, members, own, found.composition.adaptive), f"Released: {summary(found)}."]
+    adjacency = common_adjacency(found.composition)
     unit = "one record" if members == 1 else f"a group of {members} records"
     if adjacency is None:
         words.append("The releases name different neighbouring relations, so no one guarantee holds for all.")
@@ -140,26 +135,21 @@ def _moved(events: Sequence[Event]) -> str:
     return f"Sensitivity: {', or '.join(found)} {norms}, to which σ is relative."
 
 
-def _promise(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
+def _promise(guarantees: Sequence[Guarantee], members: int, own: int, adaptive: bool) -> str:
+    """Parameters chosen from earlier outputs have no (ε, δ) of the releases: then the sentence says what it is."""
     best = _best(guarantees)
     if isinstance(best, str):
-        return best
-    whom = "" if group_size * own == 1 else f" for every group of {group_size * own} records"
+        return f"{best} And {RESERVATION}" if adaptive else best
+    if adaptive:
+        whom = "" if members == 1 else f" for groups of {members} records"
+        return (
+            f"No differential privacy is stated{whom}: {RESERVATION} The smallest budget that would have admitted all"
+            f" of this is {_pair(best)} by the accountant {best.accountant}; found afterwards, it is no promise itself."
+        )
+    whom = "" if members == 1 else f" for every group of {members} records"
     whom += " that are all there or all absent" if own > 1 else ""
     by = f"by the accountant {best.accountant} ({str(best.kind).replace('_', ' ')})"
     return f"({_pair(best)})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."
-
-
-def _spent(guarantees: Sequence[Guarantee], group_size: int, own: int) -> str:
-    """For parameters chosen from earlier outputs, where the numbers are no (ε, δ) of the releases: what they are."""
-    best = _best(guarantees)
-    if isinstance(best, str):
-        return f"{best} And {RESERVATION}"
-    whom = "" if group_size * own == 1 else f" for groups of {group_size * own} records"
-    return (
-        f"No differential privacy is stated{whom}: {RESERVATION} The smallest budget that would have admitted all of"
-        f" this is {_pair(best)} by the accountant {best.accountant}; found afterwards, it is no promise itself."
-    )
 
 
 RESERVATION = (

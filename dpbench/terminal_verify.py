@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dpbench.claims.claim import KINDS
 from dpbench.claims.judging import Outcome
 from dpbench.claims.record import VerdictRecord
 from dpbench.rendering.formatting import duration, fact_words
-from dpbench.terminal import LINE_SECONDS
 from dpbench.terminal_accounting import console, say, time_words
 
-WIDTH = 130  # of the counts: no column is cut off
+WIDTH = 130  # of tables in a pipe or a file: no column is cut off
 STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "yellow", "loose": "cyan"}
 
 
 def show(outcome: Outcome, evidence: bool = False) -> None:
     """The table, the verdicts that are not the ledger's, the counts and the mistakes of the files."""
-    out = console()
+    out, tables = console(), console()
+    if not sys.stdout.isatty():
+        tables.width = WIDTH
     verdicts = outcome.verdicts
     if verdicts:
-        out.print(_table(verdicts))
+        tables.print(_table(verdicts))
         out.print()
     if evidence:
         for verdict in verdicts:
@@ -36,8 +34,7 @@ def show(outcome: Outcome, evidence: bool = False) -> None:
         place = f"{verdict.file}:{verdict.line}: {verdict.id}"
         say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
     if verdicts:
-        out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
-        out.print(_counts(verdicts))
+        tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
         resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
         changed = len(outcome.changed)
@@ -55,39 +52,6 @@ def mistakes(outcome: Outcome) -> None:
         number = len(outcome.problems)
         rest = "; the rest was judged" if outcome.verdicts else ""
         print(f"{number} mistake{'s' * (number > 1)} found{rest}.", file=sys.stderr)
-
-
-class Watch:
-    """Progress on standard error: a bar on a terminal, else a line now and then."""
-
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("judging claims"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[last]}"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task: TaskID | None = None
-        self._said = time.monotonic()
-
-    def __enter__(self) -> Watch:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def __call__(self, record: VerdictRecord | None, done: int, total: int) -> None:
-        if self._task is None:
-            self._task = self._bars.add_task("", total=total, last="")
-        self._bars.update(self._task, completed=done, last="" if record is None else record.id)
-        if self._bars.disable and time.monotonic() - self._said > LINE_SECONDS:
-            print(f"{done} of {total} claims judged", file=sys.stderr, flush=True)
-            self._said = time.monotonic()
 
 
 def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:

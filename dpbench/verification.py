@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from dpbench.assessment import (
@@ -79,15 +82,15 @@ def assess(
         (failure, context) for failure in failed for context in overlay.get(failure.run_key, [failure.context])
     ]
     stale_modules = _stale_modules(runs.values(), stale)
-    accounted = Accounts()
     checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
+    made = partial(_row, stale_modules=stale_modules, accounted=Accounts(), checked=checked)
 
     sections = []
     names = dict.fromkeys([context.name for _, context in places] + [context.name for _, context in failed_places])
     for number, name in enumerate(names, 1):
         here = [place for place in places if place[1].name == name]
         misses = [(failure, context) for failure, context in failed_places if context.name == name]
-        sections.append(_section(f"spec-{number}", name, here, misses, overlay, stale_modules, accounted, checked))
+        sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
     linked = _with_baselines(sections)
     return Assessment(
         sections=linked,
@@ -120,14 +123,8 @@ def _stale_modules(
     runs: Iterable[RunRecord], stale: Callable[[Mapping[str, str]], tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Run key to the modules that changed since; records that share their sources are looked up once."""
-    known: dict[tuple[tuple[str, str], ...], tuple[str, ...]] = {}
-    found = {}
-    for run in runs:
-        sources = tuple(sorted(run.sources.items()))
-        if sources not in known:
-            known[sources] = stale(run.sources)
-        found[run.run_key] = known[sources]
-    return found
+    looked_up = cache(lambda sources: stale(dict(sources)))
+    return {run.run_key: looked_up(tuple(sorted(run.sources.items()))) for run in runs}
 
 
 def _section(
@@ -136,9 +133,7 @@ def _section(
     places: Sequence[Place],
     misses: Sequence[tuple[FailureRecord, Context]],
     overlay: Mapping[str, Sequence[Context]],
-    stale_modules: Mapping[str, tuple[str, ...]],
-    accounted: Accounts,
-    checked: Mapping[str, Checked | None],
+    made: Callable[[str, Sequence[Place], str, bool, tuple[int, ...]], Row],
 ) -> Section:
     groups: dict[tuple[str, str], list[Place]] = {}
     for run, context in places:
@@ -152,8 +147,7 @@ def _section(
             run.run_key in overlay for (other, _), others in groups.items() if other == label for run, _ in others
         )
         failed_seeds = tuple(sorted(failure.seed for failure, context in misses if context.label == label))
-        row_id = f"{section_id}-row-{number}"
-        rows.append(_row(row_id, members, variant, superseded, failed_seeds, stale_modules, accounted, checked))
+        rows.append(made(f"{section_id}-row-{number}", members, variant, superseded, failed_seeds))
     contexts = [context for _, context in places] + [context for _, context in misses]
     return Section(
         id=section_id,
@@ -290,9 +284,7 @@ def _verdicts(
         bounds = {"lower": line.lower, "upper": line.upper} if certified else {}
         verdict = number_verdict(check, subject, value, number, source=source, **bounds)
         reason = f"{name} ({line.said or ''}): {verdict.reason}"
-        found.append(
-            Verdict(check, subject, verdict.verdict, reason, {**verdict.evidence, **evidence}, 0.0, source),
-        )
+        found.append(replace(verdict, reason=reason, evidence={**verdict.evidence, **evidence}))
     return tuple(found)
 
 
@@ -345,7 +337,7 @@ def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
     for section in sections:
         subjects = {_subject(row) for row in section.rows if row.facts.private}
         ids = tuple(row.id for row in rows if not row.facts.private and _subject(row) in subjects)
-        linked.append(Section(**{**vars(section), "baselines": ids}))
+        linked.append(replace(section, baselines=ids))
     return tuple(linked)
 
 
@@ -368,11 +360,8 @@ def _record_lines(
     places: Sequence[Place], sections: Sequence[Section], stale_modules: Mapping[str, tuple[str, ...]]
 ) -> tuple[RecordLine, ...]:
     """One line per record, even where several specs share it."""
-    row_of: dict[str, str] = {}
-    for section in sections:
-        for row in section.rows:
-            for key in row.run_keys:
-                row_of.setdefault(key, row.id)
+    rows = [row for section in sections for row in section.rows]
+    row_of = {key: row.id for row in reversed(rows) for key in row.run_keys}  # the first of them
     lines: dict[str, RecordLine] = {}
     for run, context in places:
         around = run.environment
@@ -403,12 +392,8 @@ def _record_lines(
 
 
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
-    counts: dict[str, int] = {}
-    for run in runs:
-        key = json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT})
-        counts[key] = counts.get(key, 0) + 1
-    most_first = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(EnvironmentLine(json.loads(key), count) for key, count in most_first)
+    counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
+    return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
 
 
 def _notices(
@@ -427,11 +412,9 @@ def _notices(
         for verdict in row.verdicts
         if verdict.verdict == "refuted"
     ]
-    if len(found) > MOST_NOTICES:
-        rest = len(found) - MOST_NOTICES
-        found[MOST_NOTICES:] = [
-            Notice("problem", f"{rest} more printed numbers are refuted; see the tables.", "results")
-        ]
+    if rest := len(found[MOST_NOTICES:]):
+        text = f"{rest} more printed numbers are refuted; see the tables."
+        found[MOST_NOTICES:] = [Notice("problem", text, "results")]
     for row in (row for section in sections for row in section.rows):
         if row.withheld and row.checked is not None:
             text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."

@@ -4,7 +4,7 @@
 | --- | --- |
 | `claim.py` | what a claim is |
 | `grammar.py`, `ledger.py` | files of `kind: claims` |
-| `quantities.py`, `bounds.py`, `renyi_bounds.py` | judged from a composition of events; no code needed |
+| `quantities.py`, `bounds.py` | judged from a composition of events; no code needed |
 | `expressions.py` | judged by arithmetic with printed numbers; no code needed |
 | `judges.py`, `search.py` | decorators of the functions that judge the rest, in `papers/` |
 | `controls.py` | other printed numbers and planted mistakes, which have to change the verdict |

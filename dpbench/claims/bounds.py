@@ -1,12 +1,4 @@
-"""A printed bound, "(ε, δ)-DP" or "μ-GDP", against the truth of its events.
-
-| verdict | the truth lies |
-| --- | --- |
-| sound | at most half a unit of the last printed place above the bound, and less than one below |
-| loose | further below: the bound holds, and the reason says by how much it is too large |
-| unsound | above, and a pair of datasets attains it under what is released |
-| refuted | above, for a pair that dominates: the stated theorem does not give the stated number |
-| undecided | on both sides of the bound, as far as is known |
+"""A printed bound, "(ε, δ)-DP", "μ-GDP" or "(α, ε)-RDP", against the truth; docs/claims.md tells the verdicts.
 
 A number that was rounded to the nearest is not held against its source: the truth may round to what is printed.
 Without `certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven one.
@@ -15,18 +7,21 @@ Without `certify` the truth is `exact`'s value with its error, else the interval
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpbench.accounting import Estimate, No, load_accountant
 from dpbench.claims.claim import Claim, Judgement, Printed
-from dpbench.compose import as_composition
+from dpbench.compose import as_composition, common_adjacency, merge
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
 from dpbench.statement import describe
+from dpbench.supporting_lines import deltas
 
-_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that
+_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that; plots begin there
 _PLACES = 25
+_QUADRATURE = 1e-12  # relative; fifteen digits are asked of the quadrature, which is no proof
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,8 @@ class Known:
 def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     """The verdict on a bound from events."""
     assert claim.events is not None  # the ledger has seen to it
+    if "rdp" in claim.printed:
+        return _judge_renyi(claim, claim.events)
     if "mu" in claim.printed:
         return _judge_mu(claim, certified, claim.printed["mu"])
     printed, delta = claim.printed["epsilon"], claim.printed["delta"].value
@@ -56,31 +53,35 @@ def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     evidence = {"lower": known.lower, "upper": known.upper, "delta": delta, "attained": attained, "by": known.route}
     evidence["releases"] = "; ".join(f"{count} of {describe(event)}" for event, count in claim.events.parts)
     evidence["event"] = f"a privacy loss of all releases above {printed.text}"
-    evidence["delta_at_the_printed_epsilon"] = _delta_there(claim.events, printed.value)
+    there = _deltas(claim.events, [printed.value]) if printed.value >= 0 else []
+    evidence["delta_at_the_printed_epsilon"] = there[0] if there else None
     routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
     if verdict in ("unsound", "refuted"):
         routes |= _second_route(claim.events, printed.value, delta, certified)
     value = shown_end(verdict, known.lower, known.upper)
-    plot = _delta_curve(claim.events, 1.5 * max(printed.value, known.middle), printed.text, delta)
+    farthest = 1.5 * max(printed.value, known.middle)
+    places = [farthest * number / (_PLACES - 1) for number in range(_PLACES)]
+    true = _deltas(claim.events, places) if 0 < farthest < math.inf else []
+    lines = {"true": true, f"printed: {delta:g} at ε = {printed.text}": [delta] * _PLACES}
+    plot = _plot(places, lines, _LEAST_DELTA) if true else None
     return Judgement(verdict, reason, value, evidence, routes, plot)
 
 
-def _delta_curve(composition: Composition, farthest: float, printed: str, delta: float) -> dict[str, Any] | None:
-    """δ(ε) by `exact` around the printed ε, for the report; None where that takes an accountant that it has not."""
+def _deltas(composition: Composition, places: Sequence[float]) -> list[float]:
+    """δ by `exact` at several ε; empty where it has no answer."""
     accountant = load_accountant("exact")
-    if not accountant.supports(composition) or not 0 < farthest < math.inf:
-        return None
-    places = [farthest * number / (_PLACES - 1) for number in range(_PLACES)]
-    curve: Any = accountant.curve(composition)
+    if not accountant.supports(composition):
+        return []
     try:
-        deltas = curve.deltas(places) if hasattr(curve, "deltas") else [curve.delta(place) for place in places]
+        return [float(found.value) for found in deltas(accountant.curve(composition), places)]
     except (DpbenchError, ArithmeticError):
-        return None
-    lines = {
-        "true": [math.log10(max(found.value, _LEAST_DELTA)) for found in deltas],
-        f"printed: {delta:g} at ε = {printed}": [math.log10(delta)] * _PLACES,
-    }
-    return {"x": places, "x_label": "ε", "y_label": "log10 δ", "lines": lines}
+        return []
+
+
+def _plot(places: Sequence[float], lines: Mapping[str, Sequence[float]], least: float) -> dict[str, Any]:
+    """Curves of δ over ε for the report."""
+    logs = {name: [math.log10(max(value, least)) for value in line] for name, line in lines.items()}
+    return {"x": list(places), "x_label": "ε", "y_label": "log10 δ", "lines": logs}
 
 
 def shown_end(verdict: str, lower: float, upper: float) -> float:
@@ -134,6 +135,15 @@ def compare(known: Known, printed: Printed, attained: bool, name: str) -> tuple[
     return "loose", f"the true {name} is {largest}; the printed {printed.text} holds and is {excess:.1f} % too large"
 
 
+def as_printed(
+    printed: Printed, value: float, by: str, evidence: Mapping[str, Any], routes: Mapping[str, Any] | None = None
+) -> Judgement:
+    """Whether a number rounds to what is printed."""
+    holds = printed.agrees(value)
+    reason = f"{by} gives {value:.8g}, {'which rounds to the printed' if holds else 'not'} {printed.text}"
+    return Judgement("holds" if holds else "refuted", reason, value, evidence, routes or {})
+
+
 def truth(
     composition: Composition, certified: bool, *, delta: float | None = None, epsilon: float | None = None
 ) -> Known:
@@ -166,17 +176,6 @@ def truth(
     raise DpbenchError("no accountant knows the truth of these releases: " + "; ".join(refusals))
 
 
-def _delta_there(composition: Composition, epsilon: float) -> float | None:
-    """δ at the printed ε by `exact`, where it answers: what the promise of δ really is."""
-    accountant = load_accountant("exact")
-    if not accountant.supports(composition) or epsilon < 0:
-        return None
-    try:
-        return float(accountant.curve(composition).delta(epsilon).value)
-    except (DpbenchError, ArithmeticError):
-        return None
-
-
 def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
     """μ-GDP: δ(ε) may nowhere lie above the δ of one Gaussian release with noise 1/μ.
 
@@ -207,15 +206,8 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
         "attained": attained,
         "searched_to_epsilon": farthest,
     }
-    plot = {
-        "x": [place for _, place, _, _ in found],
-        "x_label": "ε",
-        "y_label": "log10 δ",
-        "lines": {
-            "true": [math.log10(max(there.middle, 1e-300)) for _, _, _, there in found],
-            f"{printed.text}-GDP": [math.log10(most_there) for _, _, most_there, _ in found],
-        },
-    }
+    lines = {"true": [there.middle for *_, there in found], f"{printed.text}-GDP": [one[2] for one in found]}
+    plot = _plot([one[1] for one in found], lines, 1e-300)
     if excess > 1e-9:
         verdict = "unsound" if attained else "refuted"
         reason = f"at epsilon = {epsilon:.4g} delta is {known.lower:.4g}, above the {allowed:.4g} of {printed.text}-GDP"
@@ -224,3 +216,35 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
         share = math.exp(excess)
         reason = f"delta is at most {share:.4g} times that of {printed.text}-GDP, closest at epsilon = {epsilon:.4g}"
     return Judgement(verdict, reason, known.middle, evidence, routes, plot)
+
+
+def _judge_renyi(claim: Claim, releases: Composition) -> Judgement:
+    """ε at the order `at: {order: ...}`, against the Rényi divergence, integrated from its definition.
+
+    Divergences of one order add up over releases; each direction is a composition of its own. The references integrate
+    by mpmath, so the interval is as wide as their digits. Raises DpbenchError for a bad order and for releases that no
+    reference covers.
+    """
+    from dpbench.references.unlike import reference
+
+    printed, order = claim.printed["rdp"], claim.at.get("order", 0.0)
+    if not order > 1:
+        message = f"an RDP bound needs `at: {{order: ...}}` with an order above 1, got {order!r}"
+        raise DpbenchError(f"{claim.name}: {message}")
+    if releases.adaptive or common_adjacency(releases) is None:
+        raise DpbenchError(f"{claim.name}: expected releases with fixed parameters and one neighbouring relation")
+    parts = merge(releases)
+    try:
+        sums = {
+            way: sum(count * float(reference.renyi(event, order, 15, direction=way)) for event, count in parts)
+            for way in ("remove", "add")
+        }
+    except (ValueError, ArithmeticError) as error:
+        raise DpbenchError(f"{claim.name}: {error}") from None
+    value = max(sums.values())
+    attained = all(event.attained for event, _ in releases.parts) if claim.attained is None else claim.attained
+    route = "quadrature of the definition"
+    known = Known(value * (1 - _QUADRATURE), value * (1 + _QUADRATURE), route, attained)
+    verdict, reason = compare(known, printed, attained, f"Rényi divergence of order {order:g}")
+    evidence = {"order": order, "lower": known.lower, "upper": known.upper, "attained": attained, **sums}
+    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, {route: value})

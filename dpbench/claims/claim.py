@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from dpbench.events import Composition, Event
@@ -23,6 +23,33 @@ KINDS: Mapping[str, str] = {
 VERDICTS = ("holds", "refuted", "undecided", "not_run")
 BOUND_VERDICTS = ("sound", "loose", "unsound", "refuted", "undecided", "not_run")
 FAVOURABLE = ("holds", "sound", "loose")
+QUANTITIES = ("epsilon", "delta", "mu", "noise_multiplier")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def own_path(file: str) -> str:
+    """A file of the package from the folder that holds the package, others as they are."""
+    path = Path(file).resolve()
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else file
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key: what stands under it, and whether it has to be there. The reader and the schema know what each form is.
+
+    `name` is text that fits NAME, `choice` one of `choices`, `ids` a name or a list of them, `texts` a text or a list,
+    `published` nested tables and lists of printed numbers, `paths` dotted places in them by name.
+    """
+
+    about: str
+    form: str = "text"
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def key(about: str, form: str = "text", required: bool = False, choices: tuple[str, ...] = (), **default: Any) -> Any:
+    """A field that a ledger may give; `default` as in `dataclasses.field`."""
+    return field(metadata={"key": Key(about, form, required, choices)}, **default)
 
 
 @dataclass(frozen=True)
@@ -85,44 +112,38 @@ class Printed:
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed statement.
-
-    | field | |
-    | --- | --- |
-    | `paper`, `id` | together its name, `paper.id` |
-    | `place` | table and row, equation, theorem, lemma, figure text, algorithm line |
-    | `says` | the statement in our words |
-    | `printed` | numbers by name with their digits; for one number the name is `value` |
-    | `text` | what is printed where it is no number (a formula, a line) |
-    | `events` | the releases that a bound or a number is about; a count that is not whole stands in `counts` |
-    | `by`, `parameters` | `file:name` in the paper's folder in `papers/`, or `package.module:name`; what it takes |
-    | `verdict`, `because` | what we hold to be right, and why, in one sentence |
-    | `published` | numbers of the source's tables that the judge takes, by name: one `Printed` or tuples of them |
-    | `holds` | an expression over the printed numbers, `expressions.py` |
-    | `runs` | the run specs that judge a utility claim |
-    | `file`, `line`, `column`, `path` | where the ledger has it |
-    """
+    """One printed statement. Where a count of its events is not whole, `events` is None; `counts` has all of them."""
 
     paper: str
-    id: str
-    place: str
-    kind: str
-    says: str
-    verdict: str
-    because: str
-    printed: Mapping[str, Printed] = field(default_factory=dict)
-    text: str = ""
-    events: Composition | None = None
+    id: str = key("small letters, digits, - and _; with the paper it is the claim's name", "name", True)
+    place: str = key("table and row, equation, theorem, page", required=True)
+    kind: str = key("what is claimed", "choice", True, tuple(KINDS))
+    says: str = key("the statement in your words")
+    verdict: str = key("what you hold to be right", "choice", True, tuple(dict.fromkeys(VERDICTS + BOUND_VERDICTS)))
+    because: str = key("why, in one sentence", required=True)
+    printed: Mapping[str, Printed] = key(
+        "the printed number, or numbers by name, with the digits that are printed", "printed", default_factory=dict
+    )  # one number has the name `value`
+    text: str = key("what is printed where it is no number", default="")
+    events: Composition | None = key(  # noqa: RUF009 (it makes a field)
+        "what is released, as in files of kind: events", "events", default=None
+    )
     counts: tuple[tuple[Event, float], ...] = ()
-    quantity: str = ""
-    accountant: str = ""
-    at: Mapping[str, float] = field(default_factory=dict)
-    attained: bool | None = None
-    by: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    published: Mapping[str, Any] = field(default_factory=dict)
-    holds: str = ""
-    runs: tuple[str, ...] = ()
+    quantity: str = key("what a number from events is", "choice", choices=QUANTITIES, default="")
+    accountant: str = key("which accountant gives a number from events", "accountant", default="")
+    at: Mapping[str, float] = key("the δ, ε or order at which it holds", "at", default_factory=dict)
+    attained: bool | None = key(
+        "whether a pair of datasets attains the events' pair under what is really released", "flag", default=None
+    )
+    by: str = key("what judges it: file:name in the paper's folder, or package.module:name", default="")
+    parameters: Mapping[str, Any] = key("what that takes", "mapping", default_factory=dict)
+    published: Mapping[str, Any] = key(
+        "numbers of the tables under `published` that it takes: name and dotted place", "paths", default_factory=dict
+    )  # here the numbers themselves: one `Printed` or tuples of them
+    holds: str = key(
+        "what judges it where arithmetic does: an expression over printed numbers and `published`", default=""
+    )
+    runs: tuple[str, ...] = key("the run specs that judge a utility claim", "texts", default=())
     file: str = ""
     line: int = 0
     column: int = 0
@@ -147,9 +168,9 @@ class Claim:
 class Covered:
     """One place of a paper and its claims, or why it has none."""
 
-    place: str
-    claims: tuple[str, ...] = ()
-    no_claim: str = ""
+    place: str = key("equation, lemma, table row or line of the source", required=True)
+    claims: tuple[str, ...] = key("the ids of its claims", "ids", default=())
+    no_claim: str = key("why it has none", default="")
 
 
 @dataclass(frozen=True)
@@ -159,12 +180,12 @@ class Mistake:
     The texts may quote judgements: `{id.value}`, `{id.printed}`, `{id.evidence.name}`.
     """
 
-    title: str
-    claims: tuple[str, ...]
-    printed: str
-    true: str
-    demonstration: str
-    instead: str
+    title: str = key("the mistake in a few words", required=True)
+    claims: tuple[str, ...] = key("the ids of the claims that it rests on", "ids")
+    printed: str = key("what is printed", required=True)
+    true: str = key("what is true", required=True)
+    demonstration: str = key("a command that shows it in seconds", required=True)
+    instead: str = key("what to do instead", required=True)
 
 
 @dataclass(frozen=True)
@@ -197,8 +218,3 @@ class Judgement:
     routes: Mapping[str, Any] = field(default_factory=dict)
     plot: Mapping[str, Any] | None = None
     false_alarm: float = 0.0
-
-    @property
-    def number(self) -> float | None:
-        """`value` where it is a finite number."""
-        return self.value if isinstance(self.value, int | float) and math.isfinite(self.value) else None

@@ -15,8 +15,8 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from dpbench.claims.claim import FAVOURABLE, Claim, Judgement, Printed
-from dpbench.claims.judge import judgement, what_judges
-from dpbench.claims.judges import Bound, Judge
+from dpbench.claims.judge import judge_of, loaded
+from dpbench.claims.judges import Judge
 
 _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8", "0")
@@ -48,8 +48,7 @@ def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
     """
     if claim.verdict in ("undecided", "not_run"):
         return
-    named = what_judges(claim) if claim.by and judge is None else judge
-    yield from _Controlled(claim, named if isinstance(named, Judge) else None).all()
+    yield from _Controlled(claim, loaded(claim) if claim.by and judge is None else judge).all()
 
 
 class _Controlled:
@@ -75,7 +74,7 @@ class _Controlled:
                 yield from self.moved(path, number)
 
     def _judgement(self, claim: Claim, change: Mapping[str, Any] | None = None) -> Judgement:
-        return judgement(claim, False) if self.judge is None else self.judge.judge(claim, change=change)
+        return judge_of(claim)[0](claim, False) if self.judge is None else self.judge.judge(claim, change=change)
 
     def _compared(self, name: str, found: Judgement) -> Control:
         held = self.claim.verdict
@@ -112,10 +111,9 @@ class _Controlled:
     @property
     def _compared_number(self) -> str:
         """The printed number of a bound that is held against the truth."""
-        if isinstance(self.judge, Bound):
+        if self.judge is not None:
             return self.judge.name
-        names = ("epsilon", "mu", "rdp") if self.judge is None else ()
-        return next((name for name in names if name in self.claim.printed), "")
+        return next((name for name in ("epsilon", "mu", "rdp") if name in self.claim.printed), "")
 
     def _others(self, path: Path, number: Printed) -> Iterator[Printed]:
         """Other numbers to try: first what the judgement says is the truth, less or more than that, then the ladder."""
@@ -125,8 +123,9 @@ class _Controlled:
                 yield below(lower, number)
             if isinstance(upper, float) and 0 < upper < _FARTHEST:
                 yield Printed(format(Decimal(repr(upper)) + Decimal(number.unit_text), "f"))
-        if self.claim.kind == "number" and self.found.number is not None:
-            yield Printed(format(Decimal(repr(float(self.found.number))).quantize(Decimal(number.unit_text)), "f"))
+        value = self.found.value
+        if self.claim.kind == "number" and isinstance(value, int | float) and math.isfinite(value):
+            yield Printed(format(Decimal(repr(float(value))).quantize(Decimal(number.unit_text)), "f"))
         yield from map(number.moved, _UNITS)
         yield from map(number.times, _FACTORS) if number.value else map(number.moved, _FROM_ZERO)
 

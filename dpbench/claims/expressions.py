@@ -1,27 +1,18 @@
-"""`holds: <expression>`: what a source says of its own printed numbers, judged by arithmetic.
+"""`holds: <expression>`: what a source says of its own printed numbers, judged by arithmetic; nothing is executed.
 
-    published:
-      seconds: {jl: [6.6, 38, 3], sgd: [5.2, 40, 1]}        # a table, with the digits that are printed
-    claims:
-      - id: at-most-double
-        printed: {factor: 2}
-        holds: all(seconds.jl <= factor * seconds.sgd)
-
-Names are printed numbers of the claim and dotted places of the tables; columns of equal length are taken row by row.
-Known are + - * / **, comparisons, and, or, not, brackets for one entry (`seconds.jl[0]`), and abs, all, any, count,
-exp, len, log, max, min, sqrt and sum. Nothing else is, and nothing is executed.
-
-Arithmetic is exact, in the printed digits. A number of a table may have been rounded: an order (<, <=, >, >=) is
-refuted only where it fails for every number that rounds to what is printed, else undecided; equality is about the
-digits. What the claim itself prints is a statement, and means what it says.
+docs/claims.md ("Printed numbers against each other") tells what is known. Arithmetic is exact, in the printed digits. A
+number of a table may have been rounded: an order (<, <=, >, >=) is refuted only where it fails for every number that
+rounds to what is printed, else undecided; equality is about the digits. What the claim itself prints is a statement,
+and means what it says.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -42,7 +33,7 @@ class Rounded:
     high: Any
 
 
-def judge_expression(claim: Claim) -> Judgement:
+def judge_expression(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """The verdict on `holds:`, with both sides of every comparison. Raises DpbenchError for what is no such expression.
 
     >>> numbers = {"more": Printed("13931"), "less": Printed("38"), "factor": Printed("350")}
@@ -121,18 +112,15 @@ class _Evaluation:
             return self._named(ast.unparse(node))
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             return self.at(node.value)[node.slice.value]
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            return _lift(_ARITHMETIC[type(node.op)], self.at(node.left), self.at(node.right))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in _FLIPS:
-            flip = _FLIPS[type(node.op)]
-            return _lift(lambda x: Rounded(flip(x.value), flip(x.high), flip(x.low)), self.at(node.operand))
+        if isinstance(node, ast.BinOp | ast.UnaryOp) and type(node.op) in _OPERATORS:
+            sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,)
+            return _lift(_OPERATORS[type(node.op)], *map(self.at, sides))
         if isinstance(node, ast.BoolOp):
-            function = all if isinstance(node.op, ast.And) else any
-            return _lift(lambda *answers: _of_all(function)(answers), *map(self.at, node.values))
-        if isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
+            return _lift(_answer(all if isinstance(node.op, ast.And) else any), *map(self.at, node.values))
+        if isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
             return self._compared(node)
         if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
-            return _FUNCTIONS[ast.unparse(node.func)]([self.at(value) for value in node.args])
+            return _FUNCTIONS[ast.unparse(node.func)](*map(self.at, node.args))
         raise DpbenchError(f"{ast.unparse(node)!r} is not known in expressions; docs/claims.md tells what is")
 
     def _named(self, name: str) -> Any:
@@ -147,13 +135,12 @@ class _Evaluation:
         sides = [self.at(part) for part in parts]
         found = []
         for place, op in enumerate(node.ops):
-            symbol, compared = _COMPARISONS[type(op)]
-            text = f"{ast.unparse(parts[place])} {symbol} {ast.unparse(parts[place + 1])}"
+            text = ast.unparse(ast.Compare(parts[place], [op], [parts[place + 1]]))
             self.seen[text] = (sides[place], sides[place + 1])
-            found.append(_lift(compared, *self.seen[text]))
+            found.append(_lift(_OPERATORS[type(op)], *self.seen[text]))
             rows = found[-1] if isinstance(found[-1], tuple) else ()
-            self.fails[text] = [row for row, answer in enumerate(rows, 1) if not _of_all(all)(answer).value]
-        return _lift(lambda *answers: _of_all(all)(answers), *found)
+            self.fails[text] = [row for row, answer in enumerate(rows, 1) if not _flat(answer, "value", all)]
+        return _lift(_answer(all), *found)
 
 
 def _lift(function: Callable[..., Any], *values: Any) -> Any:
@@ -178,12 +165,12 @@ def _rounded(number: Printed) -> Rounded:
     return Rounded(value, value - half, value + half)
 
 
-def _corners(function: Callable[[Any, Any], Any]) -> Callable[[Rounded, Rounded], Rounded]:
-    """For a function that rises or falls in each argument on its own."""
+def _monotone(function: Callable[..., Any]) -> Callable[..., Rounded]:
+    """For a function that rises or falls in each argument on its own: its ends lie in the corners."""
 
-    def applied(a: Rounded, b: Rounded) -> Rounded:
-        found = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return Rounded(function(a.value, b.value), min(found), max(found))
+    def applied(*numbers: Rounded) -> Rounded:
+        corners = [function(*corner) for corner in itertools.product(*((one.low, one.high) for one in numbers))]
+        return Rounded(function(*(one.value for one in numbers)), min(corners), max(corners))
 
     return applied
 
@@ -191,21 +178,13 @@ def _corners(function: Callable[[Any, Any], Any]) -> Callable[[Rounded, Rounded]
 def _divided(a: Rounded, b: Rounded) -> Rounded:
     if b.low <= 0 <= b.high:
         return Rounded(a.value / b.value, -math.inf, math.inf)
-    return _corners(operator.truediv)(a, b)
+    return _monotone(operator.truediv)(a, b)
 
 
 def _power(a: Rounded, b: Rounded) -> Rounded:
     if a.low <= 0:
         raise DpbenchError("a power needs a positive number below it")
-    return _corners(lambda x, y: float(x) ** float(y))(a, b)
-
-
-def _ordered(below: Callable[[Any, Any], bool], swapped: bool = False) -> Callable[[Rounded, Rounded], Rounded]:
-    def compared(a: Rounded, b: Rounded) -> Rounded:
-        a, b = (b, a) if swapped else (a, b)
-        return Rounded(below(a.value, b.value), below(a.high, b.low), below(a.low, b.high))
-
-    return compared
+    return _monotone(lambda x, y: float(x) ** float(y))(a, b)
 
 
 def _absolute(x: Rounded) -> Rounded:
@@ -213,55 +192,49 @@ def _absolute(x: Rounded) -> Rounded:
     return Rounded(abs(x.value), nearest, max(-x.low, x.high))
 
 
-def _flat(values: Any) -> list[Rounded]:
-    return [values] if isinstance(values, Rounded) else [entry for value in values for entry in _flat(value)]
+def _flat(value: Any, end: str, function: Callable[[list[Any]], Any]) -> Any:
+    """Of one end of every number in nested columns."""
+
+    def numbers(value: Any) -> Iterator[Any]:
+        if isinstance(value, Rounded):
+            yield getattr(value, end)
+        else:
+            for entry in value:
+                yield from numbers(entry)
+
+    return function(list(numbers(value)))
 
 
-def _of_all(function: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Rounded]:
+def _answer(function: Callable[[list[Any]], Any]) -> Callable[..., Rounded]:
     """For a function of many numbers or answers that does not fall in any of them."""
-
-    def applied(values: Any) -> Rounded:
-        found = _flat(values)
-        return Rounded(*(function([getattr(one, end) for one in found]) for end in ("value", "low", "high")))
-
-    return applied
+    return lambda *values: Rounded(*(_flat(values, end, function) for end in ("value", "low", "high")))
 
 
-def _each(function: Callable[[Rounded], Rounded]) -> Callable[[Any], Any]:
-    return lambda values: _lift(function, *values)
+def _each(function: Callable[[Rounded], Rounded]) -> Callable[..., Any]:
+    return lambda *values: _lift(function, *values)
 
 
-def _rising(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return _each(lambda x: Rounded(function(x.value), function(x.low), function(x.high)))
-
-
-_FLIPS: Mapping[type[ast.AST], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
-_ARITHMETIC: Mapping[type[ast.AST], Callable[[Rounded, Rounded], Rounded]] = {
-    ast.Add: _corners(operator.add),
-    ast.Sub: _corners(operator.sub),
-    ast.Mult: _corners(operator.mul),
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Rounded]] = {
+    ast.USub: _monotone(operator.neg),
+    ast.Not: _monotone(operator.not_),
+    ast.Add: _monotone(operator.add),
+    ast.Sub: _monotone(operator.sub),
+    ast.Mult: _monotone(operator.mul),
     ast.Div: _divided,
     ast.Pow: _power,
+    ast.Lt: _monotone(operator.lt),
+    ast.LtE: _monotone(operator.le),
+    ast.Gt: _monotone(operator.gt),
+    ast.GtE: _monotone(operator.ge),
+    ast.Eq: lambda a, b: _exactly(a.value == b.value),
 }
-_COMPARISONS: Mapping[type[ast.AST], tuple[str, Callable[[Rounded, Rounded], Rounded]]] = {
-    ast.Lt: ("<", _ordered(operator.lt)),
-    ast.LtE: ("<=", _ordered(operator.le)),
-    ast.Gt: (">", _ordered(operator.lt, swapped=True)),
-    ast.GtE: (">=", _ordered(operator.le, swapped=True)),
-    ast.Eq: ("==", lambda a, b: _exactly(a.value == b.value)),
-}
-_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": _each(_absolute),
-    "all": _of_all(all),
-    "any": _of_all(any),
-    "count": _of_all(sum),
-    "exp": _rising(math.exp),
-    "len": lambda values: _exactly(len(_flat(values))),
-    "log": _rising(math.log),
-    "max": _of_all(max),
-    "min": _of_all(min),
-    "sqrt": _rising(math.sqrt),
-    "sum": _of_all(sum),
+    "exp": _each(_monotone(math.exp)),
+    "log": _each(_monotone(math.log)),
+    "sqrt": _each(_monotone(math.sqrt)),
+    **{name: _answer(function) for name, function in (("all", all), ("any", any), ("count", sum))},
+    **{name: _answer(function) for name, function in (("len", len), ("max", max), ("min", min), ("sum", sum))},
 }
 
 

@@ -1,107 +1,79 @@
-"""One claim to its judgement: by accountants from its events, or by what its paper's own file holds."""
+"""One claim to its verdict: by accountants from its events, by arithmetic, or by what its paper's own file holds."""
 
 from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dpbench.claims.bounds import judge_bound
-from dpbench.claims.claim import Claim, Judgement
+from dpbench.claims.claim import Claim, Judgement, own_path
 from dpbench.claims.expressions import judge_expression
-from dpbench.claims.judges import Judge
+from dpbench.claims.judges import Judge, place_of
 from dpbench.claims.quantities import judge_number
-from dpbench.claims.renyi_bounds import judge_renyi
+from dpbench.claims.record import VerdictRecord
 from dpbench.errors import DpbenchError
 
-ROOT = Path(__file__).resolve().parents[2]
+Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A claim, its judgement (None where the check could not run, and `failure` says why), the seconds it took and
-    the file and line of what judged it."""
-
-    claim: Claim
-    judgement: Judgement | None
-    seconds: float
-    certified: bool = False
-    failure: str = ""
-    place: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """The verdict; `crashes` where the check could not run."""
-        return "crashes" if self.judgement is None else self.judgement.verdict
-
-    @property
-    def as_held(self) -> bool:
-        """Whether the verdict is the one that the ledger holds."""
-        return self.verdict == self.claim.verdict
-
-
-def judge(claim: Claim, certified: bool = False) -> Judged:
-    """Judge one claim; a check that cannot run is told, not raised.
+def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord:
+    """Judge one claim; a check that cannot run is told by the verdict `crashes`, not raised.
 
     >>> from dpbench.claims.claim import Printed
     >>> from dpbench.events import Composition, Gaussian
+    >>> parts = ((Gaussian(2.0), 1),)
     >>> claim = Claim("demo", "one", "here", "bound", "", "sound", "", {"mu": Printed("0.5")},
-    ...               events=Composition(((Gaussian(2.0), 1),)))
+    ...               events=Composition(parts), counts=parts)
     >>> judge(claim).verdict
     'sound'
     """
-    start = time.perf_counter()
+    start, place = time.perf_counter(), ""
     try:
-        found = judgement(claim, certified)
+        judged, there = judge_of(claim)
+        found, place = judged(claim, certified), there
     except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
-        failure = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
-        return Judged(claim, None, time.perf_counter() - start, certified, failure)
-    return Judged(claim, found, time.perf_counter() - start, certified, place=judge_place(claim))
+        words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
+        found = Judgement("crashes", words)
+    same = ("paper", "place", "kind", "says", "because", "line", "by", "runs")
+    return VerdictRecord(
+        **{name: getattr(claim, name) for name in same},
+        **vars(found),
+        id=claim.name,
+        printed=claim.shown,
+        held=claim.verdict,
+        seconds=round(time.perf_counter() - start, 4),
+        certified=certified,
+        file=own_path(claim.file),
+        judge=place,
+        key=key,
+    )
 
 
-def judgement(claim: Claim, certified: bool) -> Judgement:
-    """The judgement alone. Raises what the check raises."""
+def judge_of(claim: Claim) -> tuple[Judges, str]:
+    """What judges a claim, and its file and line (empty where that is training). Raises DpbenchError as `loaded`."""
     if claim.holds:
-        return judge_expression(claim)
-    if claim.verdict == "not_run" and not claim.by and not claim.counts:
-        where = ", ".join(claim.runs) or "no run spec yet"
-        missing = [run for run in claim.runs if not _is_written(run, claim.file)]
-        told = f"; not written yet: {', '.join(missing)}" if missing else ""
-        return Judgement("not_run", f"judged by training: {where}{told}")
-    if not claim.by and claim.kind == "bound":
-        return judge_renyi(claim) if "rdp" in claim.printed else judge_bound(claim, certified)
-    if not claim.by:
-        return judge_number(claim)
-    return what_judges(claim).judge(claim, certified)
-
-
-def judge_place(claim: Claim) -> str:
-    """File and line of what judges a claim; empty where that is training."""
-    if claim.holds:
-        return f"{own_path(claim.file)}:{claim.line}"
+        return judge_expression, f"{own_path(claim.file)}:{claim.line}"
     if claim.by:
-        return what_judges(claim).place
+        found = loaded(claim)
+        return found.judge, found.place
     if not claim.counts:
-        return ""
-    judged = judge_number if claim.kind == "number" else judge_renyi if "rdp" in claim.printed else judge_bound
-    return f"{own_path(judged.__code__.co_filename)}:{judged.__code__.co_firstlineno}"
+        return _by_runs, ""
+    judged = judge_number if claim.kind == "number" else judge_bound
+    return judged, place_of(judged)
 
 
-def own_path(file: str) -> str:
-    """A file of the package from the folder that holds the package, others as they are."""
-    path = Path(file)
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else file
+def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
+    """Not run; a run spec is there where it lies below the folder in which we run, or one that holds the ledger."""
+    places = [Path(), *(Path(claim.file).resolve().parents if claim.file else ())]
+    missing = [run for run in claim.runs if not any((place / run).is_file() for place in places)]
+    told = f"; not written yet: {', '.join(missing)}" if missing else ""
+    return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{told}")
 
 
-def _is_written(run: str, ledger: str) -> bool:
-    """Whether a run spec lies below the folder in which we run, or below one that holds the ledger."""
-    places = [Path(), *(Path(ledger).resolve().parents if ledger else ())]
-    return any((place / run).is_file() for place in places)
-
-
-def what_judges(claim: Claim) -> Judge:
+def loaded(claim: Claim) -> Judge:
     """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
     module, _, name = claim.by.partition(":")
     places = [f"dpbench.papers.{claim.paper}.{module}", module] if "." not in module else [module]

@@ -1,17 +1,8 @@
 """What a file in `papers/` holds: decorated functions of named arguments, each of which judges claims.
 
-| decorator | the function returns | judges |
-| --- | --- | --- |
-| `@number` | a number, or {route: number}, all of which have to agree | whether it rounds to the printed `value` |
-| `@bound` | (lower, upper) of the number `name`, then a second route | whether the printed one is not below it |
-| `@formula` | (as printed, by definition), or with the corrected formula as well | whether they agree at all settings |
-| `@inequality` | a margin that has to be 0 or more | whether a search of the domain finds it below 0 |
-| `@shown` | `Shown(holds, reason, ...)` | a line of an algorithm, a step of a proof, a comparison |
-
-An argument is, by its name, a printed number of the claim (as `Printed`), a parameter of the claim, one of the numbers
-that the claim takes from `published`, or, in formulas and inequalities, a name of the setting or of the domain. A claim
-whose judge does not take one of its printed numbers is refused when it is read. `control` is the negative control:
-other values of some arguments, for which the verdict has to be another one; several are a sequence of such mappings.
+docs/claims.md ("Writing a judge") tells what a function returns under each decorator, and where its arguments come
+from. A claim whose judge does not take one of its printed numbers is refused when it is read. `control` is the negative
+control: other values of some arguments, for which the verdict has to be another one; several are a sequence of them.
 """
 
 from __future__ import annotations
@@ -20,20 +11,19 @@ import functools
 import inspect
 import itertools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from dpbench.claims.bounds import Known, compare, shown_end
-from dpbench.claims.claim import Claim, Judgement
+from dpbench.claims.bounds import Known, as_printed, compare, shown_end
+from dpbench.claims.claim import Claim, Judgement, own_path
 from dpbench.claims.grammar import DIGITS
-from dpbench.claims.search import Range, outside, smallest
+from dpbench.claims.search import Range, smallest
 from dpbench.errors import DpbenchError
 
 Change = Mapping[str, Any]
 _AGREE = 1e-6  # two routes may differ by that, relative to the number or to a unit of the last printed place
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -45,17 +35,25 @@ def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
+def place_of(function: Callable[..., Any]) -> str:
+    """File and line of a function, from the folder that holds the package."""
+    code = inspect.unwrap(function).__code__
+    return f"{own_path(code.co_filename)}:{code.co_firstlineno}"
+
+
 @dataclass(frozen=True)
-class Judge:
+class Judge(ABC):
     """A decorated function; it can be called as before. `pair` tells the datasets or distributions, for the evidence.
 
-    `false_alarm` is the probability that a true claim is refuted by chance.
+    `false_alarm` is the probability that a true claim is refuted by chance, `name` the printed number that the kind
+    compares itself, where it does.
     """
 
     function: Callable[..., Any]
     control: Change | Sequence[Change] = ()
     pair: str = ""
     false_alarm: float = 0.0
+    name: str = ""
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         return self.function(*values, **named)
@@ -63,10 +61,7 @@ class Judge:
     @property
     def place(self) -> str:
         """File and line of the function, from the folder that holds the package."""
-        code = inspect.unwrap(self.function).__code__
-        path = Path(code.co_filename).resolve()
-        shown = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path
-        return f"{shown.as_posix()}:{code.co_firstlineno}"
+        return place_of(self.function)
 
     @functools.cached_property
     def arguments(self) -> tuple[str, ...]:
@@ -76,7 +71,7 @@ class Judge:
     @property
     def reads(self) -> tuple[str, ...]:
         """The printed numbers that it can read: its arguments, and what its kind compares."""
-        return self.arguments
+        return (*self.arguments, self.name)
 
     @property
     def controls(self) -> tuple[Change, ...]:
@@ -85,17 +80,17 @@ class Judge:
 
     def judge(self, claim: Claim, certified: bool = False, change: Change | None = None) -> Judgement:
         """The verdict on a claim; `change` has other values of some arguments, for negative controls."""
-        named = {
-            name: value
-            for name, value in {**claim.published, **claim.printed, "certified": certified}.items()
-            if name in self.arguments
-        }
-        found = self._judged(claim, {**named, **claim.parameters, **(change or {})}, certified)
+        found = self._judged(claim, {**self._named(claim, certified), **(change or {})}, certified)
         evidence = {"pair": self.pair, **found.evidence} if self.pair else found.evidence
-        return Judgement(**{**vars(found), "evidence": evidence, "false_alarm": self.false_alarm})
+        return replace(found, evidence=evidence, false_alarm=self.false_alarm)
 
+    def _named(self, claim: Claim, certified: bool = False) -> dict[str, Any]:
+        numbers = {**claim.published, **claim.printed, "certified": certified}
+        return {**{name: numbers[name] for name in self.arguments if name in numbers}, **claim.parameters}
+
+    @abstractmethod
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:
-        raise NotImplementedError
+        """The same, its arguments by name."""
 
     def more_controls(self, claim: Claim) -> Iterator[tuple[str, Judgement]]:  # noqa: ARG002
         """Controls that the kind brings itself: what each is, and its judgement."""
@@ -106,27 +101,20 @@ class Judge:
 class Number(Judge):
     """Undecided where the routes disagree, else whether the first rounds to what is printed."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.arguments, "value")
+    name: str = "value"
 
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:  # noqa: ARG002
-        if "value" not in claim.printed:
+        if self.name not in claim.printed:
             raise DpbenchError(f"{claim.name}: a computed number needs one printed value, such as `printed: 0.83`")
-        printed, found = claim.printed["value"], self.function(**named)
-        routes = {
-            name: float(value)
-            for name, value in (found if isinstance(found, Mapping) else {"definition": found}).items()
-        }
+        printed, found = claim.printed[self.name], self.function(**named)
+        found = found if isinstance(found, Mapping) else {"definition": found}
+        routes = {name: float(value) for name, value in found.items()}
         first = next(iter(routes.values()))
         evidence = {**claim.parameters, "value": first}
         if any(abs(other - first) > _AGREE * max(abs(first), printed.unit) for other in routes.values()):
             reason = f"the routes give {' and '.join(map(repr, routes.values()))}"
             return Judgement("undecided", reason, first, evidence, routes)
-        holds = printed.agrees(first)
-        words = f"the definition gives {first:.8g}"
-        reason = f"{words}, which rounds to the printed {printed.text}" if holds else f"{words}, not {printed.text}"
-        return Judgement("holds" if holds else "refuted", reason, first, evidence, routes)
+        return as_printed(printed, first, "the definition", evidence, routes)
 
 
 @dataclass(frozen=True)
@@ -141,10 +129,6 @@ class Bound(Judge):
     name: str = "epsilon"
     attained: bool = True
     second: Literal["value", "lower"] = "value"
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.arguments, self.name)
 
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:
         lower, upper, *rest = map(float, self.function(**named))
@@ -223,8 +207,7 @@ class Formula(Judge):
         return Judgement("refuted", reason, errors[worst], evidence, routes)
 
     def more_controls(self, claim: Claim) -> Iterator[tuple[str, Judgement]]:
-        named = {name: value for name, value in {**claim.published, **claim.printed}.items() if name in self.arguments}
-        values = self._values({**named, **claim.parameters})
+        values = self._values(self._named(claim))
         if all(len(found) > 2 for _, found in values):
             yield "the corrected formula", self._verdict([(s, (v[2], v[1])) for s, v in values], self.scale)
         elif claim.verdict == "holds":
@@ -237,9 +220,9 @@ class Inequality(Judge):
     """Refuted at a counterexample, undecided where its enclosure does not confirm it, else holds as searched.
 
     `domain` has (low, high) or (low, high, "log" or "whole") by name; `settings` are the source's own. A point refutes
-    where the margin is below −`tolerance`, the numerical error of the margin (derive it). `enclosure` gives (lower,
-    upper) of the margin in certified arithmetic; only an upper end below 0 refutes. `obligations` are what the proof
-    needs, for the reader. `examples` points are tried at first.
+    where the margin is below −`tolerance`, the numerical error of the margin (derive it). `enclosure` takes the same
+    arguments and gives (lower, upper) of the margin in certified arithmetic; then only an upper end below 0 refutes.
+    `obligations` are what the proof needs, for the reader. `examples` points are tried at first.
 
     >>> @inequality(domain={"x": (-1, 3), "n": (1, 9, "whole")}, settings=[{"x": 0.5, "n": 2}], control={"less": 0.1})
     ... def bernoulli(x, n, less=0.0):
@@ -259,8 +242,10 @@ class Inequality(Judge):
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:  # noqa: ARG002
         domain = {name: Range(*place) for name, place in self.domain.items() if name not in named}
         settings = [{name: value for name, value in one.items() if name not in named} for one in self.settings]
-        if found := outside(domain, settings):
-            return Judgement("undecided", f"the source's own setting {found} lies outside the searched domain")
+        for name, place in domain.items():
+            for value in (one[name] for one in settings if not place.low <= one.get(name, place.low) <= place.high):
+                reason = f"the source's own setting {name} = {value!r} lies outside the searched domain"
+                return Judgement("undecided", reason)
         margin_of = functools.partial(self.function, **named)
         point, margin, tried = smallest(margin_of, domain, settings, -self.tolerance, self.examples)
         evidence: dict[str, Any] = {
@@ -271,18 +256,18 @@ class Inequality(Judge):
         }
         if self.obligations:
             evidence["obligations"] = list(self.obligations)
-        place = ", ".join(f"{name} = {value:.6g}" for name, value in point.items() if isinstance(value, int | float))
+        where = ", ".join(f"{name} = {value:.6g}" for name, value in point.items() if isinstance(value, int | float))
         if margin >= -self.tolerance:
-            reason = f"holds at {tried} searched points, the smallest margin {margin:.3g} at {place}"
+            reason = f"holds at {tried} searched points, the smallest margin {margin:.3g} at {where}"
             return Judgement("holds", reason, margin, evidence)
         routes: dict[str, Any] = {"float64": margin}
         if self.enclosure is not None:
-            lower, upper = self.enclosure(**point)
+            lower, upper = self.enclosure(**{**point, **named})
             routes["certified"] = [float(lower), float(upper)]
             if not upper < 0:
-                reason = f"the counterexample {place} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"
+                reason = f"the counterexample {where} is not confirmed: its margin lies in [{lower:.3g}, {upper:.3g}]"
                 return Judgement("undecided", reason, margin, evidence, routes)
-        return Judgement("refuted", f"fails at {place}: the margin is {margin:.6g}", margin, evidence, routes)
+        return Judgement("refuted", f"fails at {where}: the margin is {margin:.6g}", margin, evidence, routes)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from dpbench.catalog import suggestion
 from dpbench.claims.claim import KINDS, Claim, Ledger
-from dpbench.claims.judge import Judged, judge
+from dpbench.claims.judge import judge
 from dpbench.claims.ledger import PAPERS as PAPERS
 from dpbench.claims.ledger import read_ledgers
-from dpbench.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, verdict_record, write_verdict
+from dpbench.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, write_verdict
 from dpbench.claims.summary import write_ledger
 from dpbench.errors import DpbenchError, Problem
 
@@ -81,14 +82,13 @@ def verify(
     if claims and not chosen:
         raise DpbenchError(_none_chosen(choice, claims))
     sources = {paper: source_hash(paper) for paper in {claim.paper for claim in chosen}}
-    keys = {claim.name: key_of(claim, certified, sources[claim.paper]) for claim in chosen}
     known = {} if out is None else read_verdicts(out)
     proven = {
-        claim.name
+        claim.name: known[claim.name]
         for claim in chosen
         if claim.name in known and known[claim.name].key == key_of(claim, True, sources[claim.paper])
     }
-    done = {name: known[name] for name in proven if certified and not force}
+    done = dict(proven) if certified and not force else {}
     due = [claim for claim in chosen if claim.name not in done]
     before = len(done)
     for ledger in found.ledgers:
@@ -96,32 +96,27 @@ def verify(
             write_ledger(out, ledger)
     if told is not None:
         told(None, 0, len(due))
-
-    def keep(judged: Judged) -> None:
-        record = verdict_record(judged, keys[judged.claim.name])
-        done[record.id] = record
-        if out is not None and (certified or record.id not in proven):  # what is proven stays
-            write_verdict(out, record)
-        if told is not None:
-            told(record, len(done) - before, len(due))
-
-    if workers == 1 or len(due) < 3:
-        for claim in due:
-            keep(judge(claim, certified))
-    else:
-        _in_processes(due, certified, min(workers, len(due)), keep)
+    calls = [(claim, certified, key_of(claim, certified, sources[claim.paper])) for claim in due]
+    with closing(_judged(calls, min(workers, len(due)))) as records:
+        for record in records:
+            done[record.id] = record
+            if out is not None and (certified or record.id not in proven):  # what is proven stays
+                write_verdict(out, record)
+            if told is not None:
+                told(record, len(done) - before, len(due))
     verdicts = tuple(done[claim.name] for claim in chosen)
     return Outcome(verdicts, found.ledgers, found.problems, len(chosen) - len(due))
 
 
-def _in_processes(due: Sequence[Claim], certified: bool, workers: int, keep: Callable[[Judged], None]) -> None:
+def _judged(calls: Sequence[tuple[Claim, bool, str]], workers: int) -> Generator[VerdictRecord]:
+    """What `judge` says of every call, in processes of their own where there are several; as they end."""
+    if workers == 1 or len(calls) < 3:
+        yield from (judge(*call) for call in calls)
+        return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet)
     try:
-        left = {pool.submit(judge, claim, certified) for claim in due}
-        while left:
-            ended, left = wait(left, return_when=FIRST_COMPLETED)
-            for future in ended:
-                keep(future.result())
+        for future in as_completed([pool.submit(judge, *call) for call in calls]):
+            yield future.result()
     except BaseException:
         for process in list(getattr(pool, "_processes", {}).values()):
             process.terminate()

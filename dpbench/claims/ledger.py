@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dpbench.catalog import catalog, suggestion
-from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Ledger, Mistake, Printed
+from dpbench.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Key, Ledger, Mistake, Printed
 from dpbench.claims.controls import controls
 from dpbench.claims.expressions import names_in
-from dpbench.claims.grammar import AT, BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, TOP, UNJUDGED, Key
-from dpbench.claims.judge import what_judges
+from dpbench.claims.grammar import BOUNDS, CLAIM, COVERED, DIGITS, MISTAKE, NAME, NUMBER_NAME, PLAIN, TOP, UNJUDGED
+from dpbench.claims.judge import loaded
 from dpbench.compose import MOST_RELEASES
 from dpbench.errors import DpbenchError, Problem
 from dpbench.event_files import EventReader
 from dpbench.events import Composition, Event
-from dpbench.grammar.yaml_loader import Document, Listing, Node, Scalar, Table, plain, read
+from dpbench.grammar.yaml_loader import Document, Listing, Node, Place, Scalar, Table, plain, read
 from dpbench.releases import composed
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
@@ -46,7 +48,7 @@ class Read:
 def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
     """The ledgers of files and folders, searched to the bottom; in folders, files of other kinds are skipped.
 
-    Judges of the `chosen` claims (of all) are loaded, to see that they take every printed number.
+    What judges the `chosen` claims is loaded, to see that it takes every printed number; without it, nothing is.
 
     Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
 
@@ -65,18 +67,16 @@ def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None =
         ledgers.append(reader.ledger())
         problems += reader.problems
     first: dict[str, Claim] = {}
-    kept = []
-    for ledger in ledgers:
-        unique = []
-        for claim in ledger.claims:
-            other = first.setdefault(claim.name, claim)
-            if other is claim:
-                unique.append(claim)
-                continue
+    for claim in (claim for ledger in ledgers for claim in ledger.claims):
+        other = first.setdefault(claim.name, claim)
+        if other is not claim:
             message = f"{claim.name!r} is already used at {other.file}:{other.line}"
             problems.append(Problem(claim.file, claim.line, claim.column, claim.path, message, ""))
-        kept.append(Ledger(**{**vars(ledger), "claims": tuple(unique)}))
-    return Read(tuple(kept), tuple(problems))
+
+    def unique(ledger: Ledger) -> Ledger:
+        return replace(ledger, claims=tuple(claim for claim in ledger.claims if first[claim.name] is claim))
+
+    return Read(tuple(map(unique, ledgers)), tuple(problems))
 
 
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, bool]]:
@@ -93,7 +93,7 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
 
 
 class _LedgerReader:
-    """Reads one document and keeps its mistakes. The method `_form` reads what a key of that form may hold."""
+    """Reads one document and keeps its mistakes. The method `_form`, else `_plain`, reads a key of that form."""
 
     def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
         self.document, self.file, self.chosen = document, document.file, chosen
@@ -102,17 +102,16 @@ class _LedgerReader:
         self.taken: set[str] = set()  # places there that a claim takes
         self.ids: set[str] = set()
 
-    def add(self, node: Node, message: str, hint: str = "") -> None:
-        place = node.place
+    def add(self, node: Node | Place, message: str, hint: str = "") -> None:
+        place = node if isinstance(node, Place) else node.place
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
 
     def ledger(self) -> Ledger:
         root = self.document.root
         empty = Ledger("", "", "", (), file=self.file)
-        if root is None:
-            return empty
         if not isinstance(root, Table):
-            self.add(root, "expected `key: value` lines, the first `kind: claims`")
+            if root is not None:
+                self.add(root, "expected `key: value` lines, the first `kind: claims`")
             return empty
         kind = root.get("kind")
         if not isinstance(kind, Scalar) or kind.value != "claims":
@@ -133,15 +132,13 @@ class _LedgerReader:
         """What stands under every key of a table, in the order of `keys`; what is missing or wrong is empty."""
         for name, entry in table.entries.items():
             if name not in keys:
-                place, hint = entry.key, suggestion(name, tuple(keys)).removeprefix("; ")
-                problem = Problem(self.file, place.line, place.column, place.path, f"unknown key {name!r}", hint)
-                self.problems.append(problem)
+                self.add(entry.key, f"unknown key {name!r}", suggestion(name, tuple(keys)).removeprefix("; "))
         found: dict[str, Any] = {}
         for name, key in keys.items():
             node = table.get(name)
             if node is None and key.required:
                 self.add(table, f"the key {name!r} is missing")
-            value = None if node is None else getattr(self, f"_{key.form}")(node, name, key)
+            value = None if node is None else getattr(self, f"_{key.form}", self._plain)(node, name, key)
             found[name] = _EMPTY.get(key.form, "") if value is None else value
             if name == "paper":
                 self.paper = found[name]
@@ -205,12 +202,14 @@ class _LedgerReader:
                 self.add(entry.value, f"{name!r}: expected a name of letters, digits and _")
         return {name: self._numbers(entry.value) for name, entry in node.entries.items()}
 
-    def _paths(self, node: Node, name: str, key: Key) -> Mapping[str, str]:
-        if not isinstance(node, Table):
-            self.add(node, f"{name}: expected `name: place` lines")
-            return {}
-        found = {one: self._text(entry.value, one, key) for one, entry in node.entries.items()}
-        return {one: place for one, place in found.items() if place is not None}
+    def _plain(self, node: Node, name: str, key: Key) -> Any:
+        value, (adapter, expected) = plain(node), PLAIN[key.form]
+        try:
+            found = adapter.validate_python(value, strict=True)
+        except ValidationError:
+            self.add(node, f"{name} = {value!r}: expected {expected}")
+            return None
+        return (found,) if isinstance(found, str) else tuple(found) if isinstance(found, list) else found
 
     def _events(self, node: Node, name: str, key: Key) -> tuple[tuple[Event, float], ...]:  # noqa: ARG002
         if not isinstance(node, Listing) or not node.items:
@@ -224,39 +223,8 @@ class _LedgerReader:
             return ()
         return parts
 
-    def _at(self, node: Node, name: str, key: Key) -> Mapping[str, float]:
-        found = self._mapping(node, name, key)
-        if any(one not in AT or isinstance(x, bool) or not isinstance(x, int | float) for one, x in found.items()):
-            self.add(node, f"at = {dict(found)!r}: expected such as {{delta: 1e-5}}")
-            return {}
-        return {one: float(value) for one, value in found.items()}
-
-    def _flag(self, node: Node, name: str, key: Key) -> bool | None:  # noqa: ARG002
-        value = plain(node)
-        if not isinstance(value, bool):
-            self.add(node, f"{name} = {value!r}: expected true or false")
-            return None
-        return value
-
-    def _mapping(self, node: Node, name: str, key: Key) -> Mapping[str, Any]:  # noqa: ARG002
-        if not isinstance(node, Table):
-            self.add(node, f"{name}: expected `key: value` lines")
-            return {}
-        value: Mapping[str, Any] = plain(node)
-        return value
-
-    def _texts(self, node: Node, name: str, key: Key) -> tuple[str, ...]:  # noqa: ARG002
-        values = plain(node)
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.add(node, f"{name} = {values!r}: expected a list of texts")
-            return ()
-        return tuple(values)
-
     def _ids(self, node: Node, name: str, key: Key) -> tuple[str, ...]:
-        values = self._texts(node, name, key)
-        if plain(node) == []:
-            self.add(node, f"{name}: expected a list of ids")
+        values: tuple[str, ...] = self._plain(node, name, key) or ()
         for value in values:
             if value not in self.ids:
                 self.add(node, f"there is no claim {value!r}{suggestion(value, tuple(self.ids))}")
@@ -401,12 +369,12 @@ class _LedgerReader:
 
     def _takes(self, node: Table, claim: Claim) -> None:
         """Every printed number has to be read by what judges the claim, and every number of `holds:` to matter."""
-        if not (claim.holds or claim.by) or not (self.chosen is None or self.chosen(claim)):
+        if not (claim.holds or claim.by) or self.chosen is None or not self.chosen(claim):
             return
         read, what = names_in(claim.holds) if claim.holds else (), "`holds:`"
         if claim.by:
             try:
-                judge = what_judges(claim)
+                judge = loaded(claim)
             except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"

@@ -7,20 +7,17 @@ import math
 from typing import Any
 
 from dpbench.accounting import No, PrivacyCurve, load_accountant
+from dpbench.claims.bounds import as_printed
 from dpbench.claims.claim import Claim, Judgement
 from dpbench.compose import as_composition
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 
 
-def judge_number(claim: Claim) -> Judgement:
+def judge_number(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """Whether the accountant's number rounds to what is printed."""
-    printed = claim.printed["value"]
-    value = quantity(claim)
-    holds = printed.agrees(value)
-    words = f"{claim.accountant} gives {value:.8g}"
-    reason = f"{words}, which rounds to the printed {printed.text}" if holds else f"{words}, not {printed.text}"
-    return Judgement("holds" if holds else "refuted", reason, value, {"accountant": claim.accountant, **claim.at})
+    evidence = {"accountant": claim.accountant, **claim.at}
+    return as_printed(claim.printed["value"], quantity(claim), claim.accountant, evidence)
 
 
 def quantity(claim: Claim) -> float:
@@ -73,10 +70,8 @@ def _calibrated(claim: Claim) -> float:
         raise DpbenchError(f"{claim.name}: noise_multiplier needs `at: {{epsilon: ..., delta: ...}}`")
 
     def releases(sigma: float) -> Composition:
-        parts: list[tuple[Any, int]] = []
-        for event, count in claim.counts:
-            noisy: Any = event
-            parts.append((dataclasses.replace(noisy, noise_multiplier=sigma), math.ceil(count)))
+        noisy: Any = claim.counts
+        parts = [(dataclasses.replace(one, noise_multiplier=sigma), math.ceil(count)) for one, count in noisy]
         return as_composition(Composition(tuple(parts)))
 
     epsilon, delta = claim.at["epsilon"], claim.at["delta"]

@@ -11,7 +11,6 @@ from typing import Any
 
 from dpbench.atomic import write_text
 from dpbench.claims.claim import Claim
-from dpbench.claims.judge import Judged, own_path
 from dpbench.errors import DpbenchError
 from dpbench.records import SCHEMA_VERSION, finite, restored
 
@@ -55,38 +54,8 @@ class VerdictRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: what is not finite is null beside a reason."""
-        found: dict[str, Any] = finite(asdict(self) | {"runs": list(self.runs)})
+        found: dict[str, Any] = finite(asdict(self))
         return found
-
-
-def verdict_record(judged: Judged, key: str = "") -> VerdictRecord:
-    """The record of a judged claim."""
-    claim, judgement = judged.claim, judged.judgement
-    return VerdictRecord(
-        id=claim.name,
-        paper=claim.paper,
-        place=claim.place,
-        kind=claim.kind,
-        says=claim.says,
-        printed=claim.shown,
-        verdict=judged.verdict,
-        held=claim.verdict,
-        because=claim.because,
-        value=None if judgement is None else judgement.value,
-        reason=judged.failure if judgement is None else judgement.reason,
-        seconds=round(judged.seconds, 4),
-        certified=judged.certified,
-        file=own_path(claim.file),
-        line=claim.line,
-        by=claim.by,
-        judge=judged.place,
-        runs=claim.runs,
-        evidence={} if judgement is None else judgement.evidence,
-        routes={} if judgement is None else judgement.routes,
-        plot=None if judgement is None else judgement.plot,
-        false_alarm=0.0 if judgement is None else judgement.false_alarm,
-        key=key,
-    )
 
 
 def key_of(claim: Claim, certified: bool, sources: str) -> str:
@@ -116,14 +85,17 @@ def write_verdict(out: Path, record: VerdictRecord) -> Path:
     return write_text(Path(out) / FOLDER / f"{record.id}.json", json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
+def json_files(out: Path, folder: str) -> list[Path]:
+    """The JSON files of OUT/folder, then those of OUT/published/folder."""
+    return [path for top in (Path(out), Path(out) / "published") for path in sorted((top / folder).glob("*.json"))]
+
+
 def read_verdicts(out: Path) -> dict[str, VerdictRecord]:
     """The readable verdict records of OUT/verdicts and OUT/published/verdicts by id; damaged ones do not count."""
     found: dict[str, VerdictRecord] = {}
-    for folder in (Path(out) / FOLDER, Path(out) / "published" / FOLDER):
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-            record = _read(path)
-            if record is not None:
-                found.setdefault(record.id, record)
+    for record in map(_read, json_files(out, FOLDER)):
+        if record is not None:
+            found.setdefault(record.id, record)
     return found
 
 

@@ -46,23 +46,6 @@ class Range:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
-    def holds(self, value: float) -> bool:
-        """Whether `value` lies in it."""
-        return self.low <= value <= self.high
-
-
-def outside(domain: Mapping[str, Range], settings: Sequence[Mapping[str, Any]]) -> str:
-    """The first setting that the domain does not hold, in words; empty where it holds all.
-
-    >>> outside({"x": Range(0, 1)}, [{"x": 0.5}, {"x": 2}])
-    'x = 2'
-    """
-    for setting in settings:
-        for name, value in setting.items():
-            if name in domain and not domain[name].holds(value):
-                return f"{name} = {value!r}"
-    return ""
-
 
 def smallest(
     margin: Callable[..., Any],
@@ -81,6 +64,7 @@ def smallest(
     """
     import hypothesis  # a second to import, and only searches need it
     from hypothesis import strategies
+    from scipy.optimize import minimize
 
     best: list[tuple[float, Point]] = []
     tried = 0
@@ -102,8 +86,9 @@ def smallest(
         look(dict(setting))
     for corner in itertools.product((0.0, 1.0), repeat=len(names)) if len(names) <= _MOST_CORNERS else ():
         look(point_at(dict(zip(names, corner, strict=True))))
-    # shares bit by bit: Hypothesis mixes floats with constants of whatever modules are loaded
-    share = strategies.tuples(*[strategies.booleans()] * _BITS).map(_share)
+    # shares bit by bit, 0.b1 b2 ... in base 2: Hypothesis mixes floats with constants of whatever modules are loaded
+    bits = strategies.tuples(*[strategies.booleans()] * _BITS)
+    share = bits.map(lambda chosen: sum(2.0 ** -(place + 1) for place, bit in enumerate(chosen) if bit))
 
     @hypothesis.seed(0)  # the same points in every process and in every order
     @hypothesis.settings(
@@ -119,32 +104,16 @@ def smallest(
         if math.isfinite(margin):
             hypothesis.target(-margin)
 
-    if domain:
-        propose()
-    if best and best[0][0] >= enough and domain:
-        _descend(look, point_at, domain, [best[0][1], *map(dict, settings[:2])], max(examples // 3, 20))
-    least, point = best[0]
-    return point, least, tried
-
-
-def _descend(
-    look: Callable[[Point], float],
-    point_at: Callable[[Mapping[str, float]], Point],
-    domain: Mapping[str, Range],
-    starts: Sequence[Point],
-    most: int,
-) -> None:
-    from scipy.optimize import minimize  # as hypothesis above
-
     def at(vector: Any) -> float:
-        margin = look(point_at(dict(zip(domain, map(float, vector), strict=True))))
+        margin = look(point_at(dict(zip(names, map(float, vector), strict=True))))
         return margin if math.isfinite(margin) else 1e300
 
-    for start in starts:
-        vector = [place.share(start[name]) for name, place in domain.items()]
-        minimize(at, vector, method="Nelder-Mead", bounds=[(0.0, 1.0)] * len(vector), options={"maxfev": most})
-
-
-def _share(bits: tuple[bool, ...]) -> float:
-    """0.b1 b2 ... in base 2."""
-    return sum(2.0 ** -(place + 1) for place, bit in enumerate(bits) if bit)
+    if domain:
+        propose()
+    if domain and best and best[0][0] >= enough:
+        for start in (best[0][1], *map(dict, settings[:2])):
+            vector = [place.share(start[name]) for name, place in domain.items()]
+            most = {"maxfev": max(examples // 3, 20)}
+            minimize(at, vector, method="Nelder-Mead", bounds=[(0.0, 1.0)] * len(vector), options=most)
+    least, point = best[0]
+    return point, least, tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -12,9 +13,10 @@ from typing import Any
 
 from dpbench.atomic import write_text
 from dpbench.claims.claim import KINDS, Covered, Ledger, Mistake
-from dpbench.claims.record import FOLDER, VerdictRecord, read_verdicts
+from dpbench.claims.record import FOLDER, VerdictRecord, json_files, read_verdicts
 from dpbench.records import SCHEMA_VERSION, finite
 
+LEDGERS = f"{FOLDER}/ledgers"  # in the folder of records
 _QUOTED = re.compile(r"\{([a-z0-9][a-z0-9_-]*)\.([a-z_.A-Z0-9-]+)\}")
 
 
@@ -29,10 +31,6 @@ class PaperClaims:
     coverage: tuple[Covered, ...]
     mistakes: tuple[Mistake, ...]
     claims: int
-
-    def count(self, kind: str, verdict: str) -> int:
-        """How many claims of that kind have that verdict."""
-        return sum(record.kind == kind and record.verdict == verdict for record in self.verdicts)
 
     @property
     def missing(self) -> int:
@@ -61,18 +59,9 @@ class ClaimsReport:
         """The verdicts that occur."""
         return tuple(Counter(record.verdict for record in self.verdicts))
 
-    def count(self, verdict: str) -> int:
-        """How many claims have that verdict."""
-        return sum(record.verdict == verdict for record in self.verdicts)
-
-
-def ledger_path(out: Path, paper: str) -> Path:
-    """Where a paper's ledger is kept beside its verdicts."""
-    return Path(out) / FOLDER / "ledgers" / f"{paper}.json"
-
 
 def write_ledger(out: Path, ledger: Ledger) -> Path:
-    """Write what the report needs of a ledger besides its claims."""
+    """Write what the report needs of a ledger besides its claims, OUT/verdicts/ledgers/<paper>.json."""
     data = {
         "schema_version": SCHEMA_VERSION,
         "type": "ledger",
@@ -84,26 +73,19 @@ def write_ledger(out: Path, ledger: Ledger) -> Path:
         "mistakes": [asdict(mistake) for mistake in ledger.mistakes],
     }
     text = json.dumps(finite(data), indent=1, ensure_ascii=False) + "\n"
-    return write_text(ledger_path(out, ledger.paper), text)
+    return write_text(Path(out) / LEDGERS / f"{ledger.paper}.json", text)
 
 
 def claims_report(out: Path) -> ClaimsReport | None:
     """What OUT (and OUT/published) know of claims; None where they know nothing."""
     records = read_verdicts(out)
-    papers = []
-    known: dict[str, Path] = {}
-    for folder in (Path(out), Path(out) / "published"):
-        place = folder / FOLDER / "ledgers"
-        for path in sorted(place.glob("*.json")) if place.is_dir() else []:
-            known.setdefault(path.stem, path)
-    for path in (known[name] for name in sorted(known)):
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            papers.append(_paper(data, records))
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    papers = [paper for paper in papers if paper.verdicts]
-    return ClaimsReport(tuple(papers)) if papers else None
+    papers: dict[str, PaperClaims] = {}
+    for path in json_files(out, LEDGERS):
+        if path.stem not in papers:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                papers[path.stem] = _paper(json.loads(path.read_text(encoding="utf-8")), records)
+    found = tuple(paper for _, paper in sorted(papers.items()) if paper.verdicts)
+    return ClaimsReport(found) if found else None
 
 
 def _paper(data: Mapping[str, Any], records: Mapping[str, VerdictRecord]) -> PaperClaims:
@@ -114,20 +96,15 @@ def _paper(data: Mapping[str, Any], records: Mapping[str, VerdictRecord]) -> Pap
         title=data["title"],
         source=data["source"],
         verdicts=verdicts,
-        coverage=tuple(Covered(c["place"], tuple(c["claims"]), c["no_claim"]) for c in data["coverage"]),
-        mistakes=tuple(
-            Mistake(
-                title=mistake["title"],
-                claims=tuple(mistake["claims"]),
-                printed=filled(mistake["printed"], own),
-                true=filled(mistake["true"], own),
-                demonstration=mistake["demonstration"],
-                instead=filled(mistake["instead"], own),
-            )
-            for mistake in data["mistakes"]
-        ),
+        coverage=tuple(Covered(**{**covered, "claims": tuple(covered["claims"])}) for covered in data["coverage"]),
+        mistakes=tuple(_filled(mistake, own) for mistake in data["mistakes"]),
         claims=len(data["claims"]),
     )
+
+
+def _filled(mistake: Mapping[str, Any], records: Mapping[str, VerdictRecord]) -> Mistake:
+    texts = {name: filled(mistake[name], records) for name in ("printed", "true", "instead")}
+    return Mistake(**{**mistake, "claims": tuple(mistake["claims"]), **texts})
 
 
 def filled(text: str, records: Mapping[str, VerdictRecord]) -> str:

@@ -66,11 +66,10 @@ def test_renyi_divergences_are_bounds_too(rdp: str, verdict: str) -> None:
     claim = replace(bound_of(verdict, 1000, SampledGaussian(0.0025, 1.0), rdp=rdp), at={"order": 2.0})
     found = judge(claim)
     assert found.verdict == verdict, found
-    assert found.judgement is not None
     true = 1000 * math.log1p(0.0025**2 * math.expm1(1.0))
-    assert found.judgement.evidence["lower"] <= true <= found.judgement.evidence["upper"]
+    assert found.evidence["lower"] <= true <= found.evidence["upper"]
     assert all(control.changed for control in controls(claim))
-    assert "needs `at: {order: ...}`" in judge(replace(claim, at={})).failure
+    assert "needs `at: {order: ...}`" in judge(replace(claim, at={})).reason
 
 
 def test_a_number_rounds_to_what_is_printed() -> None:
@@ -95,7 +94,7 @@ def test_a_number_rounds_to_what_is_printed() -> None:
     assert judge_number(sigma).verdict == "holds"
     failed = judge(replace(claim, accountant="rdp"))
     assert failed.verdict == "crashes"
-    assert "takes whole numbers of releases only" in failed.failure
+    assert "takes whole numbers of releases only" in failed.reason
     assert not failed.as_held
 
 
@@ -178,7 +177,7 @@ def test_an_inequality_is_searched_and_its_control_is_refuted() -> None:
     assert [control.changed for control in controls(claim, good)] == [True]
     assert replace(good, domain={"x": (2, 3)}).judge(claim).verdict == "undecided"
     false = replace(claim, parameters={"factor": 1.01})
-    proven = replace(good, enclosure=lambda x: (margin(x, 1.01) - 1e-12, margin(x, 1.01) + 1e-12))
+    proven = replace(good, enclosure=lambda x, factor: (margin(x, factor) - 1e-12, margin(x, factor) + 1e-12))
     assert proven.judge(false).verdict == "refuted"
     unconfirmed = replace(good, enclosure=lambda **_: (-1.0, 1.0))
     assert unconfirmed.judge(false).verdict == "undecided"
@@ -220,8 +219,7 @@ def test_expressions_over_printed_numbers(holds: str, verdict: str) -> None:
 def test_a_number_of_a_column_changes_the_rows_that_fail() -> None:
     column = tuple(map(Printed, ("1", "2", "9")))
     claim = replace(claim_of("refuted", "all(table < 1.5)"), published={"table": column})
-    found = judge(claim).judgement
-    assert found is not None
+    found = judge(claim)
     assert found.evidence["fails_in_rows"] == {"table < 1.5": [2, 3]}
     assert [control.changed for control in controls(claim)] == [True, True, True]
     useless = replace(claim, holds="all(table - table + 3 < 1.5)")
@@ -234,7 +232,7 @@ def test_a_number_of_a_column_changes_the_rows_that_fail() -> None:
 def test_nothing_else_is_an_expression(holds: str) -> None:
     found = judge(claim_of("holds", holds, a="2"))
     assert found.verdict == "crashes"
-    assert "Error" not in found.failure
+    assert "Error" not in found.reason
 
 
 def test_a_decorated_function_is_judged_by_its_arguments() -> None:
@@ -257,9 +255,9 @@ def test_a_decorated_function_is_judged_by_its_arguments() -> None:
 
 def test_what_judges_has_to_exist_and_to_be_a_judge() -> None:
     claim = Claim("mine", "one", "here", "formula", "", "holds", "", by="nowhere:thing")
-    assert "there is no such file" in judge(claim).failure
-    assert "expected a function decorated by number" in judge(replace(claim, by="dpbench.errors:DpbenchError")).failure
-    assert "there is no such name" in judge(replace(claim, by="dpbench.errors:nothing")).failure
+    assert "there is no such file" in judge(claim).reason
+    assert "expected a function decorated by number" in judge(replace(claim, by="dpbench.errors:DpbenchError")).reason
+    assert "there is no such name" in judge(replace(claim, by="dpbench.errors:nothing")).reason
 
 
 def test_a_printed_zero_and_what_stands_beside_it_can_change_the_verdict() -> None:
@@ -278,9 +276,7 @@ def test_a_run_spec_that_is_not_written_yet_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs" / "table1.yaml").write_text("kind: run\n", encoding="utf-8")
     runs = ("runs/table1.yaml", "runs/table2.yaml")
     claim = Claim("mine", "one", "here", "utility", "", "not_run", "", runs=runs, file=str(tmp_path / "mine.yaml"))
-    found = judge(claim).judgement
-    assert found is not None
+    found = judge(claim)
     assert found.reason == "judged by training: runs/table1.yaml, runs/table2.yaml; not written yet: runs/table2.yaml"
-    written = judge(replace(claim, runs=runs[:1])).judgement
-    assert written is not None
+    written = judge(replace(claim, runs=runs[:1]))
     assert "not written" not in written.reason

@@ -9,12 +9,11 @@ import pytest
 
 from dpbench.claims.claim import Ledger, Mistake
 from dpbench.claims.judge import judge
-from dpbench.claims.record import verdict_record
+from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.claims.summary import filled, unfilled
 from dpbench.cli import cli
-from tests.claims import shipped
 
-LEDGERS = shipped().ledgers
+LEDGERS = read_ledgers([PAPERS]).ledgers
 MISTAKES = [(ledger, mistake) for ledger in LEDGERS for mistake in ledger.mistakes]
 IDS = [f"{ledger.paper}-{number}" for number, (ledger, _) in enumerate(MISTAKES)]
 
@@ -22,7 +21,7 @@ IDS = [f"{ledger.paper}-{number}" for number, (ledger, _) in enumerate(MISTAKES)
 @pytest.mark.parametrize(("ledger", "mistake"), MISTAKES, ids=IDS)
 def test_every_quotation_is_filled_by_a_verdict(ledger: Ledger, mistake: Mistake) -> None:
     quoted = {text.strip("{}").split(".")[0] for text in unfilled([mistake])}
-    records = {claim.id: verdict_record(judge(claim)) for claim in ledger.claims if claim.id in quoted}
+    records = {claim.id: judge(claim) for claim in ledger.claims if claim.id in quoted}
     for text in (mistake.printed, mistake.true, mistake.instead):
         assert unfilled([Mistake("", (), filled(text, records), "", "", "")]) == []
     assert mistake.claims

@@ -30,10 +30,6 @@ def _square(vector: Sequence[Fraction | int]) -> Fraction:
     return sum((Fraction(x) ** 2 for x in vector), Fraction(0))
 
 
-def _rates(shares: Sequence[Fraction], batch: Fraction = BATCHED) -> list[Fraction]:
-    return [batch * p for p in shares]
-
-
 def _estimate(members: Sequence[int], shares: Sequence[Fraction], batch: Fraction) -> list[Fraction]:
     """Equation (7) without noise."""
     return [sum((GRADIENTS[i][k] / (SIZE * shares[i] * batch) for i in members), Fraction(0)) for k in (0, 1)]
@@ -49,7 +45,9 @@ def equation_7(by_size: bool = False) -> Shown:
     mean = [Fraction(sum(g[k] for g in GRADIENTS), SIZE) for k in (0, 1)]
     found, holds = {}, True
     for name, shares in SHARES.items():
-        drawn = [(p, _estimate(chosen, shares, BATCHED), len(chosen)) for p, chosen in batches(_rates(shares))]
+        drawn = [
+            (p, _estimate(chosen, shares, BATCHED), len(chosen)) for p, chosen in batches([BATCHED * p for p in shares])
+        ]
         total, size = sum(p for p, _, _ in drawn), sum(p * n for p, _, n in drawn)
         estimate = [sum(p * x[k] * (BATCHED / max(n, 1) if by_size else 1) for p, x, n in drawn) for k in (0, 1)]
         holds = holds and estimate == mean and (total, size) == (1, BATCHED)
@@ -81,7 +79,9 @@ _SETTINGS = grid(shares=SHARES, batch=[BATCHED, Fraction(1), Fraction(1, 2)], no
 def _moment(shares: str, batch: Fraction, noise: int, weighted: bool = True) -> Fraction:
     """E‖g̃‖² over all batches; without weights 1/(N p) it is what the first line of the derivation prints."""
     share = SHARES[shares] if weighted else (Fraction(1, SIZE),) * SIZE  # 1/(N p) = 1
-    squares = expectation(_rates(SHARES[shares], batch), lambda members: _square(_estimate(members, share, batch)))
+    squares = expectation(
+        [batch * p for p in SHARES[shares]], lambda members: _square(_estimate(members, share, batch))
+    )
     return squares + noise / batch**2
 
 

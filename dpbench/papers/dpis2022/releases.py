@@ -50,14 +50,6 @@ def size_loss(own_noise: bool, opposite: bool = False) -> Shown:
 
 # ---- equation (19): the gradient sum ----
 
-_RELEASE: dict[str, Any] = {
-    "domain": {"order": (2, 6, "whole"), "batch": (128, 8192, "whole"), "size": (25_000, 60_000, "whole")},
-    "settings": [{"order": 4, "batch": 256, "size": 60_000}, {"order": 2, "batch": 512, "size": 25_000}],
-    "tolerance": 1e-15,
-    "examples": 30,
-    "pair": "D = {} and D' = {z}, ‖ḡ_z‖ = C; σ_K = 0.02·N",
-}
-
 
 def _excess(of: Callable[..., Any], order: int, batch: int, size: int, whole: bool, right: bool = False) -> Any:
     """Equation (19), where z moves K' by C with chance b/N, less the truth; `right`: less itself."""
@@ -66,16 +58,21 @@ def _excess(of: Callable[..., Any], order: int, batch: int, size: int, whole: bo
     return of(order, rate, shift) - of(order, *true)
 
 
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=False)), control={"right": True})
-def equation_19_sum(order: int, batch: int, size: int, right: bool = False) -> float:
-    """Equation (11) divides by p_K, so that z moves the sum by C·N/b; the control does not."""
-    return float(_excess(loss, order, batch, size, False, right))
+@inequality(
+    domain={"order": (2, 6, "whole"), "batch": (128, 8192, "whole"), "size": (25_000, 60_000, "whole")},
+    settings=[{"order": 4, "batch": 256, "size": 60_000}, {"order": 2, "batch": 512, "size": 25_000}],
+    control={"right": True},
+    tolerance=1e-15,
+    enclosure=lambda **at: ends(_excess(ball, **at)),
+    examples=30,
+    pair="D = {} and D' = {z}, ‖ḡ_z‖ = C; σ_K = 0.02·N",
+)
+def equation_19(order: int, batch: int, size: int, whole: bool, right: bool = False) -> float:
+    """Equation (11) divides by p_K, so that z moves the sum by C·N/b; the control does not.
 
-
-@inequality(**_RELEASE, enclosure=lambda **at: ends(_excess(ball, **at, whole=True)), control={"right": True})
-def equation_19_clipping(order: int, batch: int, size: int, right: bool = False) -> float:
-    """Line 28 is a Gaussian release of the sum over all N; the control samples."""
-    return float(_excess(loss, order, batch, size, True, right))
+    `whole`: line 28, a Gaussian release of the sum over all N; the control samples.
+    """
+    return float(_excess(loss, order, batch, size, whole, right))
 
 
 @shown(control={"scaled": True}, pair="D = {} and D' = {z}, ‖ḡ_z‖ = C; the event: K' above a threshold")

@@ -1,10 +1,7 @@
 """Algorithms 1 to 4 of jl2021, line by line, against what the text and the proofs need of them.
 
-| the paper | here | |
-| --- | --- | --- |
-| B, N, σ, C, r | `batch`, `examples`, `sigma`, `clip_norm`, `projections` | as everywhere |
-| M_i | `estimate` | estimated norm of a record's gradient |
-| m_t, u_t, η_t | `mean`, `square`, `rate` | Adam, with β₁ = 0.9 and β₂ = 0.999 |
+Names are those of `sensitivity.py`; `estimate` is M_i, the estimated norm of a record's gradient; `mean`, `square` and
+`rate` are Adam's m_t, u_t and η_t, with β₁ = 0.9 and β₂ = 0.999.
 """
 
 from __future__ import annotations
