@@ -6,7 +6,8 @@
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
-| a number by two routes | `by_routes` |
+| a number by two routes | `by_routes`, `compared` |
+| by halving | `largest` |
 
 A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
 """
@@ -14,19 +15,21 @@ A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import mpmath
+import numpy as np
 from flint import arb
 from scipy.optimize import brentq
-from scipy.special import gammaln, logsumexp, ndtr, ndtri
+from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
 from dpbench.claims.judges import Shown
-from dpbench.events import Composition, Event, SampledGaussian
+from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
 Ball = Any  # an Arb ball
@@ -93,16 +96,9 @@ def mu_at(epsilon: float, delta: float) -> float:
 @cache
 def log_moment(rate: float, sigma: float, order: int) -> float:
     """log E_Q[(P/Q)^α] for P = (1 − q) N(0, σ²) + q N(1, σ²), Q = N(0, σ²) and a whole α: the binomial sum."""
-    terms = [
-        gammaln(order + 1)
-        - gammaln(k + 1)
-        - gammaln(order - k + 1)
-        + (k * math.log(rate) if k else 0.0)
-        + ((order - k) * math.log1p(-rate) if k < order else 0.0)
-        + k * (k - 1) / (2 * sigma**2)
-        for k in range(order + 1)
-    ]
-    return float(logsumexp(terms))
+    k = np.arange(order + 1)
+    choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    return float(logsumexp(choose + xlogy(k, rate) + xlog1py(order - k, -rate) + k * (k - 1) / (2 * sigma**2)))
 
 
 def moment_integral(rate: Real, sigma: Real, order: Real, less_one: bool = False) -> Real:
@@ -150,10 +146,10 @@ def true_curve(releases: Composition) -> Any:
 
 
 @cache
-def accounted_curve(accountant: str, event: Event, count: float) -> Any:
-    """The curve of an accountant for a number of releases that need not be whole: `moments`, `gdp_clt`."""
+def accounted_curve(accountant: str, rate: float, sigma: float, count: float) -> Any:
+    """The curve by `moments` or `gdp_clt` of sampled Gaussian releases, whose number need not be whole."""
     found: Any = load_accountant(accountant)
-    return found.curve_for(event, count)
+    return found.curve_for(SampledGaussian(rate, sigma), count)
 
 
 def interval(found: Estimate) -> tuple[float, float]:
@@ -180,6 +176,35 @@ def by_routes(holds: bool, reason: str, routes: Mapping[str, Any], evidence: Map
     first = next(iter(told.values()))
     agree = all(abs(value - first) <= 1e-9 * abs(first) for value in told.values())
     return Shown(holds if agree else None, reason, first, evidence or {}, told)
+
+
+_RELATIONS = {"<=": operator.le, "==": operator.eq, ">=": operator.ge}
+
+
+def compared(relation: str, of: str, routes: Mapping[str, Any], to: Mapping[str, Any]) -> Shown:
+    """`by_routes` for a number `of`, by some routes, that should be <=, == or >= another one, told by its name.
+
+    >>> compared("<=", "the error", {"exact": 3, "again": 3.0}, {"the bound": 2}).reason
+    'the error is 3, the bound is 2'
+    """
+    value, ((name, limit),) = next(iter(routes.values())), to.items()
+    told = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in (value, limit)]
+    reason = f"{of} is {told[0]}, {name} is {told[1]}"
+    return by_routes(bool(_RELATIONS[relation](value, limit)), reason, routes, {name: float(limit)})
+
+
+def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 160) -> Any:
+    """The end of what fits, between `low`, which does, and `high`, by halving; `high` where that fits as well.
+
+    >>> round(largest(lambda x: x * x <= 2, 0.0, 2.0), 12)
+    1.414213562373
+    """
+    if fits(high):
+        return high
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 @cache

@@ -11,34 +11,20 @@ Everything is exact or 40-digit quadrature of densities; nothing is estimated by
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import mpmath
 
 from dpbench.claims.judges import formula, grid, inequality
-from dpbench.papers.mathematics import Real, gaussian_delta, gaussian_error, hockey_stick, normal_mass
+from dpbench.papers.mathematics import Real, gaussian_delta, gaussian_error, hockey_stick, largest, normal_mass
 
 MUS = ("0.23", "0.57", "1.13", "2.00", "2.76", "4.78", "2.03", "2.07", "1.94")  # as Tables 1-4 print them
-
-
-def _largest(holds: Callable[[Real], bool], low: Real, high: Real) -> Real:
-    """The end of the interval from `low`, where `holds`, up to where it stops."""
-    low, high = mpmath.mpf(low), mpmath.mpf(high)
-    if holds(high):
-        return high
-    for _ in range(150):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 # ---- (2.1) ----
 
 
-def _error(epsilon: float, delta: float, level: float) -> float:
-    """(2.1) in doubles."""
-    return max(0.0, 1 - delta - math.exp(epsilon) * level, math.exp(-epsilon) * (1 - delta - level))
+def _error(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> Real:
+    """(2.1), in mpmath."""
+    return max(0, 1 - delta - mpmath.exp(epsilon) * level, mpmath.exp(sign * epsilon) * (1 - delta - level))
 
 
 @formula(
@@ -59,8 +45,7 @@ def equation_2_1(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> tup
         events = ((level, power), (1 - level, 1 - power))
         return all(a <= tilt * b + delta and b <= tilt * a + delta for a, b in events)
 
-    printed = max(mpmath.mpf(0), 1 - delta - tilt * level, mpmath.exp(sign * epsilon) * (1 - delta - level))
-    return printed, 1 - _largest(private, level, 1)
+    return _error(epsilon, delta, level, sign), 1 - largest(private, level, mpmath.mpf(1))
 
 
 @inequality(
@@ -75,7 +60,7 @@ def equation_2_1(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> tup
 )
 def remark_1(epsilon: float, delta: float, more: float, wider: float, level: float, sign: int = 1) -> float:
     """How much f falls where ε and δ grow."""
-    return sign * (_error(epsilon, delta, level) - _error(epsilon + more, delta + wider, level))
+    return float(sign * (_error(epsilon, delta, level) - _error(epsilon + more, delta + wider, level)))
 
 
 # ---- Gaussian differential privacy ----
@@ -117,7 +102,7 @@ def gaussian_mechanism(threshold: Real, sensitivity: Real, sigma: Real, power: i
 @formula(settings=grid(mu=("0.57", "4.78"), level=("0.001", "0.2", "0.7")), control={"flip": True}, precision=25)
 def gaussian_inverse(level: Real, mu: Real, flip: bool = False) -> tuple[Real, Real]:
     """G_μ, and its inverse inf {t : G_μ(t) <= α} by halving."""
-    inverse = _largest(lambda t: t == 0 or tradeoff(t, mu) > level, 0, 1)
+    inverse = largest(lambda t: t == 0 or tradeoff(t, mu) > level, mpmath.mpf(0), mpmath.mpf(1))
     return 1 - tradeoff(1 - level, mu) if flip else tradeoff(level, mu), inverse
 
 
