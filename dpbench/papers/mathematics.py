@@ -4,9 +4,10 @@
 | --- | --- |
 | in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment`, `moments_epsilon` |
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
+| clipping, and a judge of its line | `clipped`, `clip_line` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
-| a number by two routes | `by_routes`, `compared` |
+| a number by two routes against another | `compared` |
 | by halving | `largest` |
 
 A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,7 +29,7 @@ from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
-from dpbench.claims.judges import Shown
+from dpbench.claims.judges import Shown, inequality
 from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
@@ -101,6 +102,23 @@ def log_moment(rate: float, sigma: float, order: int) -> float:
     return float(logsumexp(choose + xlogy(k, rate) + xlog1py(order - k, -rate) + k * (k - 1) / (2 * sigma**2)))
 
 
+@cache
+def moments_epsilon(rate: float, sigma: float, steps: int, delta: float, sharp: bool = False) -> tuple[float, int]:
+    """min over whole orders α from 2 to 256 of (T·A_α + log 1/δ)/(α − 1), A_α = `log_moment`, and the best α.
+
+    `sharp`: by the conversion of Canonne, Kamath and Steinke 2020, which is smaller.
+
+    >>> moments_epsilon(0.01, 1.0, 1000, 1e-5)[0] > moments_epsilon(0.01, 1.0, 1000, 1e-5, sharp=True)[0]
+    True
+    """
+
+    def at(order: int) -> float:
+        less = (order - 1) * math.log1p(-1 / order) - math.log(order) if sharp else 0.0
+        return (steps * log_moment(rate, sigma, order) - math.log(delta) + less) / (order - 1)
+
+    return min((at(order), order) for order in range(2, 257))
+
+
 def moment_integral(rate: Real, sigma: Real, order: Real, less_one: bool = False) -> Real:
     """E_Q[(P/Q)^α] as `log_moment` has it, integrated, for any α > 1; `less_one`: less 1, without cancellation.
 
@@ -163,34 +181,50 @@ def sampled(rate: float, sigma: float, count: int) -> Composition:
     return Composition(((SampledGaussian(rate, sigma), count),))
 
 
-# ---- what two routes show ----
+# ---- clipping ----
 
 
-def by_routes(holds: bool, reason: str, routes: Mapping[str, Any], evidence: Mapping[str, Any] | None = None) -> Shown:
-    """What is shown where all routes give the same number, to 1e-9 of it; undecided where they do not.
+def clipped(gradient: Sequence[float], bound: float) -> list[float]:
+    """The line that DP-SGD prints: v / max {1, ‖v‖/R}."""
+    norm = math.hypot(*gradient)
+    return [x / max(1.0, norm / bound) for x in gradient]
 
-    >>> by_routes(False, "1 is not 2", {"one": 1, "two": 2}).holds is None
-    True
+
+@inequality(
+    domain={"x": (-1000, 1000), "y": (-10, 10), "bound": (0.1, 10, "log")},
+    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0))],
+    control={"each": True},
+    tolerance=1e-14,
+)
+def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
+    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed.
+
+    The control clips every coordinate at R.
     """
-    told = {name: float(value) for name, value in routes.items()}
-    first = next(iter(told.values()))
-    agree = all(abs(value - first) <= 1e-9 * abs(first) for value in told.values())
-    return Shown(holds if agree else None, reason, first, evidence or {}, told)
+    result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
+    return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
+
+
+# ---- two routes, and halving ----
 
 
 _RELATIONS = {"<=": operator.le, "==": operator.eq, ">=": operator.ge}
 
 
 def compared(relation: str, of: str, routes: Mapping[str, Any], to: Mapping[str, Any]) -> Shown:
-    """`by_routes` for a number `of`, by some routes, that should be <=, == or >= another one, told by its name.
+    """Whether a number, by some routes, is <=, == or >= another one; undecided where routes differ by 1e-9 of it.
 
     >>> compared("<=", "the error", {"exact": 3, "again": 3.0}, {"the bound": 2}).reason
     'the error is 3, the bound is 2'
+    >>> compared("==", "one", {"exact": 1, "again": 2}, {"two": 2}).holds is None
+    True
     """
     value, ((name, limit),) = next(iter(routes.values())), to.items()
-    told = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in (value, limit)]
-    reason = f"{of} is {told[0]}, {name} is {told[1]}"
-    return by_routes(bool(_RELATIONS[relation](value, limit)), reason, routes, {name: float(limit)})
+    told = {route: float(number) for route, number in routes.items()}
+    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in told.values())
+    words = [str(number) if len(str(number)) < 12 else f"{float(number):.6g}" for number in (value, limit)]
+    holds = bool(_RELATIONS[relation](value, limit)) if agree else None
+    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, told)
 
 
 def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 160) -> Any:
@@ -205,20 +239,3 @@ def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 16
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-@cache
-def moments_epsilon(rate: float, sigma: float, steps: int, delta: float, sharp: bool = False) -> tuple[float, int]:
-    """min over whole orders α from 2 to 256 of (T·A_α + log 1/δ)/(α − 1), A_α = `log_moment`, and the best α.
-
-    `sharp`: by the conversion of Canonne, Kamath and Steinke 2020, which is smaller.
-
-    >>> moments_epsilon(0.01, 1.0, 1000, 1e-5)[0] > moments_epsilon(0.01, 1.0, 1000, 1e-5, sharp=True)[0]
-    True
-    """
-
-    def at(order: int) -> float:
-        less = (order - 1) * math.log1p(-1 / order) - math.log(order) if sharp else 0.0
-        return (steps * log_moment(rate, sigma, order) - math.log(delta) + less) / (order - 1)
-
-    return min((at(order), order) for order in range(2, 257))

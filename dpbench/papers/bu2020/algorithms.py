@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,37 +25,13 @@ import mpmath
 from flint import arb, ctx
 
 from dpbench.claims.judges import Shown, inequality, shown
-from dpbench.papers.mathematics import ends, upper_tail
+from dpbench.papers.mathematics import clipped, ends, upper_tail
 
 # ---- clipping and the sum ----
 
-_PLANE = {"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")}
-
-
-def clipped(gradient: Sequence[float], bound: float) -> list[float]:
-    """The printed line: v / max {1, ‖v‖/R}."""
-    norm = math.sqrt(math.fsum(x * x for x in gradient))
-    return [x / max(1.0, norm / bound) for x in gradient]
-
 
 @inequality(
-    domain=_PLANE,
-    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0))],
-    control={"each": True},
-    tolerance=1e-14,
-    examples=60,
-)
-def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
-    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed.
-
-    The control clips every coordinate at R.
-    """
-    result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
-    return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
-
-
-@inequality(
-    domain=_PLANE,
+    domain={"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")},
     settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0))],
     control={"divide": True},
     tolerance=1e-14,

@@ -30,7 +30,7 @@ from scipy.optimize import brentq
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, number, shown
-from dpbench.papers.mathematics import by_routes, compared, ends, gaussian_delta, hockey_stick, largest, upper_tail
+from dpbench.papers.mathematics import compared, ends, gaussian_delta, hockey_stick, largest, upper_tail
 
 Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
 
@@ -142,8 +142,8 @@ def equation_14(share: Fraction = Fraction(1)) -> Shown:
     low, high = sorted(float(share * -2 * a**2 / (w * a + 1) ** 3) for w in (0, 1))
     integral = mpmath.quad(lambda w: w * -2 * mpmath.mpf("0.01") / (w / 10 + 1) ** 3, [0, 1])
     reason = f"the remainder is {float(remainder):.6g}, the second derivative lies in [{low:.6g}, {high:.6g}]"
-    routes = {"rationals": remainder, "integral form of the remainder": integral}
-    return by_routes(low <= remainder <= high, reason, routes, {"range": [low, high]})
+    routes = {"rationals": float(remainder), "integral form of the remainder": float(integral)}
+    return Shown(low <= remainder <= high, reason, float(remainder), {"range": [low, high]}, routes)
 
 
 @shown(control={"kept": 0, "removed": -1})
