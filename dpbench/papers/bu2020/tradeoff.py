@@ -72,28 +72,13 @@ def tradeoff(level: Real, mu: Real) -> Real:
 
 
 @formula(
-    settings=grid(mu=(*MUS[:3], MUS[5]), threshold=("-1.5", "0.3", "2", "4.2")),
-    control={"sign": -1},
-    precision=20,
-    pair="N(0, 1) and N(μ, 1)",
-)
-def gaussian_tradeoff(threshold: Real, mu: Real, sign: int = 1) -> tuple[Real, Real]:
-    """G_μ, and the type II error of the likelihood-ratio test, which rejects above a threshold."""
-    return tradeoff(normal_mass(threshold, mpmath.inf), sign * mu), normal_mass(-mpmath.inf, threshold, mu)
-
-
-@formula(
-    settings=[
-        {"threshold": t, "sensitivity": s, "sigma": sigma}
-        for s, sigma in (("1", "1.3"), ("1", "0.5"), ("1.5", "1.95"), ("2", "5"))
-        for t in ("-1", "0.5", "3")
-    ],
+    settings=grid(sensitivity=("0.23", "1", "4.78"), sigma=("1", "1.3", "5"), threshold=("-1", "0.5", "3")),
     control={"power": 2},
     precision=20,
     pair="θ + N(0, σ²) and θ + sens + N(0, σ²)",
 )
 def gaussian_mechanism(threshold: Real, sensitivity: Real, sigma: Real, power: int = 1) -> tuple[Real, Real]:
-    """G_{sens/σ}, and the type II error of the best test, its threshold in deviations."""
+    """G_{sens/σ}, and the type II error of the likelihood-ratio test, which rejects above a threshold in deviations."""
     level = normal_mass(threshold * sigma, mpmath.inf, 0, sigma)
     missed = normal_mass(-mpmath.inf, threshold * sigma, sensitivity, sigma)
     return tradeoff(level, (sensitivity / sigma) ** power), missed
@@ -146,16 +131,13 @@ def equation_3_2(epsilon: Real, mu: Real, sign: int = -1) -> tuple[Real, Real]:
     precision=30,
 )
 def duality(epsilon: Real, mu: Real, flip: bool = False) -> tuple[Real, Real]:
-    """1 + f*(−e^ε) = sup_α (1 − e^ε α − G_μ(α)), climbed over the threshold, and the hockey-stick integral."""
+    """1 + f*(−e^ε) = sup_α (1 − e^ε α − G_μ(α)), over the threshold t, and the hockey-stick integral.
 
-    def value(t: Real) -> Real:
-        return 1 - mpmath.exp(epsilon) * mpmath.ncdf(-t) - mpmath.ncdf(t - mu)
-
-    low, high = epsilon / mu - 6, epsilon / mu + mu + 6
-    for _ in range(90):
-        third = (high - low) / 3
-        low, high = (low + third, high) if value(low + third) < value(high - third) else (low, high - third)
-    conjugate = value((low + high) / 2)
+    It is climbed until e^ε times the density of N(0, 1) at t is no longer above that of N(μ, 1).
+    """
+    tilt = mpmath.exp(epsilon)
+    top = largest(lambda t: tilt * mpmath.npdf(t) >= mpmath.npdf(t, mu), mpmath.mpf(-40), mpmath.mpf(40))
+    conjugate = 1 - tilt * mpmath.ncdf(-top) - mpmath.ncdf(top - mu)
     return 1 - conjugate if flip else conjugate, hockey_stick(epsilon, mu)
 
 

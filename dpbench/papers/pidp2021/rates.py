@@ -21,10 +21,7 @@ from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 
 _FREE = 4.0
 _SIZES = {"records": (10, 1e6, "log"), "dimensions": (9, 1e5, "log"), "epsilon": (0.01, 3, "log")}
-_OWN = [
-    {"records": 45222.0, "dimensions": 100.0, "epsilon": 3.0},
-    {"records": 70000.0, "dimensions": 40.0, "epsilon": 0.01},
-]
+_OWN = [{"records": n, "dimensions": m, "epsilon": e} for n, m, e in ((45222.0, 100.0, 3.0), (70000.0, 40.0, 0.01))]
 
 
 def dp_sgd(n: Any, m: Any, e: Any, power: float = 2) -> Any:
