@@ -2,6 +2,7 @@
 
 | | |
 | --- | --- |
+| settings of judges | `by_rows` |
 | in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment`, `moments_epsilon` |
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
 | clipping, and a judge of its line | `clipped`, `clip_line` |
@@ -34,6 +35,15 @@ from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
 Ball = Any  # an Arb ball
+
+
+def by_rows(names: str, *values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Settings of a judge, row by row.
+
+    >>> by_rows("mu rate", (1, "0.1"), (2, "0.2"))
+    [{'mu': 1, 'rate': '0.1'}, {'mu': 2, 'rate': '0.2'}]
+    """
+    return [dict(zip(names.split(), one, strict=True)) for one in values]
 
 
 # ---- normal distributions ----
@@ -192,7 +202,7 @@ def clipped(gradient: Sequence[float], bound: float) -> list[float]:
 
 @inequality(
     domain={"x": (-1000, 1000), "y": (-10, 10), "bound": (0.1, 10, "log")},
-    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0))],
+    settings=by_rows("x y bound", (3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0)),
     control={"each": True},
     tolerance=1e-14,
 )

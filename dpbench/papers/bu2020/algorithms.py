@@ -25,14 +25,14 @@ import mpmath
 from flint import arb, ctx
 
 from dpbench.claims.judges import Shown, inequality, shown
-from dpbench.papers.mathematics import clipped, ends, upper_tail
+from dpbench.papers.mathematics import by_rows, clipped, ends, upper_tail
 
 # ---- clipping and the sum ----
 
 
 @inequality(
     domain={"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")},
-    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0))],
+    settings=by_rows("x y bound", (-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0)),
     control={"divide": True},
     tolerance=1e-14,
     obligations=["records are added or removed, not replaced", "the sum, not the average, gets noise σR"],

@@ -20,7 +20,7 @@ from typing import Any
 import mpmath
 from scipy.special import ndtr
 
-from dpbench.claims.judges import Shown, formula, inequality, shown
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 from dpbench.papers.bu2020.tradeoff import tradeoff
 from dpbench.papers.mathematics import Real, gaussian_error
 
@@ -274,11 +274,7 @@ def minimum_after_composing(step_by_step: bool = False) -> Shown:
 
 
 @formula(
-    settings=[
-        {"threshold": t, "mu": mu, "rate": rate}
-        for mu, rate in ((repr(1 / 1.3), repr(256 / 60000)), ("2", repr(256 / 60000)), (repr(1 / 0.6), "0.0125"))
-        for t in ("-1", "0.7", "3")
-    ],
+    settings=grid(mu=(repr(1 / 1.3), "2"), rate=(repr(256 / 60000), "0.0125"), threshold=("-1", "0.7", "3")),
     control={"scaled": True},
     precision=20,
     digits=10,

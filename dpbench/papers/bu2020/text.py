@@ -45,7 +45,7 @@ def _ratios(one: str, other: str, rows: int = 9) -> tuple[list[dict[str, Any]], 
 
 @shown(control={"one": "true", "other": "gdp_clt"})
 def clt_below_moments(rows: int, one: str = "gdp_clt", other: str = "moments") -> Shown:
-    """Whether ε by the first is below ε by the second in the first `rows` rows."""
+    """Whether ε by the first is below ε by the second in the first `by_rows` rows."""
     cases, row, _, ratio = _ratios(one, other, rows)
     return Shown(ratio < 1, f"at most {ratio:.4g} times the other, in {row.name}", ratio, {"settings": cases})
 

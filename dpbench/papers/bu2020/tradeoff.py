@@ -14,7 +14,7 @@ from __future__ import annotations
 import mpmath
 
 from dpbench.claims.judges import formula, grid, inequality
-from dpbench.papers.mathematics import Real, gaussian_delta, gaussian_error, hockey_stick, largest, normal_mass
+from dpbench.papers.mathematics import Real, by_rows, gaussian_delta, gaussian_error, hockey_stick, largest, normal_mass
 
 MUS = ("0.23", "0.57", "1.13", "2.00", "2.76", "4.78", "2.03", "2.07", "1.94")  # as Tables 1-4 print them
 
@@ -28,11 +28,7 @@ def _error(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> Real:
 
 
 @formula(
-    settings=[
-        {"epsilon": e, "delta": d, "level": a}
-        for e, d in (("0.83", "1e-5"), ("7.10", "1e-5"), ("15.39", "1e-6"), ("0", "0.1"), ("1", "0"))
-        for a in ("0", "1e-6", "0.01", "0.2", "0.5", "0.9", "1")
-    ],
+    settings=grid(epsilon=("0", "0.83", "15.39"), delta=("0", "1e-5", "0.1"), level=("0", "1e-6", "0.2", "0.9", "1")),
     control={"sign": 1},
     scale=1,
     pair="every pair of distributions on two outcomes, a test's rejection and acceptance, that meets Definition 2.1",
@@ -50,10 +46,7 @@ def equation_2_1(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> tup
 
 @inequality(
     domain={"epsilon": (0, 20), "delta": (0, 0.5), "more": (0, 20), "wider": (0, 0.5), "level": (0, 1)},
-    settings=[
-        {"epsilon": 0.83, "delta": 1e-5, "more": 0.36, "wider": 0.0, "level": 0.2},
-        {"epsilon": 5.07, "delta": 1e-5, "more": 2.03, "wider": 0.0, "level": 0.001},
-    ],
+    settings=by_rows("epsilon delta more wider level", (0.83, 1e-5, 0.36, 0.0, 0.2), (5.07, 1e-5, 2.03, 0.0, 0.001)),
     control={"sign": -1},
     obligations=["each of the three terms of (2.1) falls in ε and in δ, so their maximum does"],
     examples=80,
@@ -109,9 +102,8 @@ def gaussian_convex(mu: float, one: float, other: float, sign: int = 1) -> float
 
 @formula(
     settings=[
-        {"epsilon": e, "mu": mu}
-        for mu, es in (("0.23", ("0", "0.83")), ("1.13", ("1", "5.07")), ("4.78", ("0", "31.12")), ("1.94", ("10.61",)))
-        for e in es
+        *by_rows("mu epsilon", ("0.23", "0.83"), ("1.13", "1"), ("1.13", "5.07"), ("4.78", "31.12"), ("1.94", "10.61")),
+        *grid(mu=("0.23", "4.78"), epsilon=("0",)),
     ],
     control={"sign": 1},
     pair="N(μ, 1) and N(0, 1)",
@@ -123,9 +115,7 @@ def equation_3_2(epsilon: Real, mu: Real, sign: int = -1) -> tuple[Real, Real]:
 
 
 @formula(
-    settings=[
-        {"epsilon": e, "mu": mu} for e, mu in (("0", "0.57"), ("2.32", "0.57"), ("5.07", "1.13"), ("31.12", "4.78"))
-    ],
+    settings=by_rows("mu epsilon", ("0.57", "0"), ("0.57", "2.32"), ("1.13", "5.07"), ("4.78", "31.12")),
     control={"flip": True},
     digits=10,
     precision=30,
@@ -143,7 +133,7 @@ def duality(epsilon: Real, mu: Real, flip: bool = False) -> tuple[Real, Real]:
 
 @inequality(
     domain={"epsilon": (0, 40), "mu": (0.05, 10, "log"), "more": (1e-3, 3, "log")},
-    settings=[{"epsilon": e, "mu": m, "more": 0.1} for e, m in ((0.83, 0.23), (7.1, 1.13), (31.12, 4.78))],
+    settings=by_rows("epsilon mu more", (0.83, 0.23, 0.1), (7.1, 1.13, 0.1), (31.12, 4.78, 0.1)),
     control={"sign": -1},
     obligations=["∂δ/∂μ is the normal density at −ε/μ + μ/2, which is positive"],
     examples=60,

@@ -30,7 +30,7 @@ from scipy.optimize import brentq
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, number, shown
-from dpbench.papers.mathematics import compared, ends, gaussian_delta, hockey_stick, largest, upper_tail
+from dpbench.papers.mathematics import by_rows, compared, ends, gaussian_delta, hockey_stick, largest, upper_tail
 
 Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
 
@@ -109,7 +109,7 @@ def first_order(index: int, ridge: float, equation: int, sign: int = 1) -> tuple
 
 
 @formula(
-    settings=[{"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)],
+    settings=by_rows("index other ridge", (0, 1, 0.05), (2, 4, 0.5), (3, 3, 0.05), (3, 3, 0.5)),
     control={"sign": 1},
     digits=8,
 )
@@ -244,7 +244,7 @@ def _exchange(ridge: float, logistic: float, spread: float, size: float) -> tupl
 _exchanged = functools.partial(
     inequality,
     domain={"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")},
-    settings=[{"ridge": 0.1, "logistic": k, "spread": 1.0, "size": n} for k, n in ((0.0, 20.0), (1.0, 45222.0))],
+    settings=by_rows("ridge logistic spread size", (0.1, 0.0, 1.0, 20.0), (0.1, 1.0, 1.0, 45222.0)),
     examples=50,
 )
 
@@ -390,10 +390,10 @@ def _lemma_3_noise(rounds: int, epsilon: Any, delta: Any = "1e-5") -> Any:
     return mpmath.findroot(lambda c: mpmath.log("1.25") - c * c / 2 - mpmath.log(target), 5) * 2 * rounds / epsilon
 
 
-_NOISES = ((1, 45222, "0.75"), (10, 41188, "0.0025"), (1000, 70000, "0.25"))
-
-
-@formula(settings=[{"rounds": r, "records": n, "epsilon": e} for r, n, e in _NOISES], control={"two": 1})
+@formula(
+    settings=by_rows("rounds records epsilon", (1, 45222, "0.75"), (10, 41188, "0.0025"), (1000, 70000, "0.25")),
+    control={"two": 1},
+)
 def proof_noise(rounds: int, records: int, epsilon: Any, two: int = 2) -> tuple[Any, Any]:
     """2√2 sqrt(ln(1.25R/δ₂)) G R / (n ζ ε₂), and Lemma 3 at sensitivity 2G/(nζ); G = 3/2, ζ = 1/8."""
     scale = mpmath.mpf(12) / records

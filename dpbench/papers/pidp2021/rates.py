@@ -18,10 +18,11 @@ import mpmath
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
+from dpbench.papers.mathematics import by_rows
 
 _FREE = 4.0
 _SIZES = {"records": (10, 1e6, "log"), "dimensions": (9, 1e5, "log"), "epsilon": (0.01, 3, "log")}
-_OWN = [{"records": n, "dimensions": m, "epsilon": e} for n, m, e in ((45222.0, 100.0, 3.0), (70000.0, 40.0, 0.01))]
+_OWN = by_rows("records dimensions epsilon", (45222.0, 100.0, 3.0), (70000.0, 40.0, 0.01))
 
 
 def dp_sgd(n: Any, m: Any, e: Any, power: float = 2) -> Any:

@@ -28,7 +28,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
-from dpbench.papers.mathematics import compared
+from dpbench.papers.mathematics import by_rows, compared
 from dpbench.papers.pidp2021.rates import dp_sgd, dp_terms, pidp_sgd, pidp_terms
 
 HALF = Fraction(1, 2)
@@ -60,7 +60,7 @@ def risk(theta: Fraction, rows: Sequence[Fraction | int]) -> Fraction:
 
 @inequality(
     domain={"theta": (-12, 12), "feature": (0, 1), "residual": (0, 10)},
-    settings=[{"theta": theta, "feature": 1.0, "residual": 1.0} for theta in (-12, 0, math.log(2 + math.sqrt(3)))],
+    settings=grid(theta=[-12, 0, math.log(2 + math.sqrt(3))], feature=[1.0], residual=[1.0]),
     obligations=["features at most 1 in norm; some bounds are attained, so they are 'at most', not 'less'"],
     examples=40,
 )
@@ -202,10 +202,7 @@ def lemma_2(shift: Fraction = Fraction(1)) -> Shown:
 
 @inequality(
     domain={"theta": (-10, 10), "other": (-10, 10), "label": (-3, 3), "ridge": (0, 1), "tau": (1e-3, 1e3, "log")},
-    settings=[
-        {"theta": 1.0, "other": 1.5, "label": 0.0, "ridge": 1.0, "tau": 1.0},
-        {"theta": 2.0, "other": 2.1, "label": 0.0, "ridge": 0.0, "tau": 0.01},
-    ],
+    settings=by_rows("theta other label ridge tau", (1.0, 1.5, 0.0, 1.0, 1.0), (2.0, 2.1, 0.0, 0.0, 0.01)),
     control={"keep": 0.0},
     tolerance=1e-9,
     obligations=["the loss is nowhere negative (Lemma 2)"],
@@ -240,7 +237,7 @@ def equation_8(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = (((0, 
 
 
 @formula(
-    settings=[{"first": Fraction(a), "second": Fraction(b)} for a, b in (("1", "-1"), ("1/7", "5/6"), ("0", "9/10"))],
+    settings=grid(first=[Fraction(0), Fraction(1), Fraction(1, 7)], second=[Fraction(-1), Fraction(5, 6)]),
     control={"sign": -1},
 )
 def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fraction, Fraction]:
@@ -258,10 +255,7 @@ def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fracti
 
 @inequality(
     domain={"coin": (0, 1), "rate": (0, 1), "tau": (1e-4, 1e4, "log"), "records": (1, 200, "whole")},
-    settings=[
-        dict(zip(("coin", "rate", "tau", "records"), own, strict=True))
-        for own in ((0.5, 0.0, 1.0, 100), (0.5, 0.0, 1e-3, 100), (0.1, 1.0, 5.0, 20))
-    ],
+    settings=by_rows("coin rate tau records", (0.5, 0.0, 1.0, 100), (0.5, 0.0, 1e-3, 100), (0.1, 1.0, 5.0, 20)),
     control={"keep": 0.0},
     obligations=[*_NEEDS, "for (7) on-average stability; a supremum over z would not give L(theta; D)"],
     examples=40,
@@ -369,7 +363,7 @@ def noise_energy(dimensions: int, variance: Any, each: bool = True) -> tuple[Any
 
 @inequality(
     domain={"ratio": (0.01, 1, "log"), "steps": (1, 500, "whole")},
-    settings=[{"ratio": 1.0, "steps": 1}, {"ratio": 0.1, "steps": 12}],
+    settings=by_rows("ratio steps", (1.0, 1), (0.1, 12)),
     control={"less": 1.0},
     examples=60,
 )
