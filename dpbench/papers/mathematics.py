@@ -5,7 +5,7 @@
 | settings of judges | `by_rows` |
 | in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment`, `moments_epsilon` |
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
-| clipping, and a judge of its line | `clipped`, `clip_line` |
+| judges for several papers | `clip_line`, `gaussian_noise` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
 | a number by two routes against another | `compared` |
@@ -30,7 +30,7 @@ from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
-from dpbench.claims.judges import Shown, inequality
+from dpbench.claims.judges import Shown, grid, inequality
 from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
@@ -213,6 +213,27 @@ def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
     """
     result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
     return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
+
+
+# ---- the noise of the Gaussian mechanism ----
+
+
+@inequality(
+    domain={"epsilon": (1e-3, 1, "log"), "delta": (1e-12, 0.99, "log"), "rounds": (1, 5000, "whole")},
+    settings=grid(epsilon=[0.0025, 0.39, 0.75], delta=[1e-5], rounds=[1, 100]),
+    control={"two": 1},
+    tolerance=1e-9,
+    obligations=[
+        "epsilon at most 1 (Dwork and Roth, Theorem A.1), one noisy release per round",
+        "the deviation is absolute, for an l2 sensitivity of 1",
+    ],
+    examples=80,
+    pair="N(1, σ²) and N(0, σ²)",
+)
+def gaussian_noise(epsilon: float, delta: float, rounds: int = 1, two: int = 2) -> float:
+    """(δ − the true δ)/δ for R releases with σ = sqrt(2 ln(1.25/δ))/ε for (ε/R, δ/R), one with noise σ/sqrt(R)."""
+    noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
+    return 1 - gaussian_delta(epsilon, 1 / noise) / delta
 
 
 # ---- two routes, and halving ----

@@ -1,10 +1,6 @@
 """Algorithms 1 and 2, line by line, against what the privacy analysis of Section 3.1 needs of them.
 
-| here | in the paper |
-| --- | --- |
-| rate, steps, sigma, bound | p, T, σ, R |
-| I, size | I_t, |I_t| |
-| vtilde | ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t| |
+I and `size` are I_t and |I_t|, vtilde is ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t|.
 
 **The division.** The sum over a Poisson batch has sensitivity R, but both algorithms use that sum over |I_t|, and |I_t|
 changes with the record: k gradients +R have the average R, k + 1 of them, one of which is −R, have R (k−1)/(k+1). That
@@ -26,8 +22,6 @@ from flint import arb, ctx
 
 from dpbench.claims.judges import Shown, inequality, shown
 from dpbench.papers.mathematics import by_rows, clipped, ends, upper_tail
-
-# ---- clipping and the sum ----
 
 
 @inequality(

@@ -1,13 +1,8 @@
 """What the text says: what is larger, smaller, tighter or accurate, sums of errors, likelihood ratios, σ̃, epochs.
 
-| here | in the paper |
-| --- | --- |
-| gdp_clt, moments, true | δ or ε by the CLT, by the moments accountant, of the composition itself |
-| least sum | the least sum of type I and type II errors, min (α + f(α)) |
-| sigma_tilde, mu_tilde | σ̃, μ̃_CLT |
-
-"True" is the project's `exact` accountant, both directions, T rounded up; where a verdict is "refuted" a second number,
-an enclosure in Arb balls, stands beside it. Printed ε and μ enter as they are printed.
+"gdp_clt", "moments" and "true" are δ or ε by the CLT, by the moments accountant, and of the composition itself by the
+`exact` accountant, both directions, T rounded up; where a verdict is "refuted" a second number, an enclosure in Arb
+balls, stands beside it. A least sum is min (α + f(α)), of both errors. Printed ε and μ enter as they are printed.
 """
 
 from __future__ import annotations

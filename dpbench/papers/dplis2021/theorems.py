@@ -25,23 +25,9 @@ from scipy.stats import binom
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 from dpbench.events import Composition, Gaussian
 from dpbench.papers.dplis2021.budgets import PAIR, by_integral
-from dpbench.papers.mathematics import gaussian_delta, moments_epsilon, sampled, true_curve
+from dpbench.papers.mathematics import moments_epsilon, sampled, true_curve
 
 # ---- Section 2: the Gaussian mechanism, advanced composition, and how loose it is for SGD ----
-
-
-@inequality(
-    domain={"epsilon": (1e-3, 0.9999, "log"), "log_delta": (math.log(1e-12), math.log(0.99))},
-    settings=grid(epsilon=[0.39, 0.55, 0.86], log_delta=[math.log(1e-5)]),
-    control={"factor": 1.0},
-    tolerance=1e-6,
-    obligations=["ε strictly below 1, as the text says", "σ is an absolute deviation and Δ₂ the ℓ₂-sensitivity"],
-    pair="N(1, σ²) and N(0, σ²)",
-)
-def gaussian_mechanism(epsilon: float, log_delta: float, factor: float = 2.0) -> float:
-    """log δ less the log of the δ that σ = √(2 ln(1.25/δ))/ε really needs; the control loses the 2."""
-    noise = math.sqrt(factor * (math.log(1.25) - log_delta)) / epsilon
-    return log_delta - math.log(gaussian_delta(epsilon, 1 / noise))
 
 
 def _composed_log_delta(epsilon: float, delta: float, releases: int, total: float) -> float:

@@ -30,7 +30,7 @@ from scipy.optimize import brentq
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, number, shown
-from dpbench.papers.mathematics import by_rows, compared, ends, gaussian_delta, hockey_stick, largest, upper_tail
+from dpbench.papers.mathematics import by_rows, compared, ends, gaussian_noise, hockey_stick, largest, upper_tail
 
 Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
 
@@ -292,27 +292,13 @@ def _lemma_3_enclosed(epsilon: float, delta: float) -> tuple[float, float]:
         return ends(1 - _ball_delta(arb(epsilon), noise) / arb(delta))
 
 
-def _lemma_3(epsilon: float, delta: float, rounds: int = 1, two: int = 2) -> float:
-    """(δ − the true δ)/δ for R releases with the lemma's noise for (ε/R, δ/R): one with noise smaller by sqrt(R)."""
-    noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
-    return 1 - gaussian_delta(epsilon, 1 / noise) / delta
-
-
 lemma_3 = inequality(
     domain={"epsilon": (0.0025, 40, "log"), "delta": (1e-12, 0.1, "log")},
     settings=grid(epsilon=[0.75, 0.0025], delta=[1e-5]),
     control={"epsilon": 1.0},
     tolerance=1e-9,
     enclosure=_lemma_3_enclosed,
-)(_lemma_3)
-lemma_3_below_one = inequality(
-    domain={"epsilon": (0.0025, 1, "log"), "delta": (1e-12, 0.1, "log"), "rounds": (1, 5000, "whole")},
-    settings=grid(epsilon=[0.75, 0.0025], delta=[1e-5], rounds=[1, 100]),
-    control={"two": 1},
-    tolerance=1e-9,
-    obligations=["epsilon at most 1 (Dwork and Roth, Theorem A.1), one noisy release of c_t per round"],
-    examples=80,
-)(_lemma_3)
+)(gaussian_noise.function)
 
 
 # ---- the sensitivity and the noise of the proof ----

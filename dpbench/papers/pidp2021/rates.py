@@ -1,11 +1,8 @@
 """Remarks 3, 4 and 8, Theorem 7, Table 1 and Section 6: the rates, their choices of τ, and their comparisons.
 
-| paper | here |
-| --- | --- |
-| n, m, ε, k, τ | `records`, `dimensions`, `epsilon`, `noisy`, `tau` |
-
-Constants are 1 and logarithms are left out, as the paper leaves them out; what "at most" lets a bound be larger by is
-4. Theorem 3 at excess e reads then (τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn), with E[L*] = 1/n.
+n, m, ε, k, τ are `records`, `dimensions`, `epsilon`, `noisy`, `tau`. Constants are 1 and logarithms are left out, as
+the paper leaves them out; what "at most" lets a bound be larger by is 4. Theorem 3 at excess e reads then
+(τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn), with E[L*] = 1/n.
 """
 
 from __future__ import annotations
