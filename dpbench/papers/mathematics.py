@@ -5,7 +5,7 @@
 | settings of judges | `by_rows` |
 | in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment`, `moments_epsilon` |
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
-| judges for several papers | `clip_line`, `gaussian_noise` |
+| judges for several papers | `clip_line`, `gaussian_noise`, `expected_draws` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
 | a number by two routes against another | `compared` |
@@ -30,7 +30,7 @@ from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
-from dpbench.claims.judges import Shown, grid, inequality
+from dpbench.claims.judges import Shown, formula, grid, inequality
 from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
@@ -234,6 +234,27 @@ def gaussian_noise(epsilon: float, delta: float, rounds: int = 1, two: int = 2) 
     """(δ − the true δ)/δ for R releases with σ = sqrt(2 ln(1.25/δ))/ε for (ε/R, δ/R), one with noise σ/sqrt(R)."""
     noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
     return 1 - gaussian_delta(epsilon, 1 / noise) / delta
+
+
+# ---- how often a record is drawn ----
+
+
+@formula(
+    settings=by_rows(
+        "batch records steps",
+        *((256, 60000, 3516), (512, 25000, 440), (256, 29305, 2061)),
+        *((256, 60000, 40), (64, 10000, 156)),
+    ),
+    control={"at_least_once": True},
+)
+def expected_draws(batch: int, records: int, steps: int, at_least_once: bool = False) -> tuple[Any, Any]:
+    """T · batch / n, and Σ k C(T, k) p^k (1 − p)^(T − k) with p counted over all batches of one size.
+
+    For Poisson batches p is batch / n by definition, which is the same.
+    """
+    share, p = mpmath.mpf(batch) / records, mpmath.mpf(math.comb(records - 1, batch - 1)) / math.comb(records, batch)
+    chances = (k * mpmath.binomial(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(steps + 1))
+    return 1 - (1 - share) ** steps if at_least_once else steps * share, mpmath.fsum(chances)
 
 
 # ---- two routes, and halving ----

@@ -1,4 +1,4 @@
-"""What the text says: what is larger, smaller, tighter or accurate, sums of errors, likelihood ratios, σ̃, epochs.
+"""What the text says: what is larger, smaller, tighter or accurate, sums of errors, likelihood ratios, σ̃.
 
 "gdp_clt", "moments" and "true" are δ or ε by the CLT, by the moments accountant, and of the composition itself by the
 `exact` accountant, both directions, T rounded up; where a verdict is "refuted" a second number, an enclosure in Arb
@@ -16,7 +16,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 
 from dpbench.claims.claim import Printed
-from dpbench.claims.judges import Shown, bound, formula, number, shown
+from dpbench.claims.judges import Shown, bound, number, shown
 from dpbench.events import Composition, GroupSampledGaussian
 from dpbench.papers.bu2020.rows import PAIR, ROWS, Row, mnist
 from dpbench.papers.mathematics import gaussian_delta, interval, largest, log_moment, mu_at, true_curve, upper_tail
@@ -260,25 +260,3 @@ def whole_user(certified: bool, delta: Printed, ratings: int) -> tuple[float, fl
         return event, math.inf, event
     releases = Composition(((GroupSampledGaussian(row.rate, row.sigma, ratings), row.whole_steps),))
     return *interval(true_curve(releases).epsilon(delta.value)), event
-
-
-# ---- epochs ----
-
-
-@formula(
-    settings=[
-        {"batch": 256, "records": 60000, "steps": 3516},
-        {"batch": 512, "records": 25000, "steps": 440},
-        {"batch": 256, "records": 29305, "steps": 2061},
-    ],
-    control={"power": -1},
-    precision=25,
-)
-def epochs_formula(batch: int, records: int, steps: int, power: int = 1) -> Any:
-    """T · batch / n, and how often a record is drawn on average in T Poisson batches: Σ k C(T, k) p^k (1−p)^(T−k)."""
-    share = mpmath.mpf(batch) / records
-    chance, total = (1 - share) ** steps, mpmath.mpf(0)
-    for draws in range(1, steps + 1):
-        chance *= share / (1 - share) * (steps - draws + 1) / draws
-        total += draws * chance
-    return steps * share**power, total

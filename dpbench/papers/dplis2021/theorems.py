@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
 
-from dpbench.claims.judges import Shown, formula, grid, inequality, shown
+from dpbench.claims.judges import Shown, grid, inequality, shown
 from dpbench.events import Composition, Gaussian
 from dpbench.papers.dplis2021.budgets import PAIR, by_integral
 from dpbench.papers.mathematics import moments_epsilon, sampled, true_curve
@@ -281,15 +281,3 @@ def appendix_c_clipping(first: float, second: float, angle: float, clip: float, 
     a, b = (clip if always else min(norm, clip) for norm in (first, second))
     towards = complex(math.cos(angle), math.sin(angle))
     return abs(first - second * towards) - abs(a - b * towards)
-
-
-@formula(
-    settings=grid(records=[60000, 10000], batch=[256, 64], steps=[40, 156]),
-    control={"at_least_once": True},
-)
-def expected_selections(records: int, batch: int, steps: int, at_least_once: bool = False) -> tuple[Any, Any]:
-    """E N₁ = qT, and Σ_k k·P(k of T batches contain the record), with all batches of one size counted."""
-    q = mpmath.mpf(batch) / records
-    p = mpmath.mpf(math.comb(records - 1, batch - 1)) / math.comb(records, batch)
-    chances = (k * mpmath.binomial(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(steps + 1))
-    return 1 - (1 - q) ** steps if at_least_once else q * steps, mpmath.fsum(chances)
