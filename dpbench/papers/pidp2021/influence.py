@@ -409,8 +409,8 @@ def contribution_release(
     with ctx.workprec(256):
         noise = arb(constant.text) * arb("1.01") * ((arb("1.25") / arb(at)).log() / draws).sqrt()
         noise /= 2 * factor * arb(wanted)
-        low = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[0] > 0, 0.0, 1e6)
-        high = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[1] >= 0, low, 1e6)
+        low = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[0] > 0, 0.0, 1e6, 90)
+        high = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[1] >= 0, low, 1e6, 90)
     with mpmath.workdps(25):
         mu = 2 * factor * mpmath.mpf(wanted) * mpmath.sqrt(draws) / mpmath.mpf(constant.text) / mpmath.mpf("1.01")
         mu /= mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / mpmath.mpf(at)))
