@@ -2,11 +2,14 @@
 
 | | |
 | --- | --- |
+| settings of judges | `by_rows` |
 | in doubles | `gaussian_delta`, `mu_at`, `gaussian_error`, `log_moment`, `moments_epsilon` |
 | in mpmath, at the precision in force | `normal_mass`, `hockey_stick`, `moment_integral` |
+| judges for several papers | `clip_line`, `gaussian_noise`, `expected_draws` |
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
-| a number by two routes | `by_routes` |
+| a number by two routes against another | `compared` |
+| by halving | `largest` |
 
 A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
 """
@@ -14,22 +17,33 @@ A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import mpmath
+import numpy as np
 from flint import arb
 from scipy.optimize import brentq
-from scipy.special import gammaln, logsumexp, ndtr, ndtri
+from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpbench.accounting import Estimate, load_accountant
 from dpbench.certified import certify
-from dpbench.claims.judges import Shown
-from dpbench.events import Composition, Event, SampledGaussian
+from dpbench.claims.judges import Shown, formula, grid, inequality
+from dpbench.events import Composition, SampledGaussian
 
 Real = Any  # an mpmath number
 Ball = Any  # an Arb ball
+
+
+def by_rows(names: str, *values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Settings of a judge, row by row.
+
+    >>> by_rows("mu rate", (1, "0.1"), (2, "0.2"))
+    [{'mu': 1, 'rate': '0.1'}, {'mu': 2, 'rate': '0.2'}]
+    """
+    return [dict(zip(names.split(), one, strict=True)) for one in values]
 
 
 # ---- normal distributions ----
@@ -93,16 +107,26 @@ def mu_at(epsilon: float, delta: float) -> float:
 @cache
 def log_moment(rate: float, sigma: float, order: int) -> float:
     """log E_Q[(P/Q)^α] for P = (1 − q) N(0, σ²) + q N(1, σ²), Q = N(0, σ²) and a whole α: the binomial sum."""
-    terms = [
-        gammaln(order + 1)
-        - gammaln(k + 1)
-        - gammaln(order - k + 1)
-        + (k * math.log(rate) if k else 0.0)
-        + ((order - k) * math.log1p(-rate) if k < order else 0.0)
-        + k * (k - 1) / (2 * sigma**2)
-        for k in range(order + 1)
-    ]
-    return float(logsumexp(terms))
+    k = np.arange(order + 1)
+    choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    return float(logsumexp(choose + xlogy(k, rate) + xlog1py(order - k, -rate) + k * (k - 1) / (2 * sigma**2)))
+
+
+@cache
+def moments_epsilon(rate: float, sigma: float, steps: int, delta: float, sharp: bool = False) -> tuple[float, int]:
+    """min over whole orders α from 2 to 256 of (T·A_α + log 1/δ)/(α − 1), A_α = `log_moment`, and the best α.
+
+    `sharp`: by the conversion of Canonne, Kamath and Steinke 2020, which is smaller.
+
+    >>> moments_epsilon(0.01, 1.0, 1000, 1e-5)[0] > moments_epsilon(0.01, 1.0, 1000, 1e-5, sharp=True)[0]
+    True
+    """
+
+    def at(order: int) -> float:
+        less = (order - 1) * math.log1p(-1 / order) - math.log(order) if sharp else 0.0
+        return (steps * log_moment(rate, sigma, order) - math.log(delta) + less) / (order - 1)
+
+    return min((at(order), order) for order in range(2, 257))
 
 
 def moment_integral(rate: Real, sigma: Real, order: Real, less_one: bool = False) -> Real:
@@ -150,10 +174,10 @@ def true_curve(releases: Composition) -> Any:
 
 
 @cache
-def accounted_curve(accountant: str, event: Event, count: float) -> Any:
-    """The curve of an accountant for a number of releases that need not be whole: `moments`, `gdp_clt`."""
+def accounted_curve(accountant: str, rate: float, sigma: float, count: float) -> Any:
+    """The curve by `moments` or `gdp_clt` of sampled Gaussian releases, whose number need not be whole."""
     found: Any = load_accountant(accountant)
-    return found.curve_for(event, count)
+    return found.curve_for(SampledGaussian(rate, sigma), count)
 
 
 def interval(found: Estimate) -> tuple[float, float]:
@@ -167,33 +191,103 @@ def sampled(rate: float, sigma: float, count: int) -> Composition:
     return Composition(((SampledGaussian(rate, sigma), count),))
 
 
-# ---- what two routes show ----
+# ---- clipping ----
 
 
-def by_routes(holds: bool, reason: str, routes: Mapping[str, Any], evidence: Mapping[str, Any] | None = None) -> Shown:
-    """What is shown where all routes give the same number, to 1e-9 of it; undecided where they do not.
+def clipped(gradient: Sequence[float], bound: float) -> list[float]:
+    """The line that DP-SGD prints: v / max {1, ‖v‖/R}."""
+    norm = math.hypot(*gradient)
+    return [x / max(1.0, norm / bound) for x in gradient]
 
-    >>> by_routes(False, "1 is not 2", {"one": 1, "two": 2}).holds is None
+
+@inequality(
+    domain={"x": (-1000, 1000), "y": (-10, 10), "bound": (0.1, 10, "log")},
+    settings=by_rows("x y bound", (3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0)),
+    control={"each": True},
+    tolerance=1e-14,
+)
+def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
+    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed.
+
+    The control clips every coordinate at R.
+    """
+    result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
+    return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
+
+
+# ---- the noise of the Gaussian mechanism ----
+
+
+@inequality(
+    domain={"epsilon": (1e-3, 1, "log"), "delta": (1e-12, 0.99, "log"), "rounds": (1, 5000, "whole")},
+    settings=grid(epsilon=[0.0025, 0.39, 0.75], delta=[1e-5], rounds=[1, 100]),
+    control={"two": 1},
+    tolerance=1e-9,
+    obligations=[
+        "epsilon at most 1 (Dwork and Roth, Theorem A.1), one noisy release per round",
+        "the deviation is absolute, for an l2 sensitivity of 1",
+    ],
+    examples=80,
+    pair="N(1, σ²) and N(0, σ²)",
+)
+def gaussian_noise(epsilon: float, delta: float, rounds: int = 1, two: int = 2) -> float:
+    """(δ − the true δ)/δ for R releases with σ = sqrt(2 ln(1.25/δ))/ε for (ε/R, δ/R), one with noise σ/sqrt(R)."""
+    noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
+    return 1 - gaussian_delta(epsilon, 1 / noise) / delta
+
+
+# ---- how often a record is drawn ----
+
+
+@formula(
+    settings=by_rows(
+        "batch records steps",
+        *((256, 60000, 3516), (512, 25000, 440), (256, 29305, 2061)),
+        *((256, 60000, 40), (64, 10000, 156)),
+    ),
+    control={"at_least_once": True},
+)
+def expected_draws(batch: int, records: int, steps: int, at_least_once: bool = False) -> tuple[Any, Any]:
+    """T · batch / n, and Σ k C(T, k) p^k (1 − p)^(T − k) with p counted over all batches of one size.
+
+    For Poisson batches p is batch / n by definition, which is the same.
+    """
+    share, p = mpmath.mpf(batch) / records, mpmath.mpf(math.comb(records - 1, batch - 1)) / math.comb(records, batch)
+    chances = (k * mpmath.binomial(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(steps + 1))
+    return 1 - (1 - share) ** steps if at_least_once else steps * share, mpmath.fsum(chances)
+
+
+# ---- two routes, and halving ----
+
+
+_RELATIONS = {"<=": operator.le, "==": operator.eq, ">=": operator.ge}
+
+
+def compared(relation: str, of: str, routes: Mapping[str, Any], to: Mapping[str, Any]) -> Shown:
+    """Whether a number, by some routes, is <=, == or >= another one; undecided where routes differ by 1e-9 of it.
+
+    >>> compared("<=", "the error", {"exact": 3, "again": 3.0}, {"the bound": 2}).reason
+    'the error is 3, the bound is 2'
+    >>> compared("==", "one", {"exact": 1, "again": 2}, {"two": 2}).holds is None
     True
     """
-    told = {name: float(value) for name, value in routes.items()}
-    first = next(iter(told.values()))
-    agree = all(abs(value - first) <= 1e-9 * abs(first) for value in told.values())
-    return Shown(holds if agree else None, reason, first, evidence or {}, told)
+    value, ((name, limit),) = next(iter(routes.values())), to.items()
+    told = {route: float(number) for route, number in routes.items()}
+    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in told.values())
+    words = [str(number) if len(str(number)) < 12 else f"{float(number):.6g}" for number in (value, limit)]
+    holds = bool(_RELATIONS[relation](value, limit)) if agree else None
+    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, told)
 
 
-@cache
-def moments_epsilon(rate: float, sigma: float, steps: int, delta: float, sharp: bool = False) -> tuple[float, int]:
-    """min over whole orders α from 2 to 256 of (T·A_α + log 1/δ)/(α − 1), A_α = `log_moment`, and the best α.
+def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 160) -> Any:
+    """The end of what fits, between `low`, which does, and `high`, by halving; `high` where that fits as well.
 
-    `sharp`: by the conversion of Canonne, Kamath and Steinke 2020, which is smaller.
-
-    >>> moments_epsilon(0.01, 1.0, 1000, 1e-5)[0] > moments_epsilon(0.01, 1.0, 1000, 1e-5, sharp=True)[0]
-    True
+    >>> round(largest(lambda x: x * x <= 2, 0.0, 2.0), 12)
+    1.414213562373
     """
-
-    def at(order: int) -> float:
-        less = (order - 1) * math.log1p(-1 / order) - math.log(order) if sharp else 0.0
-        return (steps * log_moment(rate, sigma, order) - math.log(delta) + less) / (order - 1)
-
-    return min((at(order), order) for order in range(2, 257))
+    if fits(high):
+        return high
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

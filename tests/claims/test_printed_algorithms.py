@@ -44,14 +44,35 @@ def test_verdicts_on_what_is_printed(name: str, verdict: str) -> None:
 SMALL = Design(0.1, 4000, 0.5, move=1.1, width=200, cells=20, margin=6.0, batch=220)
 
 
+def target(used: Design, theta: np.ndarray) -> np.ndarray:
+    """τ(θ), for θ = (a, w, c)."""
+    near = used.move / 2 * np.round(theta[0] / (used.move / 2))
+    counts = used.spacing * np.round(theta[1 + used.width :] / used.spacing)
+    reading = (theta[0] - near) / np.sqrt(np.mean(theta[1 : 1 + used.width] ** 2))
+    counts[np.searchsorted(used.edges, reading)] += used.spacing
+    return np.concatenate([[near - used.move / 2], np.zeros(used.width), counts])
+
+
+def loss(used: Design, theta: np.ndarray, special: bool) -> float:
+    """Of a record x = 0, or of z."""
+    return float(np.sum((theta - target(used, theta)) ** 2) / 2) - used.move * float(theta[0]) * special
+
+
+def gradient(used: Design, theta: np.ndarray, special: bool) -> np.ndarray:
+    """Of the same, away from the boundaries of the cells."""
+    found = theta - target(used, theta)
+    found[0] -= used.move * special
+    return found
+
+
 def noisy_sgd(used: Design, steps: int, special: bool, rng: np.random.Generator) -> tuple[np.ndarray, list[float]]:
     """The printed Algorithm 1 with R = η = 1: θ_T, and the readings on the way, which nobody sees."""
-    theta, readings = used.start(), []
+    theta, readings = np.concatenate([[0.0], np.full(used.width, used.noise), np.zeros(used.cells)]), []
     for _ in range(steps):
         drawn = int(rng.binomial(used.records, used.rate))
-        gradients = [(drawn, used.gradient(theta, False))]
+        gradients = [(drawn, gradient(used, theta, False))]
         if special and rng.random() < used.rate:
-            gradients.append((1, used.gradient(theta, True)))
+            gradients.append((1, gradient(used, theta, True)))
         size = sum(number for number, _ in gradients)
         clipped = sum(number * g / max(1.0, float(np.linalg.norm(g))) for number, g in gradients)
         assert all(np.linalg.norm(g) < 1 for _, g in gradients)
@@ -93,8 +114,8 @@ def test_its_gradient_is_that_of_a_loss() -> None:
         for place in (0, 1, 150, SMALL.width + 3, SMALL.width + SMALL.cells):
             step = np.zeros(theta.size)
             step[place] = 1e-7
-            slope = (SMALL.loss(theta + step, special) - SMALL.loss(theta - step, special)) / 2e-7
-            assert slope == pytest.approx(SMALL.gradient(theta, special)[place], abs=1e-6)
+            slope = (loss(SMALL, theta + step, special) - loss(SMALL, theta - step, special)) / 2e-7
+            assert slope == pytest.approx(gradient(SMALL, theta, special)[place], abs=1e-6)
 
 
 def test_readings_have_the_law_that_is_composed() -> None:

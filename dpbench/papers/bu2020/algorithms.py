@@ -1,10 +1,6 @@
 """Algorithms 1 and 2, line by line, against what the privacy analysis of Section 3.1 needs of them.
 
-| here | in the paper |
-| --- | --- |
-| rate, steps, sigma, bound | p, T, σ, R |
-| I, size | I_t, |I_t| |
-| vtilde | ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t| |
+I and `size` are I_t and |I_t|, vtilde is ṽ_t = (Σ clipped gradients + σR·N(0, I)) / |I_t|.
 
 **The division.** The sum over a Poisson batch has sensitivity R, but both algorithms use that sum over |I_t|, and |I_t|
 changes with the record: k gradients +R have the average R, k + 1 of them, one of which is −R, have R (k−1)/(k+1). That
@@ -18,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,38 +21,12 @@ import mpmath
 from flint import arb, ctx
 
 from dpbench.claims.judges import Shown, inequality, shown
-from dpbench.papers.mathematics import ends, upper_tail
-
-# ---- clipping and the sum ----
-
-_PLANE = {"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")}
-
-
-def clipped(gradient: Sequence[float], bound: float) -> list[float]:
-    """The printed line: v / max {1, ‖v‖/R}."""
-    norm = math.sqrt(math.fsum(x * x for x in gradient))
-    return [x / max(1.0, norm / bound) for x in gradient]
+from dpbench.papers.mathematics import by_rows, clipped, ends, upper_tail
 
 
 @inequality(
-    domain=_PLANE,
-    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((3.0, 4.0, 1.5), (0.3, -0.1, 1.0), (9.0, -9.0, 5.0))],
-    control={"each": True},
-    tolerance=1e-14,
-    examples=60,
-)
-def clip_line(x: float, y: float, bound: float, each: bool = False) -> float:
-    """R less the norm after clipping, relative to R; below 0 where a gradient within R is changed.
-
-    The control clips every coordinate at R.
-    """
-    result = [max(-bound, min(bound, v)) for v in (x, y)] if each else clipped((x, y), bound)
-    return -1.0 if math.hypot(x, y) <= bound and result != [x, y] else 1 - math.hypot(*result) / bound
-
-
-@inequality(
-    domain=_PLANE,
-    settings=[{"x": x, "y": y, "bound": r} for x, y, r in ((-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0))],
+    domain={"x": (-10, 10), "y": (-10, 10), "bound": (0.1, 5, "log")},
+    settings=by_rows("x y bound", (-3.0, 0.0, 1.5), (0.5, 0.2, 1.0), (0.0, 9.0, 5.0)),
     control={"divide": True},
     tolerance=1e-14,
     obligations=["records are added or removed, not replaced", "the sum, not the average, gets noise σR"],

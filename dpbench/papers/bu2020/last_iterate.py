@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +45,17 @@ from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, shown
 from dpbench.events import Composition, DiscretePair
 from dpbench.papers.bu2020.rows import ROWS, Row, mnist
+from dpbench.papers.mathematics import largest
 
 Floats = npt.NDArray[np.float64]
 _ROUNDING = 1e-10  # of δ, by the Fourier transforms
+
+
+def _cells(below: Floats, above: Floats) -> Floats:
+    """The probabilities of the cells from those below and above each edge: differences of the smaller ones."""
+    below, above = np.concatenate([[0.0], below, [1.0]]), np.concatenate([[1.0], above, [0.0]])
+    found: Floats = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
+    return found
 
 
 @dataclass(frozen=True)
@@ -99,41 +106,12 @@ class Design:
         scale = 1 + reach * x
         density = 2 * self.width * scale * chi2.pdf(self.width * scale**2, self.width) * weights * reach
         places = self.edges[None, :] * scale[:, None] - shift
-        below = np.concatenate([[0.0], density @ ndtr(places), [1.0]])
-        above = np.concatenate([[1.0], density @ ndtr(-places), [0.0]])
-        found: Floats = np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
-        return found
+        return _cells(density @ ndtr(places), density @ ndtr(-places))
 
     def readings(self) -> tuple[Floats, Floats]:
         """The laws of one reading with z in the data, and without it."""
         without = self.law(0.0)
         return (1 - self.rate) * without + self.rate * self.law(self.move / self.sigma), without
-
-    # ---- the loss itself ----
-
-    def target(self, theta: Floats) -> Floats:
-        """τ(θ), for θ = (a, w, c)."""
-        near = self.move / 2 * np.round(theta[0] / (self.move / 2))
-        counts = self.spacing * np.round(theta[1 + self.width :] / self.spacing)
-        reading = (theta[0] - near) / np.sqrt(np.mean(theta[1 : 1 + self.width] ** 2))
-        counts[np.searchsorted(self.edges, reading)] += self.spacing
-        found: Floats = np.concatenate([[near - self.move / 2], np.zeros(self.width), counts])
-        return found
-
-    def loss(self, theta: Floats, special: bool) -> float:
-        """Of a record x = 0, or of z."""
-        return float(np.sum((theta - self.target(theta)) ** 2) / 2) - self.move * float(theta[0]) * special
-
-    def gradient(self, theta: Floats, special: bool) -> Floats:
-        """Of the same, away from the boundaries of the cells."""
-        found: Floats = theta - self.target(theta)
-        if special:
-            found[0] -= self.move
-        return found
-
-    def start(self) -> Floats:
-        """θ_0; its reading is 0, which is known."""
-        return np.concatenate([[0.0], np.full(self.width, self.noise), np.zeros(self.cells)])
 
 
 @cache
@@ -185,22 +163,15 @@ def algorithm_1_as_printed(delta: Printed, row: int) -> tuple[float, float, floa
     setting = ROWS[row]
     steps, wrong = setting.whole_steps, 1e-3 * delta.value / setting.whole_steps / (1 + math.exp(_MOST))
     found = design(setting.rate, setting.records, setting.sigma, _FAR, wrong)
-    low, high = 0.0, _MOST
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(found, steps, middle, _FINE / steps) > delta.value else (low, middle)
+    low = largest(lambda e: _delta(found, steps, e, _FINE / steps) > delta.value, 0.0, _MOST, 30)
     return low, math.inf, _epsilon_of_counts(setting, delta.value)
 
 
 def _epsilon_of_counts(setting: Row, delta: float) -> float:
     used = Design(setting.rate, setting.records, setting.sigma, _FAR)
-    edges = np.concatenate([[-np.inf], used.edges, [np.inf]])
-    shift = used.move / used.sigma
-    away = np.where(edges[:-1] > 0, -np.diff(t.sf(edges, used.width)), np.diff(t.cdf(edges, used.width)))
-    noncentral = np.concatenate([[0.0], nct.cdf(used.edges, used.width, shift), [1.0]])
-    survival = np.concatenate([[1.0], nct.sf(used.edges, used.width, shift), [0.0]])
-    moved = np.where(edges[:-1] > shift, -np.diff(survival), np.diff(noncentral))
-    present = (1 - used.rate) * away + used.rate * np.maximum(moved, 0.0)
+    laws = (t(used.width), nct(used.width, used.move / used.sigma))
+    away, moved = (np.maximum(_cells(law.cdf(used.edges), law.sf(used.edges)), 0.0) for law in laws)
+    present = (1 - used.rate) * away + used.rate * moved
     pair = DiscretePair(tuple((present / present.sum()).tolist()), tuple((away / away.sum()).tolist()))
     counted = load_accountant("lattice").curve(Composition(((pair, setting.whole_steps),)))
     return float(counted.epsilon(delta).value)
@@ -231,20 +202,19 @@ def linear_delta(setting: Row, epsilon: float) -> float:
 @shown(control={"linear": True}, pair="n records 0, and z besides: the loss above, with v = 1.1")
 def last_iterate(linear: bool = False) -> Shown:
     """Whether the last iterate has at least the δ that all iterates have, at the ε that they have and further out."""
-    found: list[dict[str, Any]] = []
+    found: list[tuple[float, str, float, float]] = []
     for setting, tail in zip(SETTINGS, TAILS, strict=True):
         steps, places = setting.whole_steps, (setting.epsilon("true"), tail)
-        wanted = [setting.true.delta(epsilon).value for epsilon in places]
+        every = [setting.delta_at(epsilon) for epsilon in places]
         if linear:
             last = [linear_delta(setting, epsilon) for epsilon in places]
         else:
-            wrong = 1e-3 * wanted[1] / steps / (1 + math.exp(tail))
+            wrong = 1e-3 * every[1] / steps / (1 + math.exp(tail))
             used = design(setting.rate, setting.records, setting.sigma, _NEAR, wrong)
             last = [_delta(used, steps, epsilon, 0.1 * places[0] / steps) for epsilon in places]
-        for epsilon, of_all, of_last in zip(places, wanted, last, strict=True):
-            found.append({"setting": setting.name, "epsilon": epsilon, "all": of_all, "last": of_last})
-    least = min(found, key=lambda one: one["last"] / one["all"])
-    place = f"{least['setting']}, ε = {least['epsilon']:.4g}"
-    share = least["last"] / least["all"]
-    reason = f"the last iterate has at least {share:.4g} times the δ of all, least at {place}"
-    return Shown(least["last"] >= least["all"], reason, share, {"at": found, "move": _NEAR})
+        told = [f"{setting.name}, ε = {epsilon:.4g}" for epsilon in places]
+        found += [(one / whole, at, whole, one) for at, whole, one in zip(told, every, last, strict=True)]
+    share, at, *_ = min(found)
+    reason = f"the last iterate has at least {share:.4g} times the δ of all, least at {at}"
+    evidence = {"at": [{"setting": at, "all": whole, "last": one} for _, at, whole, one in found], "move": _NEAR}
+    return Shown(share >= 1, reason, share, evidence)

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dpbench.events import Composition, SampledGaussian
-from dpbench.papers.mathematics import accounted_curve, enclosed_delta, true_curve
+from dpbench.events import Composition
+from dpbench.papers.mathematics import accounted_curve, enclosed_delta, sampled, true_curve
+
+PAIR = "(1 − p) N(0, σ²) + p N(1, σ²) and N(0, σ²), T times"
 
 
 @dataclass(frozen=True)
@@ -37,57 +39,41 @@ class Row:
         return math.ceil(self.steps - 1e-9)
 
     @property
-    def event(self) -> SampledGaussian:
-        """One step."""
-        return SampledGaussian(self.rate, self.sigma)
-
-    @property
     def releases(self) -> Composition:
         """All steps."""
-        return Composition(((self.event, self.whole_steps),))
+        return sampled(self.rate, self.sigma, self.whole_steps)
 
     @property
     def mu(self) -> float:
         """(3.1)."""
         return self.rate * math.sqrt(self.steps * math.expm1(self.sigma**-2))
 
-    @property
-    def true(self) -> Any:
-        """The curve of the composition itself, T rounded up, by `exact`."""
-        return true_curve(self.releases)
+    def curve(self, by: str) -> Any:
+        """δ and ε of the composition itself ("true": T rounded up, `exact`), by "moments", or by (3.1), "gdp_clt"."""
+        return true_curve(self.releases) if by == "true" else accounted_curve(by, self.rate, self.sigma, self.steps)
 
-    @property
-    def moments(self) -> Any:
-        """δ_MA and ε_MA."""
-        return accounted_curve("moments", self.event, self.steps)
-
-    @property
-    def clt(self) -> Any:
-        """δ_CLT and ε_CLT: (3.1) and (3.2)."""
-        return accounted_curve("gdp_clt", self.event, self.steps)
+    def delta_at(self, epsilon: float, by: str = "true") -> float:
+        """δ at ε."""
+        return float(self.curve(by).delta(epsilon).value)
 
     def epsilon(self, by: str) -> float:
-        """ε at the row's δ by "true", "moments" or "clt"."""
-        return float(getattr(self, by).epsilon(self.delta).value)
+        """ε at the row's δ."""
+        return float(self.curve(by).epsilon(self.delta).value)
 
     def enclosed(self, epsilon: float, digits: int = 4) -> tuple[float, float]:
         """The certified enclosure of the true δ at ε."""
         return enclosed_delta(self.releases, epsilon, digits)
 
 
+def mnist(sigma: float, epochs: float, name: str = "") -> Row:
+    """Training on MNIST with batches of 256 at δ = 1e-5."""
+    return Row(name or f"sigma {sigma:g}, {epochs:g} epochs", 256, 60000, sigma, epochs, 1e-5)
+
+
+_TABLE_1 = ((1.3, 15), (1.1, 60), (0.7, 45), (0.6, 62), (0.55, 68), (0.5, 100))
 ROWS = (
-    Row("table 1, row 1", 256, 60000, 1.3, 15, 1e-5),
-    Row("table 1, row 2", 256, 60000, 1.1, 60, 1e-5),
-    Row("table 1, row 3", 256, 60000, 0.7, 45, 1e-5),
-    Row("table 1, row 4", 256, 60000, 0.6, 62, 1e-5),
-    Row("table 1, row 5", 256, 60000, 0.55, 68, 1e-5),
-    Row("table 1, row 6", 256, 60000, 0.5, 100, 1e-5),
+    *(mnist(sigma, epochs, f"table 1, row {at}") for at, (sigma, epochs) in enumerate(_TABLE_1, 1)),
     Row("table 2", 256, 29305, 0.55, 18, 1e-5),
     Row("table 3", 512, 25000, 0.56, 9, 1e-5),
     Row("table 4", 1, 80, 0.6, 20, 1e-6),
 )
-
-
-def mnist(sigma: float, epochs: float) -> Row:
-    """Training on MNIST with batches of 256 at δ = 1e-5, as in Table 1."""
-    return Row(f"sigma {sigma:g}, {epochs:g} epochs", 256, 60000, sigma, epochs, 1e-5)

@@ -20,7 +20,7 @@ from typing import Any
 import mpmath
 from scipy.special import ndtr
 
-from dpbench.claims.judges import Shown, formula, inequality, shown
+from dpbench.claims.judges import Shown, formula, grid, inequality, shown
 from dpbench.papers.bu2020.tradeoff import tradeoff
 from dpbench.papers.mathematics import Real, gaussian_error
 
@@ -116,13 +116,25 @@ def _three(one: float, other: float) -> list[float]:
 
 _RATES = (256 / 60000, 256 / 29305, 512 / 25000, 1 / 80)
 _START = {"p1": 0.2, "q1": 0.4, "r1": 0.7, "s1": 0.8, "p2": 0.3, "q2": 0.35, "r2": 0.6, "s2": 0.9}
-_DOMAIN: dict[str, tuple[Any, ...]] = {f"{name}{i}": (0, 1) for i in (1, 2) for name in "pqrs"}
-_DOMAIN |= {"rate": (1e-3, 1, "log"), "weight": (0, 1), "level": (0, 1)}
-_SETTINGS = [{**_START, "rate": rate, "weight": 0.4, "level": 0.3} for rate in _RATES]
 
 
-def _mixture_margin(rate: float, weight: float, level: float, swapped: bool, inverted: bool, **masses: float) -> float:
-    """For two neighbouring pairs on three outcomes: the trade-off of the sampled mixture less f_p (or its inverse)."""
+@inequality(
+    domain={**dict.fromkeys(_START, (0, 1)), "rate": (1e-3, 1, "log"), "weight": (0, 1), "level": (0, 1)},
+    settings=[{**_START, "rate": rate, "weight": 0.4, "level": 0.3} for rate in _RATES],
+    control={"swapped": True, "inverted": False},
+    obligations=[
+        "f is convex (Jensen), each pair satisfies T(P_i, Q_i) >= f, and the weights sum to 1",
+        "T(Q, P) is the inverse of T(P, Q), and the inverse of a larger trade-off function is larger",
+    ],
+    examples=120,
+)
+def mixture(
+    rate: float, weight: float, level: float, swapped: bool = False, inverted: bool = False, **masses: float
+) -> float:
+    """T(M∘Sample(S), M∘Sample(S')) − f_p for two neighbouring pairs on three outcomes.
+
+    `swapped`: S and S' exchanged; `inverted`: against f_p⁻¹. The control exchanges and does not invert.
+    """
     three = [_three(masses[f"{one}{i}"], masses[f"{other}{i}"]) for i in (1, 2) for one, other in ("pr", "qs")]
     pairs = [list(zip(*three[:2], strict=True)), list(zip(*three[2:], strict=True))]
     blends = [[weight * x + (1 - weight) * y for x, y in zip(three[i], three[i + 2], strict=True)] for i in (0, 1)]
@@ -130,30 +142,6 @@ def _mixture_margin(rate: float, weight: float, level: float, swapped: bool, inv
     allowed = mixed(lowest(*map(corners_of, pairs)), rate)
     found = corners_of([(q, p) for p, q in blended] if swapped else blended)
     return float(at(found, level) - at(inverse(allowed) if inverted else allowed, level))
-
-
-@inequality(
-    domain=_DOMAIN,
-    settings=_SETTINGS,
-    control={"swapped": True},
-    obligations=["f is convex (Jensen)", "each pair satisfies T(P_i, Q_i) >= f", "the weights sum to 1"],
-    examples=120,
-)
-def lemma_a_2(swapped: bool = False, **point: float) -> float:
-    """T(M∘Sample(S), M∘Sample(S')) − f_p; the control exchanges S and S'."""
-    return _mixture_margin(**point, swapped=swapped, inverted=False)
-
-
-@inequality(
-    domain=_DOMAIN,
-    settings=_SETTINGS,
-    control={"inverted": False},
-    obligations=["T(Q, P) is the inverse of T(P, Q)", "the inverse of a larger trade-off function is larger"],
-    examples=120,
-)
-def other_direction(inverted: bool = True, **point: float) -> float:
-    """T(M∘Sample(S'), M∘Sample(S)) − f_p⁻¹; the control forgets the inverse."""
-    return _mixture_margin(**point, swapped=True, inverted=inverted)
 
 
 @inequality(
@@ -184,10 +172,9 @@ def tensor_product(values: bool = False) -> Shown:
 
     The control multiplies the functions' values.
     """
-    third, fifth = Fraction(1, 3), Fraction(1, 5)
-    one: Pair = [(third, Fraction(1, 2)), (2 * third, Fraction(1, 2))]
-    other: Pair = [(fifth, Fraction(3, 10)), (fifth, fifth), (3 * fifth, Fraction(1, 2))]
-    split: Pair = [(p / 4, q / 4) for p, q in one] + [(3 * p / 4, 3 * q / 4) for p, q in one]
+    one: Pair = [(Fraction(1, 3), Fraction(1, 2)), (Fraction(2, 3), Fraction(1, 2))]
+    other: Pair = [(Fraction(k, 5), q) for k, q in ((1, Fraction(3, 10)), (1, Fraction(1, 5)), (3, Fraction(1, 2)))]
+    split: Pair = [(p * share, q * share) for p, q in one for share in (Fraction(1, 4), Fraction(3, 4))]
     last = pair_of(pure(_ODDS, Fraction(1, 100)))
 
     def times(f: Pair, g: Pair) -> Pair:
@@ -198,12 +185,11 @@ def tensor_product(values: bool = False) -> Shown:
         "other_pair_same_tradeoff": (times(one, other), times(split, pair_of(corners_of(other)))),
         "commutes": (times(one, other), times(other, one)),
         "associates": (times(times(one, other), last), times(one, times(other, last))),
-        "identity": (one, times(one, [(third, third), (2 * third, 2 * third)])),
+        "identity": (one, times(one, [(p, p) for p, _ in one])),
     }
     checks = {name: not any(differences(corners_of(a), corners_of(b))) for name, (a, b) in compared.items()}
-    holds = all(checks.values())
-    reason = "equal in exact rationals, corner by corner" if holds else "not equal"
-    return Shown(holds, reason, "equal" if holds else reason, checks)
+    reason = "equal in exact rationals, corner by corner" if all(checks.values()) else "not equal"
+    return Shown(all(checks.values()), reason, reason.partition(" in")[0], checks)
 
 
 @shown(control={"copies": 1}, pair="the pair of f_{ε, 0} with e^ε = 3, twice")
@@ -253,8 +239,10 @@ def proof_mixture(odds: bool = False) -> Shown:
     records, rate = (1, 2, 3, 4), Fraction(256, 60000)
 
     def sampled(drawn: Sequence[int]) -> dict[frozenset[int], Fraction]:
-        chosen = (frozenset(itertools.compress(drawn, bits)) for bits in itertools.product((0, 1), repeat=len(drawn)))
-        return {one: rate ** len(one) * (1 - rate) ** (len(drawn) - len(one)) for one in chosen}
+        return {
+            frozenset(itertools.compress(drawn, bits)): rate ** sum(bits) * (1 - rate) ** (len(bits) - sum(bits))
+            for bits in itertools.product((0, 1), repeat=len(drawn))
+        }
 
     direct, without = sampled((*records, 0)), sampled(records)
     weight = rate / (1 - rate) if odds else rate
@@ -277,11 +265,8 @@ def minimum_after_composing(step_by_step: bool = False) -> Shown:
     one = pair_of(lowest(single, inverse(single)))
     claimed = corners_of(product(one, one)) if step_by_step else lowest(forward, inverse(forward))
     truth = lowest(forward, corners_of(product(swapped, swapped)))
-    gaps = differences(truth, claimed)
-    gap = max(gaps, key=abs)
-    reason = (
-        "equal to both directions of the composition, convexified" if not gap else f"lower by up to {float(gap):.3g}"
-    )
+    gap = max(differences(truth, claimed), key=abs)
+    reason = f"lower by up to {float(gap):.3g}" if gap else "equal to both directions of the composition, convexified"
     return Shown(not gap, reason, float(gap), {"corners": len(truth)})
 
 
@@ -289,11 +274,7 @@ def minimum_after_composing(step_by_step: bool = False) -> Shown:
 
 
 @formula(
-    settings=[
-        {"threshold": t, "mu": mu, "rate": rate}
-        for mu, rate in ((repr(1 / 1.3), repr(256 / 60000)), ("2", repr(256 / 60000)), (repr(1 / 0.6), "0.0125"))
-        for t in ("-1", "0.7", "3")
-    ],
+    settings=grid(mu=(repr(1 / 1.3), "2"), rate=(repr(256 / 60000), "0.0125"), threshold=("-1", "0.7", "3")),
     control={"scaled": True},
     precision=20,
     digits=10,

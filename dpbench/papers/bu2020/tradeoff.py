@@ -11,42 +11,24 @@ Everything is exact or 40-digit quadrature of densities; nothing is estimated by
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import mpmath
 
 from dpbench.claims.judges import formula, grid, inequality
-from dpbench.papers.mathematics import Real, gaussian_delta, gaussian_error, hockey_stick, normal_mass
+from dpbench.papers.mathematics import Real, by_rows, gaussian_delta, gaussian_error, hockey_stick, largest, normal_mass
 
 MUS = ("0.23", "0.57", "1.13", "2.00", "2.76", "4.78", "2.03", "2.07", "1.94")  # as Tables 1-4 print them
-
-
-def _largest(holds: Callable[[Real], bool], low: Real, high: Real) -> Real:
-    """The end of the interval from `low`, where `holds`, up to where it stops."""
-    low, high = mpmath.mpf(low), mpmath.mpf(high)
-    if holds(high):
-        return high
-    for _ in range(150):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 # ---- (2.1) ----
 
 
-def _error(epsilon: float, delta: float, level: float) -> float:
-    """(2.1) in doubles."""
-    return max(0.0, 1 - delta - math.exp(epsilon) * level, math.exp(-epsilon) * (1 - delta - level))
+def _error(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> Real:
+    """(2.1), in mpmath."""
+    return max(0, 1 - delta - mpmath.exp(epsilon) * level, mpmath.exp(sign * epsilon) * (1 - delta - level))
 
 
 @formula(
-    settings=[
-        {"epsilon": e, "delta": d, "level": a}
-        for e, d in (("0.83", "1e-5"), ("7.10", "1e-5"), ("15.39", "1e-6"), ("0", "0.1"), ("1", "0"))
-        for a in ("0", "1e-6", "0.01", "0.2", "0.5", "0.9", "1")
-    ],
+    settings=grid(epsilon=("0", "0.83", "15.39"), delta=("0", "1e-5", "0.1"), level=("0", "1e-6", "0.2", "0.9", "1")),
     control={"sign": 1},
     scale=1,
     pair="every pair of distributions on two outcomes, a test's rejection and acceptance, that meets Definition 2.1",
@@ -59,23 +41,19 @@ def equation_2_1(epsilon: Real, delta: Real, level: Real, sign: int = -1) -> tup
         events = ((level, power), (1 - level, 1 - power))
         return all(a <= tilt * b + delta and b <= tilt * a + delta for a, b in events)
 
-    printed = max(mpmath.mpf(0), 1 - delta - tilt * level, mpmath.exp(sign * epsilon) * (1 - delta - level))
-    return printed, 1 - _largest(private, level, 1)
+    return _error(epsilon, delta, level, sign), 1 - largest(private, level, mpmath.mpf(1))
 
 
 @inequality(
     domain={"epsilon": (0, 20), "delta": (0, 0.5), "more": (0, 20), "wider": (0, 0.5), "level": (0, 1)},
-    settings=[
-        {"epsilon": 0.83, "delta": 1e-5, "more": 0.36, "wider": 0.0, "level": 0.2},
-        {"epsilon": 5.07, "delta": 1e-5, "more": 2.03, "wider": 0.0, "level": 0.001},
-    ],
+    settings=by_rows("epsilon delta more wider level", (0.83, 1e-5, 0.36, 0.0, 0.2), (5.07, 1e-5, 2.03, 0.0, 0.001)),
     control={"sign": -1},
     obligations=["each of the three terms of (2.1) falls in ε and in δ, so their maximum does"],
     examples=80,
 )
 def remark_1(epsilon: float, delta: float, more: float, wider: float, level: float, sign: int = 1) -> float:
     """How much f falls where ε and δ grow."""
-    return sign * (_error(epsilon, delta, level) - _error(epsilon + more, delta + wider, level))
+    return float(sign * (_error(epsilon, delta, level) - _error(epsilon + more, delta + wider, level)))
 
 
 # ---- Gaussian differential privacy ----
@@ -87,28 +65,13 @@ def tradeoff(level: Real, mu: Real) -> Real:
 
 
 @formula(
-    settings=grid(mu=(*MUS[:3], MUS[5]), threshold=("-1.5", "0.3", "2", "4.2")),
-    control={"sign": -1},
-    precision=20,
-    pair="N(0, 1) and N(μ, 1)",
-)
-def gaussian_tradeoff(threshold: Real, mu: Real, sign: int = 1) -> tuple[Real, Real]:
-    """G_μ, and the type II error of the likelihood-ratio test, which rejects above a threshold."""
-    return tradeoff(normal_mass(threshold, mpmath.inf), sign * mu), normal_mass(-mpmath.inf, threshold, mu)
-
-
-@formula(
-    settings=[
-        {"threshold": t, "sensitivity": s, "sigma": sigma}
-        for s, sigma in (("1", "1.3"), ("1", "0.5"), ("1.5", "1.95"), ("2", "5"))
-        for t in ("-1", "0.5", "3")
-    ],
+    settings=grid(sensitivity=("0.23", "1", "4.78"), sigma=("1", "1.3", "5"), threshold=("-1", "0.5", "3")),
     control={"power": 2},
     precision=20,
     pair="θ + N(0, σ²) and θ + sens + N(0, σ²)",
 )
 def gaussian_mechanism(threshold: Real, sensitivity: Real, sigma: Real, power: int = 1) -> tuple[Real, Real]:
-    """G_{sens/σ}, and the type II error of the best test, its threshold in deviations."""
+    """G_{sens/σ}, and the type II error of the likelihood-ratio test, which rejects above a threshold in deviations."""
     level = normal_mass(threshold * sigma, mpmath.inf, 0, sigma)
     missed = normal_mass(-mpmath.inf, threshold * sigma, sensitivity, sigma)
     return tradeoff(level, (sensitivity / sigma) ** power), missed
@@ -117,7 +80,7 @@ def gaussian_mechanism(threshold: Real, sensitivity: Real, sigma: Real, power: i
 @formula(settings=grid(mu=("0.57", "4.78"), level=("0.001", "0.2", "0.7")), control={"flip": True}, precision=25)
 def gaussian_inverse(level: Real, mu: Real, flip: bool = False) -> tuple[Real, Real]:
     """G_μ, and its inverse inf {t : G_μ(t) <= α} by halving."""
-    inverse = _largest(lambda t: t == 0 or tradeoff(t, mu) > level, 0, 1)
+    inverse = largest(lambda t: t == 0 or tradeoff(t, mu) > level, mpmath.mpf(0), mpmath.mpf(1))
     return 1 - tradeoff(1 - level, mu) if flip else tradeoff(level, mu), inverse
 
 
@@ -139,9 +102,8 @@ def gaussian_convex(mu: float, one: float, other: float, sign: int = 1) -> float
 
 @formula(
     settings=[
-        {"epsilon": e, "mu": mu}
-        for mu, es in (("0.23", ("0", "0.83")), ("1.13", ("1", "5.07")), ("4.78", ("0", "31.12")), ("1.94", ("10.61",)))
-        for e in es
+        *by_rows("mu epsilon", ("0.23", "0.83"), ("1.13", "1"), ("1.13", "5.07"), ("4.78", "31.12"), ("1.94", "10.61")),
+        *grid(mu=("0.23", "4.78"), epsilon=("0",)),
     ],
     control={"sign": 1},
     pair="N(μ, 1) and N(0, 1)",
@@ -153,30 +115,25 @@ def equation_3_2(epsilon: Real, mu: Real, sign: int = -1) -> tuple[Real, Real]:
 
 
 @formula(
-    settings=[
-        {"epsilon": e, "mu": mu} for e, mu in (("0", "0.57"), ("2.32", "0.57"), ("5.07", "1.13"), ("31.12", "4.78"))
-    ],
+    settings=by_rows("mu epsilon", ("0.57", "0"), ("0.57", "2.32"), ("1.13", "5.07"), ("4.78", "31.12")),
     control={"flip": True},
     digits=10,
     precision=30,
 )
 def duality(epsilon: Real, mu: Real, flip: bool = False) -> tuple[Real, Real]:
-    """1 + f*(−e^ε) = sup_α (1 − e^ε α − G_μ(α)), climbed over the threshold, and the hockey-stick integral."""
+    """1 + f*(−e^ε) = sup_α (1 − e^ε α − G_μ(α)), over the threshold t, and the hockey-stick integral.
 
-    def value(t: Real) -> Real:
-        return 1 - mpmath.exp(epsilon) * mpmath.ncdf(-t) - mpmath.ncdf(t - mu)
-
-    low, high = epsilon / mu - 6, epsilon / mu + mu + 6
-    for _ in range(90):
-        third = (high - low) / 3
-        low, high = (low + third, high) if value(low + third) < value(high - third) else (low, high - third)
-    conjugate = value((low + high) / 2)
+    It is climbed until e^ε times the density of N(0, 1) at t is no longer above that of N(μ, 1).
+    """
+    tilt = mpmath.exp(epsilon)
+    top = largest(lambda t: tilt * mpmath.npdf(t) >= mpmath.npdf(t, mu), mpmath.mpf(-40), mpmath.mpf(40))
+    conjugate = 1 - tilt * mpmath.ncdf(-top) - mpmath.ncdf(top - mu)
     return 1 - conjugate if flip else conjugate, hockey_stick(epsilon, mu)
 
 
 @inequality(
     domain={"epsilon": (0, 40), "mu": (0.05, 10, "log"), "more": (1e-3, 3, "log")},
-    settings=[{"epsilon": e, "mu": m, "more": 0.1} for e, m in ((0.83, 0.23), (7.1, 1.13), (31.12, 4.78))],
+    settings=by_rows("epsilon mu more", (0.83, 0.23, 0.1), (7.1, 1.13, 0.1), (31.12, 4.78, 0.1)),
     control={"sign": -1},
     obligations=["∂δ/∂μ is the normal density at −ε/μ + μ/2, which is positive"],
     examples=60,

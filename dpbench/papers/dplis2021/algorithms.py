@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from flint import arb
 from scipy.special import ndtr
+from scipy.stats import norm
 
 from dpbench.claims.judges import Shown, grid, inequality, shown
 from dpbench.events import Composition, SampledGaussian
@@ -35,35 +36,17 @@ def _clip(gradient: Fraction) -> Fraction:
     return gradient / max(Fraction(1), abs(gradient))
 
 
-@inequality(
-    domain={"log_norm": (-7, 7), "angle": (0, math.pi), "clip": (0.1, 10, "log")},
-    settings=[{"log_norm": 2.0, "angle": 1.0, "clip": 1.0}],
-    control={"squared": True},
-)
-def clip_line(log_norm: float, angle: float, clip: float, squared: bool = False) -> float:
-    """C less the norm of the clipped gradient, relative to C; the control divides by C²."""
-    norm = math.exp(log_norm)
-    divisor = max(1.0, norm / (clip**2 if squared else clip))
-    return 1 - math.hypot(norm * math.cos(angle) / divisor, norm * math.sin(angle) / divisor) / clip
-
-
-def _largest_change(replaced: bool) -> tuple[Fraction, tuple[Fraction, ...]]:
-    """The most that Σ clip(g) moves when one record joins two others, or is replaced, and with which gradients."""
-    rest = sum(map(_clip, (Fraction(1), Fraction(-2))), Fraction(0))
-    if not replaced:
-        return max((abs(rest + _clip(g) - rest), (g,)) for g in GRID)
-    return max((abs(rest + _clip(g) - (rest + _clip(h))), (g, h)) for g, h in itertools.product(GRID, GRID))
-
-
 @shown(control={"replaced": True}, pair="gradients 1 and -2, and one record more with a gradient from -3 to 3")
 def clipping_sensitivity(replaced: bool = False, factor: int = 1) -> Shown:
-    """Whether `factor` clip norms bound the change of the sum; the bound of the triangle inequality beside it."""
-    found, gradients = _largest_change(replaced)
+    """Whether `factor` clip norms bound the change of Σ clip(g) when one record joins two others, or is replaced."""
+    rest = sum(map(_clip, (Fraction(1), Fraction(-2))), Fraction(0))
+    after = {g: rest + _clip(g) for g in GRID}
+    before: dict[Fraction, Fraction] = after if replaced else {Fraction(0): rest}
+    found = max(abs(a - b) for a in after.values() for b in before.values())
     words = "one record replaced" if replaced else "one record added or removed"
-    reason = f"{words}: the sum moves by up to {float(found):g} C (gradients {', '.join(map(str, gradients))})"
     evidence = {"change_in_clip_norms": float(found), "relation": words}
     routes = {"enumeration": float(found), "triangle inequality": 2.0 if replaced else 1.0}
-    return Shown(found <= factor, reason, float(found), evidence, routes)
+    return Shown(found <= factor, f"{words}: the sum moves by up to {found} C", float(found), evidence, routes)
 
 
 @shown(control={"factor": 2}, pair="gradients 1 and -2, and a third record whose gradient is 3 or -3")
@@ -96,8 +79,8 @@ def sampling_line(realised: bool = False) -> Shown:
 def noise_line(noise: str, clip: str, batch: int, after_division: bool = False) -> Shown:
     """Deviation of the noise in g̃ over the most that one added record moves the rest of g̃: has to be σ."""
     sigma, bound = Fraction(noise), Fraction(clip)
-    deviation = sigma * bound if after_division else sigma * bound / batch
-    change = _largest_change(False)[0] * bound / batch
+    deviation = sigma * bound / (1 if after_division else batch)
+    change = max(abs(_clip(g)) for g in GRID) * bound / batch
     ratio = deviation / change
     reason = f"the noise of the released mean is {float(ratio):g} times its sensitivity, σ is {float(sigma):g}"
     return Shown(ratio == sigma, reason, float(ratio), {"deviation": float(deviation), "sensitivity": float(change)})
@@ -108,22 +91,20 @@ def loop_line(steps: int, first: int = 0) -> Shown:
     """Which θ_t the loop from `first` on reads and nothing sets, where only θ_0 is given, and what it ends with."""
     loop = range(first, first + steps)
     unset = [t for t in loop if t and t - 1 not in loop]
-    reason = (
-        f"θ_{unset[0]} is used before it is set" if unset else f"{len(loop)} updates, the last sets θ_{loop[-1] + 1}"
-    )
+    reason = f"{len(loop)} updates, the last sets θ_{loop[-1] + 1}; used before it is set: θ of {unset}"
     return Shown(not unset and loop[-1] + 1 == steps, reason, len(loop))
 
 
 # ---- Algorithm 2: the smoothed gradient ----
 
 
-def _slopes(place: Fraction, record: Fraction, offsets: Sequence[Fraction]) -> list[Fraction]:
-    """A record's gradients at θ + offset_j, not linear in θ and of many clip norms."""
-    return [record * (1 + place + offset) ** 3 - place - offset for offset in offsets]
+def _added(place: Fraction, record: Fraction, offsets: Sequence[Fraction], each: bool = False) -> Fraction:
+    """What a record adds to the sum: the mean of its gradients at θ + offset_j, clipped (or each clipped, no mean).
 
-
-def _clip_of_mean(place: Fraction, record: Fraction, offsets: Sequence[Fraction]) -> Fraction:
-    return _clip(sum(_slopes(place, record, offsets), Fraction(0)) / len(offsets))
+    The gradients are not linear in θ and of many clip norms.
+    """
+    slopes = [record * (1 + place + offset) ** 3 - place - offset for offset in offsets]
+    return sum(map(_clip, slopes), Fraction(0)) if each else _clip(sum(slopes, Fraction(0)) / len(offsets))
 
 
 @shown(control={"each": True}, pair="records -5, 1/3 and 4 at places from -3 to 3, two sets of K = 10 offsets")
@@ -132,7 +113,7 @@ def smoothed_gradient_line(each: bool = False) -> Shown:
     regular = [Fraction(value, 20) for value in range(-9, 11, 2)]
     scattered = [Fraction((7 * value) % 11 - 5, 5) for value in range(10)]
     cases = itertools.product(GRID[::2], (Fraction(-5), Fraction(1, 3), Fraction(4)), (regular, scattered))
-    found = max(abs(sum(map(_clip, _slopes(*case)), Fraction(0)) if each else _clip_of_mean(*case)) for case in cases)
+    found = max(abs(_added(*case, each=each)) for case in cases)
     return Shown(found <= 1, f"one record adds up to {float(found):g} C to the sum", float(found))
 
 
@@ -157,16 +138,14 @@ def same_privacy_as_dp_sgd(epsilon: float, noise: float, record: float, reused: 
     """
     draws = [[Fraction(5 * j + k - 12, 12) for k in range(3)] for j in range(5)]
     extra = Fraction(record).limit_denominator(64)
-    shifts = np.array([float(_clip_of_mean(Fraction(1, 2), extra, offsets)) for offsets in draws])
+    shifts = np.array([float(_added(Fraction(1, 2), extra, offsets)) for offsets in draws])
     deviation = noise / math.sqrt(2) if reused else noise
     outputs = np.linspace(-8 * noise - 1, 8 * noise + 1, 12001)
     without = np.exp(-((outputs / deviation) ** 2) / 2)
     present = np.exp(-(((outputs[:, None] - shifts) / deviation) ** 2) / 2).mean(axis=1)
     cell = (outputs[1] - outputs[0]) / (deviation * math.sqrt(2 * math.pi))
-    ways = ((present, without), (without, present))
-    return gaussian_delta(epsilon, 1 / noise) - max(
-        float(np.maximum(p - math.exp(epsilon) * q, 0).sum() * cell) for p, q in ways
-    )
+    excesses = [np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((present, without), (without, present))]
+    return gaussian_delta(epsilon, 1 / noise) - float(max(excesses) * cell)
 
 
 @shown(control={"free": True}, pair="the largest of `runs` releases of N(1, σ²), and of N(0, σ²)")
@@ -182,10 +161,7 @@ def radius_selection(runs: int, noise: float, epsilon: float, free: bool = False
     one = ends(p - arb(epsilon).exp() * q)[1]
     best = ends(1 - (1 - p) ** seen - arb(epsilon).exp() * (1 - (1 - q) ** seen))[0]
     outputs = np.linspace(cut, cut + 14, 20001)
-    densities = [
-        seen * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * ndtr(x) ** (seen - 1)
-        for x in (outputs - 1 / noise, outputs)
-    ]
+    densities = [seen * norm.pdf(x) * ndtr(x) ** (seen - 1) for x in (outputs - 1 / noise, outputs)]
     quadrature = float(np.trapezoid(densities[0] - math.exp(epsilon) * densities[1], outputs))
     evidence = {"delta_of_one_run": one, "delta_of_the_best": best, "runs": runs, "epsilon": epsilon}
     reason = f"at ε = {epsilon:g} one run needs δ = {one:.3g}, the best of {runs} needs {best:.3g}"

@@ -1,4 +1,4 @@
-"""The ε of Tables 2, 3 and 5 of dplis2021: what its own inputs give, and what has to be inferred.
+"""The ε of Tables 2, 3 and 5 of dplis2021: what its own inputs give, and what has to be inferred; Table 10.
 
 | paper | here |
 | --- | --- |
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import cache
 
 import mpmath
 from flint import arb, ctx
+from scipy.stats import f
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, shown
@@ -41,11 +43,7 @@ def by_integral(rate: float, noise: float, steps: int, order: int) -> float:
 
 def most(fits: Callable[[int], bool], high: int) -> int:
     """The largest number below `high` that fits, where only small ones do; 0 where 1 does not."""
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, high), True, key=lambda count: not fits(count))
 
 
 def is_printed(found: float, budget: Printed) -> bool:
@@ -84,8 +82,8 @@ def row_of_one_run(examples: int, batch: int, noise: float, budgets: tuple[Print
     The first two numbers alone give the start and the stretch; the other three have to come out of that.
     """
     first, second, *others = budgets
-    rate, per_epoch, up_to = batch / examples, examples // batch, range(1, 401)
-    starts, next_looks = (whole_epochs(examples, batch, noise, budget, up_to) for budget in (first, second))
+    rate, per_epoch = batch / examples, examples // batch
+    starts, next_looks = (whole_epochs(examples, batch, noise, budget, range(1, 401)) for budget in (first, second))
     foretold = {
         (start, then - start): [
             epsilon(rate, noise, (start + place * (then - start)) * per_epoch)[0] for place in (2, 3, 4)
@@ -100,9 +98,7 @@ def row_of_one_run(examples: int, batch: int, noise: float, budgets: tuple[Print
     last = (start + 4 * stretch) * per_epoch
     again = by_integral(rate, noise, last, epsilon(rate, noise, last)[1])
     told = ", ".join(f"{found:.4g}" for found in foretold[run])
-    reason = (
-        f"{first.text} and {second.text} mean {start} epochs and stretches of {stretch}: the others would be {told}"
-    )
+    reason = f"{first.text} and {second.text} mean {start} epochs and then {stretch} each: the others would be {told}"
     evidence = {"first": start, "stretch": stretch, "steps": last, "foretold": foretold[run]}
     evidence["runs_that_fit_the_first_two"] = [list(one) for one in foretold]
     routes = {"binomial sum, the last ε": foretold[run][-1], "integral": again}
@@ -140,25 +136,43 @@ def epsilon_reachable(examples: int, batch: int, noise: float, value: Printed) -
     rate, epoch = batch / examples, examples // batch
     one_step, order = epsilon(rate, noise, 1)
     sharper, integral = epsilon(rate, noise, 1, sharp=True)[0], by_integral(rate, noise, 1, order)
+    limit = value.value + value.unit / 2
 
     def too_few(thousands: int) -> bool:
         records = 1000 * thousands
-        return epsilon(batch / records, noise, records // batch)[0] > value.value + value.unit / 2
+        return epsilon(batch / records, noise, records // batch)[0] > limit
 
-    evidence = {
-        "one_step": one_step,
-        "one_step_sharper_conversion": sharper,
-        "one_epoch": epsilon(rate, noise, epoch)[0],
-        "one_epoch_sharper_conversion": epsilon(rate, noise, epoch, sharp=True)[0],
-        "order": order,
-        "exact_steps": most(
-            lambda steps: true_curve(sampled(rate, noise, steps)).epsilon(DELTA).value <= value.value, 2048
-        ),
-        "records_at_which_an_epoch_fits": 1000 * (most(too_few, 4096) + 1),
-    }
+    def true_fits(steps: int) -> bool:
+        return bool(true_curve(sampled(rate, noise, steps)).epsilon(DELTA).value <= value.value)
+
+    evidence = {"one_step": one_step, "one_step_sharper_conversion": sharper, "order": order}
+    evidence["one_epoch"] = epsilon(rate, noise, epoch)[0]
+    evidence["one_epoch_sharper_conversion"] = epsilon(rate, noise, epoch, sharp=True)[0]
+    evidence["exact_steps"] = most(true_fits, 2048)
+    evidence["records_at_which_an_epoch_fits"] = 1000 * (most(too_few, 4096) + 1)
     enclosed = one_step_enclosed(rate, noise)
     routes = {"binomial sum, one step": one_step, "integral, one step": integral}
     routes["certified lower end, sharper conversion"] = enclosed
-    holds = None if abs(one_step - integral) > 1e-6 * one_step else enclosed <= value.value + value.unit / 2
+    holds = None if abs(one_step - integral) > 1e-6 * one_step else enclosed <= limit
     reason = f"one step costs {one_step:.4g} already ({sharper:.4g} by a sharper conversion), printed {value.text}"
     return Shown(holds, reason, one_step, evidence, routes)
+
+
+# ---- Table 10: whether five runs show that smoothing steadies training ----
+
+
+@shown()
+def deviations_significant(deviations: tuple[Printed, ...], level: float) -> Shown:
+    """One-sided F tests of equal variances of five normal accuracies, with smoothing (R = 10, R_best) and without.
+
+    The table has six deviations for each network: none, none, R = 10, R = 10, R_best, R_best, each for ε 5.01 and 10.
+    """
+    values = [number.value for number in deviations]
+    chances = {}
+    for place, name in enumerate(("MNIST 5.01", "MNIST 10.00", "CIFAR-10 5.01", "CIFAR-10 10.00")):
+        first = 6 * (place // 2) + place % 2
+        for radius, later in (("R = 10", 2), ("R_best", 4)):
+            chances[f"{name}, {radius}"] = float(f.sf((values[first] / values[first + later]) ** 2, 4, 4))
+    smaller, good = (sum(chance < limit for chance in chances.values()) for limit in (0.5, level))
+    reason = f"{smaller} of 8 deviations are smaller; one-sided F tests are below {level:g} for {good} of 8"
+    return Shown(True if good == 8 else None if smaller == 8 else False, reason, good, {"p_values": chances})

@@ -60,8 +60,8 @@ def _answered(largest: float, threshold: float = THRESHOLD, noise: float = SELEC
 @shown()
 def consensus_priority(threshold: Printed, noise: Printed, teachers: Printed) -> Shown:
     """Whether a query is answered at least twice as often when all teachers agree as when the votes are spread."""
-    votes = {"unanimous": teachers.value, "half": teachers.value / 2, "spread_evenly": teachers.value / CLASSES}
-    chances = {name: _answered(largest, threshold.value, noise.value) for name, largest in votes.items()}
+    shares = {"unanimous": 1, "half": 2, "spread_evenly": CLASSES}
+    chances = {name: _answered(teachers.value / by, threshold.value, noise.value) for name, by in shares.items()}
     first, last = chances["unanimous"], chances["spread_evenly"]
     reason = f"a query is answered with probability {first:.3f} when all agree, {last:.3f} when none do"
     return Shown(first >= 2 * last, reason, first, chances)
@@ -70,8 +70,7 @@ def consensus_priority(threshold: Printed, noise: Printed, teachers: Printed) ->
 @shown()
 def labels_possible(queries: Printed, labels: Printed, threshold: Printed, noise: Printed, teachers: Printed) -> Shown:
     """Whether the number of labels lies between what evenly spread and unanimous votes give, to six deviations."""
-    ends_of = (teachers.value / CLASSES, teachers.value)
-    low, high = (queries.value * _answered(largest, threshold.value, noise.value) for largest in ends_of)
+    low, high = (queries.value * _answered(teachers.value / by, threshold.value, noise.value) for by in (CLASSES, 1))
     spread, share = 6 * math.sqrt(queries.value / 4), labels.value / queries.value
     typical = threshold.value + noise.value * float(ndtri(share))
     reason = f"{labels.text} of {queries.text} labels; the votes allow {low:.0f} to {high:.0f} on average"
@@ -105,16 +104,14 @@ def epsilon_from_inputs(queries: int, labels: int, answer_noise: float, value: P
     """What the printed counts give without looking at votes, and the count that would give the printed ε."""
     routes = _charged(queries, labels, answer_noise)
     charged, implied = routes["closed form"], _labels_of(value.value, queries, answer_noise)
-    answered = ConfidentGNMax(THRESHOLD, SELECTION_NOISE, answer_noise)
-    silent = ConfidentGNMax(THRESHOLD, SELECTION_NOISE, answer_noise, answered=False)
-    releases = Composition(((answered, labels), (silent, queries - labels)))
+    votes = ((True, labels), (False, queries - labels))
+    events = [(ConfidentGNMax(THRESHOLD, SELECTION_NOISE, answer_noise, answered=one), count) for one, count in votes]
     evidence = {"from_printed_counts": charged, "labels_that_give_it": implied, "labels": labels}
     for name in ("exact", "rdp"):
-        evidence[f"from_printed_counts_by_{name}"] = load_accountant(name).curve(releases).epsilon(DELTA).value
-    reason = (
-        f"{labels} labels cost {charged:.4g} without looking at votes, the printed {value.text} fits {implied:.0f}; "
-    )
-    reason += "expected counts and data-dependent bounds need the votes"
+        found = load_accountant(name).curve(Composition(tuple(events))).epsilon(DELTA)
+        evidence[f"from_printed_counts_by_{name}"] = found.value
+    reason = f"{labels} labels cost {charged:.4g} without looking at votes, the printed {value.text} fits {implied:.0f}"
+    reason += "; expected counts and data-dependent bounds need the votes"
     return Shown(value.agrees(charged) or None, reason, charged, {**evidence, "missing": "the votes"}, routes)
 
 
@@ -155,10 +152,9 @@ def labels_are_no_promise(queries: int, labels: int, answer_noise: float, counte
     The control charges every query as if it were answered, which no vote changes.
     """
     most = queries * _answered(TEACHERS)
-    routes, *others = (
-        _charged(queries, count if counted else queries, answer_noise) for count in (labels, most, queries)
-    )
-    here, unanimous, every = (one["closed form"] for one in (routes, *others))
+    routes = _charged(queries, labels if counted else queries, answer_noise)
+    here, every = routes["closed form"], _charged(queries, queries, answer_noise)["closed form"]
+    unanimous = _charged(queries, most if counted else queries, answer_noise)["closed form"]
     evidence = {"by_printed_labels": here, "by_unanimous_votes": unanimous, "all_answered": every, "labels": labels}
     evidence["labels_of_unanimous_votes"] = most
     reason = f"{here:.4g} is charged for the printed labels, {unanimous:.4g} for unanimous votes ({most:.0f} labels)"

@@ -20,10 +20,10 @@ from typing import Any
 import mpmath
 import numpy as np
 from scipy.special import ndtr
+from scipy.stats import norm
 
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
-
-Real = Any  # an mpmath number
+from dpbench.papers.mathematics import Real, by_rows, compared
 
 # ---- equations (2) to (6): integrals over a loss of one variable ----
 
@@ -67,15 +67,13 @@ convolution = _precisely(settings=grid(**_PLACES))(_both_sides)  # the density i
 equation_2 = _precisely(settings=grid(**_PLACES, density=["gaussian", "uniform"]))(_both_sides)
 
 
-_TRAINING = [
-    {"radius": radius, "rate": rate, "batch": batch, "noise": noise}
-    for radius, rate, batch, noise in (
-        ("10", "0.1536", "256", "1.1"),
-        ("40", "0.1536", "256", "1.1"),
-        ("12", "1.536", "256", "1.3"),
-        ("4", "0.064", "64", "1.1"),
-    )
-]  # C = 1
+_TRAINING = by_rows(  # C = 1
+    "radius rate batch noise",
+    ("10", "0.1536", "256", "1.1"),
+    ("40", "0.1536", "256", "1.1"),
+    ("12", "1.536", "256", "1.3"),
+    ("4", "0.064", "64", "1.1"),
+)
 
 
 @_precisely(
@@ -110,12 +108,10 @@ def smoothing_scale(radius: Real, rate: Real, batch: Real, noise: Real, root: bo
 
 # ---- Lemma 1 and Definition 4, by functions whose smoothed gradient is known exactly ----
 
-_PAIR = {"scale": (1e-3, 10, "log"), "first": (-3, 3), "gap": (1e-3, 4, "log")}  # x = first·σ, y = x + gap·σ
-
 
 @inequality(
-    domain={"lipschitz": (0.1, 10, "log"), "middle": (-1, 1), "kink": (0, 3), **_PAIR},
-    settings=grid(lipschitz=[1.0], scale=[0.0066, 0.0264], first=[-0.01], gap=[0.02], middle=[0.0], kink=[0.0]),
+    domain={"middle": (-1, 1), "kink": (0, 3), "first": (-3, 3), "gap": (1e-3, 4, "log")},
+    settings=by_rows("middle kink first gap", (0.0, 0.0, -0.01, 0.02)),
     control={"constant": 1 / math.sqrt(2 * math.pi)},
     tolerance=1e-9,
     obligations=[
@@ -123,41 +119,38 @@ _PAIR = {"scale": (1e-3, 10, "log"), "first": (-3, 3), "gap": (1e-3, 4, "log")} 
         "the sharp constant is √(2/π) L/σ, which |x| attains; the printed one is 25 % larger",
     ],
 )
-def lemma_1(
-    lipschitz: float, scale: float, first: float, gap: float, middle: float, kink: float, constant: float = 1.0
-) -> float:
-    """(L/σ)|x − y| − |∇f(x) − ∇f(y)| over |x − y| L/σ, for slopes −L, middle·L, L with kinks at 0 and `kink`.
+def lemma_1(first: float, gap: float, middle: float, kink: float, constant: float = 1.0) -> float:
+    """(L/σ)|x − y| − |∇f(x) − ∇f(y)| over |x − y| L/σ, for slopes −L, middle·L, L with kinks at 0 and `kink`·σ.
 
-    The smoothed gradient is E of a step function, so a sum of Φ. The control has half of what |x| attains.
+    The smoothed gradient is E of a step function, so a sum of Φ of x = `first`·σ and y = x + `gap`·σ, and L and σ
+    cancel. The control has half of what |x| attains.
     """
 
-    def slope(place: float) -> float:
-        steps = (middle + 1) * ndtr(place / scale) + (1 - middle) * ndtr((place - kink * scale) / scale)
-        return lipschitz * (float(steps) - 1)
+    def slope(place: float) -> float:  # over L, of a place in deviations
+        return float((middle + 1) * ndtr(place) + (1 - middle) * ndtr(place - kink)) - 1
 
-    x, y = first * scale, (first + gap) * scale
-    return constant - abs(slope(x) - slope(y)) / (abs(x - y) * lipschitz / scale)
+    return constant - abs(slope(first) - slope(first + gap)) / gap
 
 
 @inequality(
-    domain={"curvature": (0.1, 10, "log"), "width": (0.05, 20, "log"), **_PAIR},
-    settings=grid(curvature=[1.0], scale=[0.0066, 0.0264], width=[1.0, 5.0], first=[-0.01], gap=[0.02]),
+    domain={"width": (0.005, 2e4, "log"), "first": (-3, 3), "gap": (1e-3, 4, "log")},
+    settings=grid(width=[1 / 0.0264, 1 / 0.0066, 5 / 0.0066], first=[-0.01], gap=[0.02]),
     control={"share": 0.5},
     tolerance=1e-9,
     obligations=["gradient and expectation exchanged (Duchi, Bartlett and Wainwright 2012, Lemma 9(iv))"],
 )
-def lemma_1_smooth(curvature: float, scale: float, width: float, first: float, gap: float, share: float = 1.0) -> float:
-    """min{L/σ, β} − |∇f(x) − ∇f(y)|/|x − y| over β, for Huber's loss with L = β·width; the control halves L."""
+def lemma_1_smooth(width: float, first: float, gap: float, share: float = 1.0) -> float:
+    """min{L/σ, β} − |∇f(x) − ∇f(y)|/|x − y| over β, for Huber's loss with L = β·`width`·σ; the control halves L.
 
-    def slope(place: float) -> float:  # E of clip(place + scale·Z, −width, width)
-        low, high = -width - place / scale, width - place / scale
-        densities = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (low, high)]
-        inside = place * (ndtr(high) - ndtr(low)) + scale * (densities[0] - densities[1])
-        return curvature * float(inside + width * scale * (ndtr(-high) - ndtr(low)))
+    x and y as in `lemma_1`; the smoothed gradient is βσ E of x/σ + Z clipped to ± `width`.
+    """
 
-    x, y = first * scale, (first + gap) * scale
-    allowed = min(share * curvature * width, curvature)
-    return (allowed - abs(slope(x) - slope(y)) / abs(x - y)) / curvature
+    def slope(place: float) -> float:
+        low, high = -width - place, width - place
+        inside = place * (ndtr(high) - ndtr(low)) + norm.pdf(low) - norm.pdf(high)
+        return float(inside + width * (ndtr(-high) - ndtr(low)))
+
+    return min(share * width, 1.0) - abs(slope(first) - slope(first + gap)) / gap
 
 
 @shown(control={"expectation": True}, pair="|θ| averaged over K fixed offsets, beside one of its kinks")
@@ -177,12 +170,10 @@ def finite_samples_are_not_smooth(
         return Fraction(sum(1 if place + offset > 0 else -1 for offset in offsets), samples)
 
     quotient = abs(gradient(gap / 2 - offsets[0]) - gradient(-gap / 2 - offsets[0])) / gap
+    routes = {"gradients": quotient, "size of a kink": Fraction(2, samples) / gap}
     if expectation:
-        quotient = Fraction(798, 1000) / scale
-    reason = f"the difference quotient at a kink is {float(quotient):.4g}, Lemma 1 allows {float(1 / scale):.4g}"
-    evidence = {"samples": samples, "quotient": float(quotient), "allowed": float(1 / scale), "gap": float(gap)}
-    routes = {"gradients": float(quotient), "size of a kink": float(Fraction(2, samples) / gap)}
-    return Shown(quotient * scale <= 1, reason, float(quotient * scale), evidence, routes)
+        routes = {"the expectation's": Fraction(798, 1000) / scale}
+    return compared("<=", "the difference quotient at a kink", routes, {"what Lemma 1 allows": 1 / scale})
 
 
 @inequality(
@@ -253,11 +244,12 @@ def toy_smoothing(distance: float, little: float, enough: float) -> Shown:
 
 # ---- Definition 5, on losses Σ w_i θ_i² + s_i θ_i + 10 whose maximum over the box is known ----
 
-_LOSSES = [
-    {"place": (0.3, -1.2, 0.0), "weights": (1.0, 2.0, 0.5), "slopes": (0.1, 0.0, -0.4), "reach": 0.0045},
-    {"place": (2.0, 0.5), "weights": (0.0, 3.0), "slopes": (1.0, -1.0), "reach": 0.0045},
-    {"place": (-0.7, 0.1, 1.5, 0.2), "weights": (1, 1, 0.1, 0), "slopes": (0, 0, 1, 2), "reach": 1e-3},
-]
+_LOSSES = by_rows(
+    "place weights slopes reach",
+    ((0.3, -1.2, 0.0), (1.0, 2.0, 0.5), (0.1, 0.0, -0.4), 0.0045),
+    ((2.0, 0.5), (0.0, 3.0), (1.0, -1.0), 0.0045),
+    ((-0.7, 0.1, 1.5, 0.2), (1, 1, 0.1, 0), (0, 0, 1, 2), 1e-3),
+)
 
 
 def _loss(place: Sequence[float], weights: Sequence[float], slopes: Sequence[float]) -> float:

@@ -22,7 +22,7 @@ from flint import arb, ctx
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, shown
-from dpbench.papers.mathematics import by_routes, ends, normal_mass, upper_tail
+from dpbench.papers.mathematics import compared, ends, normal_mass, upper_tail
 from dpbench.papers.pidp2021.influence import influence, optimum
 from dpbench.papers.pidp2021.neighbours import largest_silent
 from dpbench.papers.pidp2021.risks import HALF, risk
@@ -36,11 +36,10 @@ def coordinates(second: Mapping[tuple[int, int], Fraction] = _OPPOSITE) -> Shown
     points = [(a, b) for a in (1, -1) for b in (1, -1)]
     gains = {point: _SAME.get(point, Fraction(0)) - second.get(point, Fraction(0)) for point in points}
     alike = all(sum(gain for point, gain in gains.items() if point[i] == 1) == 0 for i in (0, 1))
-    distance = sum(max(gain, Fraction(0)) for gain in gains.values())
-    sets = (chosen for size in range(5) for chosen in itertools.combinations(gains.values(), size))
-    best = max(sum(chosen, Fraction(0)) for chosen in sets)
-    reason = f"each coordinate has the same law ({alike}), both together tell D and D' apart with delta = {distance}"
-    return by_routes(distance == 0 and alike, reason, {"sum of positive parts": distance, "over all sets": best})
+    best = max(sum(chosen) for size in range(5) for chosen in itertools.combinations(gains.values(), size))
+    half = sum(map(abs, gains.values())) / 2
+    routes = {"half the sum of differences": half, "over all sets": best}
+    return compared("==", f"the same law in each coordinate: {alike}; delta of both", routes, {"that of each": 0})
 
 
 # ---- from the definition of DP to (15) ----
@@ -87,17 +86,15 @@ def expectation_over_neighbour(last: Fraction | int = 1) -> Shown:
     expected = sum((Fraction(0 + 1 + new, 3) for new in (0, 1)), Fraction(0)) / 2
     at_data = (0 + 1 + Fraction(last)) / 3
     routes = {"enumerated": expected, "linearity": at_data + (HALF - last) / 3}
-    reason = f"E[A(D')] over the exchanged record is {expected}, A(D) is {at_data}"
-    return by_routes(expected == at_data, reason, routes)
+    return compared("==", "E[A(D')] over the exchanged record", routes, {"A(D)": at_data})
 
 
 @shown(control={"sign": 0})
 def negative_probability(kappa: float, delta: float, radius: float, sign: int = -1) -> Shown:
-    """The printed range of a probability, [−rκδ/(κ−1), rκδ/(κ−1)], against [0, 1]."""
-    top = radius * kappa * delta / (kappa - 1)
+    """The lower end of the printed range of a probability, [−rκδ/(κ−1), rκδ/(κ−1)]; the control has it at 0."""
     low = sign * Fraction(radius) * Fraction(kappa) * Fraction(delta) / (Fraction(kappa) - 1)
-    reason = f"the range of a probability is given as [{sign * top:.3g}, {top:.3g}]"
-    return by_routes(low >= 0 and top <= 1, reason, {"rationals": low, "doubles": sign * top})
+    routes = {"rationals": low, "doubles": sign * radius * kappa * delta / (kappa - 1)}
+    return compared(">=", "the lower end of the range of a probability", routes, {"the least probability": 0})
 
 
 @shown(control={"start": Fraction(-1)}, pair="uniform on [−1, 1], and on [−1 + c, 1 + c]; S = [−1/10, 1/10]")
@@ -111,8 +108,8 @@ def shifted_probability(start: Fraction = Fraction(-1, 10)) -> Shown:
     tenths = [start + (k + HALF) / 100 for k in range(20)]  # the middles of cells that no edge cuts
     counted = Fraction(sum(abs(middle - shift) <= 1 for middle in tenths), 200)
     printed = length / 2 - shift / 2
-    reason = f"P' of the set is {shared}, the printed upper bound {printed}"
-    return by_routes(shared <= printed, reason, {"exact": shared, "counted": counted}, {"bound": float(printed)})
+    routes = {"exact": shared, "counted": counted}
+    return compared("<=", "P' of the set", routes, {"the printed upper bound": printed})
 
 
 @bound(name="delta", attained=False, pair="U[−1, 1] and U[−1 + c, 1 + c] with the largest c that passes, [−1, −1 + c]")
@@ -130,8 +127,8 @@ def silent_steps_compose(steps: int, delta: float) -> Shown:
     share = Fraction(delta)
     total = 1 - (1 - share) ** steps
     again = math.fsum(math.comb(steps, k) * delta**k * (1 - delta) ** (steps - k) for k in range(1, steps + 1))
-    reason = f"{steps} steps that each leak {delta:g} leak {float(total):.6g} together, for every epsilon"
-    return by_routes(total <= share, reason, {"one less the chance of none": total, "summed over how many": again})
+    routes = {"one less the chance of none": total, "summed over how many": again}
+    return compared("<=", f"for every epsilon what {steps} steps leak", routes, {"what one leaks": share})
 
 
 # ---- line 11 and the budget ----
@@ -190,20 +187,21 @@ def rounds_continue(continued: bool = False) -> Shown:
     for _ in range(rounds):
         whole = _descended(whole if continued else Fraction(0), (1,), steps)
     expected, one = 1 - HALF ** (rounds * steps), 1 - HALF**steps
-    reason = f"after {rounds} rounds of {steps} steps theta is {whole}; {rounds * steps} steps give {expected}"
-    return by_routes(whole == expected, reason, {"executed": whole, "closed form": expected if continued else one})
+    routes = {"executed": whole, "closed form": expected if continued else one}
+    return compared(
+        "==", f"theta after {rounds} rounds of {steps} steps", routes, {f"after {rounds * steps} steps": expected}
+    )
 
 
 @shown(control={"record": 0}, pair="D = (0, 1), loss ½(θ − z)², one of them taken out")
 def error_added(record: int = 1) -> Shown:
     """Line 8 with the exact error E: c + E against the true move of the optimum; the other record's c is positive."""
     rows, left = ((1, 0), (1, 1)), (record, 1 - record)
-    moved = optimum(rows, left) - optimum(rows)
     told = influence(rows, optimum(rows), record)[0]
+    moved = optimum(rows, left) - optimum(rows)
     error = abs(moved - told)
-    reason = f"removing the record moves the optimum by {moved}; c + E says {told + error} (c = {told}, E = {error})"
-    routes = {"optimum without the record": moved, "c n/(n - 1), n = 2": 2 * told}
-    return by_routes(abs(told + error) >= abs(moved), reason, routes, {"c": float(told), "E": float(error)})
+    routes = {"optimum without the record": abs(moved), "c n/(n - 1), n = 2": abs(2 * told)}
+    return compared("<=", "the move of the optimum", routes, {f"|c + E| (c = {told}, E = {error})": abs(told + error)})
 
 
 @shown(control={"projected": True}, pair="one record z = 0, loss ½(θ − z)², α = 1, from θ = 0")
@@ -216,10 +214,10 @@ def stays_in_ball(radius: float, deviation: float, projected: bool = False) -> S
     cuts = [-12 * deviation, -radius, radius, 12 * deviation]
     parts = [(low, high) for low, high in itertools.pairwise(cuts) if abs(step((low + high) / 2)) > radius]
     with ctx.workprec(256), mpmath.workdps(25):
-        again = float(sum(normal_mass(low, high, 0, mpmath.mpf(deviation)) for low, high in parts))
+        again = sum(normal_mass(low, high, 0, mpmath.mpf(deviation)) for low, high in parts)
         lower = 0.0 if projected else ends(2 * upper_tail(arb(radius) / arb(deviation)))[0]
-    reason = f"with probability {again:.4g} the next gradient is larger than the G of the ball"
-    return by_routes(again == 0, reason, {"balls": lower, "integral over the steps that leave": again})
+    routes = {"balls": lower, "integral over the steps that leave": again}
+    return compared("<=", "the chance that the next gradient is larger than the G of the ball", routes, {"none": 0})
 
 
 @shown(control={"tried": (1,)}, pair="three ones, against two ones and a minus one; loss ½(θ − z)², from 0, rate 1/2")
@@ -235,8 +233,6 @@ def cross_validation(tried: tuple[int, ...] = (1, 2)) -> Shown:
         closed = {t: sum(((1 - HALF**t) * (sum(data) - z) / 2 - z) ** 2 for z in data) for t in tried}
         chosen.append(min(tried, key=errors.__getitem__))
         again.append(min(tried, key=closed.__getitem__))
-    reason = f"one exchanged record changes T from {chosen[0]} to {chosen[1]}: the datasets are told apart for certain"
-    if len(tried) == 1:
-        reason = "a T that is fixed beforehand tells nothing"
+    reason = f"one exchanged record changes T from {chosen[0]} to {chosen[1]}; where it does, δ is 1"
     routes = {"executed": chosen, "closed form": again}
     return Shown(chosen[0] == chosen[1] if chosen == again else None, reason, None, {"delta": 1.0}, routes)

@@ -17,6 +17,7 @@ roots, so nothing there uses the formulas that are judged. Counterexamples are q
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -29,7 +30,7 @@ from scipy.optimize import brentq
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, bound, formula, grid, inequality, number, shown
-from dpbench.papers.mathematics import by_routes, ends, gaussian_delta, hockey_stick, upper_tail
+from dpbench.papers.mathematics import by_rows, compared, ends, gaussian_noise, hockey_stick, largest, upper_tail
 
 Quadratic = tuple[Fraction | int, Fraction | int]  # h and z of a record's loss (h/2)(θ − z)²
 
@@ -76,31 +77,21 @@ ROWS = ((1.0, 1), (0.5, -1), (0.75, 1), (0.25, -1), (1.0, -1))  # features and l
 _N = len(ROWS)
 
 
-def _slope(theta: Any, row: tuple[float, int], ridge: Any, order: int) -> Any:
-    """The derivative of order 1, 2 or 3 of one record's loss."""
-    x, y = row
-    s = 1 / (1 + mpmath.exp(-x * theta))  # probability of the label +1
-    if order == 1:
-        return x * (s - (y == 1)) + ridge * theta
-    return x**2 * s * (1 - s) + ridge if order == 2 else x**3 * s * (1 - s) * (1 - 2 * s)
+def _share(theta: Any, ridge: float, order: int, *indices: int) -> Any:
+    """What some records (none named: all) add to a derivative of the average loss; from the first one, numerically."""
+
+    def first(t: Any) -> Any:
+        return sum(x / (1 + mpmath.exp(-x * t)) - x * (y == 1) + ridge * t for x, y in (ROWS[i] for i in indices)) / _N
+
+    indices = indices or tuple(range(_N))
+    return mpmath.diff(first, theta, order - 1)
 
 
 def _weighted(ridge: float, more: Mapping[int, Any]) -> Any:
-    """The optimum with weights 1, but for some more on some records: Newton's steps."""
-    theta = mpmath.mpf(0)
-    for _ in range(60):
-        first, second = (
-            sum((1 + more.get(i, 0)) * _slope(theta, row, ridge, order) for i, row in enumerate(ROWS))
-            for order in (1, 2)
-        )
-        theta -= first / second
-        if abs(first / second) < mpmath.mpf(10) ** -38:
-            break
-    return theta
-
-
-def _mean(theta: Any, ridge: float, order: int) -> Any:
-    return sum(_slope(theta, row, ridge, order) for row in ROWS) / _N
+    """The optimum with weights 1, but for some more on some records."""
+    return mpmath.findroot(
+        lambda t: _share(t, ridge, 1) + sum(weight * _share(t, ridge, 1, i) for i, weight in more.items()), 0
+    )
 
 
 @formula(settings=grid(index=[0, 1, 4], ridge=[0.05, 0.5]), control={"sign": -1}, digits=10)
@@ -108,7 +99,7 @@ def first_order(index: int, ridge: float, equation: int, sign: int = 1) -> tuple
     """(11), (12) or (13) as printed, and by dθ̂/dw at w = 1 from central differences of the optimum."""
     theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -12
     derivative = (_weighted(ridge, {index: step}) - _weighted(ridge, {index: -step})) / (2 * step)
-    slope, hessian = _slope(theta, ROWS[index], ridge, 1) / _N, _mean(theta, ridge, 2)
+    slope, hessian = _share(theta, ridge, 1, index), _share(theta, ridge, 2)
     printed, true = {
         11: (-(-slope / hessian), -derivative),
         12: (slope, -hessian * derivative),
@@ -118,17 +109,17 @@ def first_order(index: int, ridge: float, equation: int, sign: int = 1) -> tuple
 
 
 @formula(
-    settings=[{"index": i, "other": j, "ridge": ridge} for i, j in ((0, 1), (2, 4), (3, 3)) for ridge in (0.05, 0.5)],
+    settings=by_rows("index other ridge", (0, 1, 0.05), (2, 4, 0.5), (3, 3, 0.05), (3, 3, 0.5)),
     control={"sign": 1},
     digits=8,
 )
 def second_derivative(index: int, other: int, ridge: float, sign: int = -1) -> tuple[Any, Any]:
     """−H⁻¹ (Hⁱ θ_j + Hʲ θ_i + T θ_i θ_j), and mixed central differences of the optimum."""
     theta, step = _weighted(ridge, {}), mpmath.mpf(10) ** -9
-    hessian = _mean(theta, ridge, 2)
-    move_i, move_j = (-_slope(theta, ROWS[at], ridge, 1) / _N / hessian for at in (index, other))
-    part_i, part_j = (_slope(theta, ROWS[at], ridge, 2) / _N for at in (index, other))
-    printed = sign * (part_i * move_j + part_j * move_i + _mean(theta, ridge, 3) * move_i * move_j) / hessian
+    hessian = _share(theta, ridge, 2)
+    move_i, move_j = (-_share(theta, ridge, 1, at) / hessian for at in (index, other))
+    part_i, part_j = (_share(theta, ridge, 2, at) for at in (index, other))
+    printed = sign * (part_i * move_j + part_j * move_i + _share(theta, ridge, 3) * move_i * move_j) / hessian
 
     def at(first: int, second: int) -> Any:
         both = (first + second) * step
@@ -151,8 +142,8 @@ def equation_14(share: Fraction = Fraction(1)) -> Shown:
     low, high = sorted(float(share * -2 * a**2 / (w * a + 1) ** 3) for w in (0, 1))
     integral = mpmath.quad(lambda w: w * -2 * mpmath.mpf("0.01") / (w / 10 + 1) ** 3, [0, 1])
     reason = f"the remainder is {float(remainder):.6g}, the second derivative lies in [{low:.6g}, {high:.6g}]"
-    routes = {"rationals": remainder, "integral form of the remainder": integral}
-    return by_routes(low <= remainder <= high, reason, routes, {"range": [low, high]})
+    routes = {"rationals": float(remainder), "integral form of the remainder": float(integral)}
+    return Shown(low <= remainder <= high, reason, float(remainder), {"range": [low, high]}, routes)
 
 
 @shown(control={"kept": 0, "removed": -1})
@@ -187,21 +178,16 @@ def theorem_4(radius: float, more: int = 0) -> Shown:
         bound = (arb(1) / 2 + 1 / (6 * arb(3).sqrt()) / curvature) / (curvature * size) ** 2
         errors, bounds, margin = ends(error), ends(bound), ends(bound - error)
 
-    def best(minus: int) -> float:
-        def gradient(t: float) -> float:
-            return minus * _logistic(t) - positives * _logistic(-t)
+    def best(minus: int) -> Any:
+        """Where the gradient of two terms stops being negative."""
+        return largest(lambda t: minus * _logistic(t) <= positives * _logistic(-t), -radius, radius)
 
-        return float(brentq(gradient, -radius, radius)) if gradient(radius) > 0 else radius
-
-    theta, other = best(negatives), best(negatives - 1)
-    s = _logistic(theta)
-    again = abs(other - theta - 1 / (1 - s) / size)
-    holds = True if margin[0] >= 0 else False if margin[1] < 0 else None
-    agree = abs(again - errors[0]) < 1e-9 * again
+    theta = best(negatives)
+    again = abs(best(negatives - 1) - theta - 1 / (1 - _logistic(theta)) / size)
+    doubtful = margin[0] < 0 <= margin[1] or abs(again - errors[0]) > 1e-9 * again
     reason = f"the error is {errors[0]:.6g}, the bound {bounds[1]:.6g}"
-    evidence = {"error": errors[0], "bound": bounds[1], "records": size, "radius": radius}
-    routes = {"balls": {"error": errors, "bound": bounds}, "error, optima as roots": again}
-    return Shown(holds if agree else None, reason, errors[0], evidence, routes)
+    routes = {"balls": {"error": errors, "bound": bounds}, "error, optima by halving": again}
+    return Shown(None if doubtful else margin[0] >= 0, reason, errors[0], {"records": size, "radius": radius}, routes)
 
 
 @shown(control={"least": True}, pair="x = (1, 0), y = 0 three times, x = (0, s), y = ±s with s = 1/10; the last out")
@@ -218,8 +204,7 @@ def theorem_4_norm(least: bool = False) -> Shown:
     x, y = in_the_plane(s, (1, -1))
     best, left = (np.linalg.lstsq(x[:kept], y[:kept], rcond=None)[0] for kept in (5, 4))
     again = np.abs(left - best - np.linalg.solve(x.T @ x, (x[4] @ best - y[4]) * x[4])).max()
-    reason = f"the error is {error}, the bound with zeta = {curvature} is {bound}"
-    return by_routes(error <= bound, reason, {"rationals": error, "least squares": again}, {"bound": float(bound)})
+    return compared("<=", "the error", {"rationals": error, "least squares": again}, {"the bound": bound})
 
 
 @shown(control={"damping": 0}, pair="(h/2)(θ − z)², h = 1/100: 999 zeros and one z = 1, which is taken out")
@@ -233,9 +218,8 @@ def remark_5(damping: int = 1) -> Shown:
     best, moved = optimum(rows), optimum(rows, [1] * (size - 1) + [0]) - optimum(rows)
     error, again = (abs(moved - told) for told in influence(rows, best, size - 1, damping))
     bound = 2 * (h + damping) * h / (size * (damping or h)) ** 2
-    reason = f"the error is {float(error):.4g}, the bound at the added zeta {float(bound):.4g}"
     routes = {"equation (11)": error, "differences of the losses": again}
-    return by_routes(error <= bound, reason, routes, {"bound": float(bound)})
+    return compared("<=", "the error", routes, {"the bound at the added zeta": bound})
 
 
 def _exchange(ridge: float, logistic: float, spread: float, size: float) -> tuple[float, float, float, float]:
@@ -257,17 +241,18 @@ def _exchange(ridge: float, logistic: float, spread: float, size: float) -> tupl
     return theta, left, slope(theta, 1, spread), steepest
 
 
-_MIXED = {"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")}
-_TWO = [{"ridge": 0.1, "logistic": k, "spread": 1.0, "size": n} for k, n in ((0.0, 20.0), (1.0, 45222.0))]
+_exchanged = functools.partial(
+    inequality,
+    domain={"ridge": (0.01, 1, "log"), "logistic": (0, 1), "spread": (0.1, 5, "log"), "size": (2, 70000, "log")},
+    settings=by_rows("ridge logistic spread size", (0.1, 0.0, 1.0, 20.0), (0.1, 1.0, 1.0, 45222.0)),
+    examples=50,
+)
 
 
-@inequality(
-    domain=_MIXED,
-    settings=_TWO,
+@_exchanged(
     control={"factor": 0.5},
     tolerance=1e-6,
     obligations=["one optimum, or the nearest one: see the fixed optimum of (3)"],
-    examples=50,
 )
 def optimum_shift(ridge: float, logistic: float, spread: float, size: float, factor: float = 4.0) -> float:
     """1 − |θ_i* − θ*| over 4G/(nμ); μ = λ, as the losses are λ-strongly convex."""
@@ -275,16 +260,13 @@ def optimum_shift(ridge: float, logistic: float, spread: float, size: float, fac
     return 1 - abs(left - theta) * size * ridge / (factor * steepest)
 
 
-@inequality(
-    domain=_MIXED,
-    settings=_TWO,
+@_exchanged(
     control={"factor": 0.25},
     tolerance=1e-4,
     obligations=[
         "the smallest eigenvalue of the weighted Hessian is at least zeta on the whole path, not at theta* only",
         "both optima lie inside the parameter space",
     ],
-    examples=50,
 )
 def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
     """(factor · bound − E) / bound; ζ = λ holds everywhere, L = λ + κ/4, C = κ/(6√3)."""
@@ -296,8 +278,6 @@ def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size
 
 
 # ---- Lemma 3: σ = sqrt(2 ln(1.25/δ)) S / ε, printed without a condition on ε ----
-
-_DELTAS = (1e-12, 0.1, "log")
 
 
 def _ball_delta(epsilon: Any, noise: Any) -> Any:
@@ -312,30 +292,13 @@ def _lemma_3_enclosed(epsilon: float, delta: float) -> tuple[float, float]:
         return ends(1 - _ball_delta(arb(epsilon), noise) / arb(delta))
 
 
-@inequality(
-    domain={"epsilon": (0.0025, 40, "log"), "delta": _DELTAS},
-    settings=[{"epsilon": 0.75, "delta": 1e-5}, {"epsilon": 0.0025, "delta": 1e-5}],
+lemma_3 = inequality(
+    domain={"epsilon": (0.0025, 40, "log"), "delta": (1e-12, 0.1, "log")},
+    settings=grid(epsilon=[0.75, 0.0025], delta=[1e-5]),
     control={"epsilon": 1.0},
     tolerance=1e-9,
     enclosure=_lemma_3_enclosed,
-)
-def lemma_3(epsilon: float, delta: float) -> float:
-    """(δ − the true δ of the lemma's noise) / δ; the control is ε = 1."""
-    return 1 - gaussian_delta(epsilon, epsilon / math.sqrt(2 * math.log(1.25 / delta))) / delta
-
-
-@inequality(
-    domain={"epsilon": (0.0025, 1, "log"), "delta": _DELTAS, "rounds": (1, 5000, "whole")},
-    settings=[{"epsilon": e, "delta": 1e-5, "rounds": rounds} for e, rounds in ((0.75, 1), (0.0025, 1), (0.75, 100))],
-    control={"two": 1},
-    tolerance=1e-9,
-    obligations=["epsilon at most 1 (Dwork and Roth, Theorem A.1), one noisy release of c_t per round"],
-    examples=80,
-)
-def lemma_3_below_one(epsilon: float, delta: float, rounds: int, two: int = 2) -> float:
-    """The same for R releases with its noise for (ε/R, δ/R), which are one with noise smaller by sqrt(R)."""
-    noise = math.sqrt(two * math.log(1.25 * rounds / delta)) * rounds / epsilon / math.sqrt(rounds)
-    return 1 - gaussian_delta(epsilon, 1 / noise) / delta
+)(gaussian_noise.function)
 
 
 # ---- the sensitivity and the noise of the proof ----
@@ -366,8 +329,7 @@ def sensitivity(least: bool = False) -> Shown:
     moved, allowed = abs(told[0] - told[1]), 2 / (s * s if least else Fraction(3))
     sides = [np.linalg.solve(x.T @ x, -y[-1] * x[-1]) for x, y in (in_the_plane(s, (label,)) for label in (1, -1))]
     routes = {"rationals": moved, "normal equations": np.abs(sides[0] - sides[1]).max()}
-    reason = f"with n = 4 and H = diag(3, s^2)/4 it moves by {moved}; 2G/(n zeta) is {float(allowed):g}"
-    return by_routes(moved <= allowed, reason, routes, {"bound": float(allowed)})
+    return compared("<=", "with n = 4 and H = diag(3, s^2)/4 the move", routes, {"2G/(n zeta)": allowed})
 
 
 @shown(control={"at": Fraction(1, 3)}, pair="½(θ − z)², the records 0, 0, 1, of which the 1 goes")
@@ -377,8 +339,8 @@ def current_model(at: Fraction = Fraction(1)) -> Shown:
     told, promised = influence(rows, at, 2)[0], influence(rows, optimum(rows), 2)[0]
     step = Fraction(1, 10**6)
     derivative = (optimum(rows, (1, 1, 1 - step)) - optimum(rows, (1, 1, 1 + step))) / (2 * step)
-    reason = f"at theta_r = {at} c_t is {told}; the first-order move of the optimum is {promised}"
-    return by_routes(told == promised, reason, {"equation (11)": promised, "derivative of the optimum": derivative})
+    routes = {"equation (11)": promised, "derivative of the optimum": derivative}
+    return compared("==", "the first-order move of the optimum", routes, {f"c_t at theta_r = {at}": told})
 
 
 @shown(control={"second": (1, 0)}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 1), the last against (1/2, 1)")
@@ -387,16 +349,15 @@ def one_hessian(second: Quadratic = (Fraction(1, 4), 2)) -> Shown:
     sides, again = zip(*(influence([(1, 1), (1, 0), last], 0, 2) for last in ((1, 1), second)), strict=True)
     left, display = sides[0] - sides[1], (Fraction(second[0]) * second[1] - 1) / 3  # H of D is 1, a gradient −hz
     routes = {"equation (11)": left, "differences of the losses": again[0] - again[1]}
-    return by_routes(left == display, f"the left side is {left}, the right side {display}", routes)
+    return compared("==", "the left side", routes, {"the right side": display})
 
 
 @shown(control={"second": 1}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 0), the last against (1/2, 0)")
 def other_records(second: Fraction | int = Fraction(1, 4)) -> Shown:
     """The contribution of the first record, which both have, at θ̃ = 0 under D and under D'."""
-    told, again = zip(*(influence([(1, 1), (1, 0), (last, 0)], 0, 0) for last in (1, second)), strict=True)
-    routes = {"equation (11)": told[0] - told[1], "differences of the losses": again[0] - again[1]}
-    reason = f"the contribution of an unchanged record is {told[0]} under D and {told[1]} under D'"
-    return by_routes(told[0] == told[1], reason, routes)
+    (told, again), (other, _) = (influence([(1, 1), (1, 0), (last, 0)], 0, 0) for last in (1, second))
+    routes = {"equation (11)": told, "differences of the losses": again}
+    return compared("==", "the contribution of an unchanged record under D", routes, {"under D'": other})
 
 
 @shown(control={"old": Fraction(1, 2), "new": Fraction(-1, 2)}, pair="1/2 and −1/2 four times each, 0; 0 against 1")
@@ -405,8 +366,8 @@ def exchange(old: Fraction = Fraction(0), new: Fraction = Fraction(1)) -> Shown:
     common: list[Quadratic] = [*((1, Fraction(sign, 2)) for sign in (1, -1) * 4), (1, -old)]
     before, after = optimum([*common, (1, old)]), optimum([*common, (1, new)])
     own, moved = influence([*common, (1, old)], before, 9)[0], after - before
-    reason = f"the exchange moves the optimum by {moved}; twice the record's own contribution is {2 * own}"
-    return by_routes(abs(moved) <= 2 * abs(own), reason, {"optima": moved, "the record's share": (new - old) / 10})
+    routes = {"optima": abs(moved), "the record's share": abs(new - old) / 10}
+    return compared("<=", "the move of the optimum", routes, {"twice the record's own contribution": 2 * abs(own)})
 
 
 def _lemma_3_noise(rounds: int, epsilon: Any, delta: Any = "1e-5") -> Any:
@@ -415,10 +376,10 @@ def _lemma_3_noise(rounds: int, epsilon: Any, delta: Any = "1e-5") -> Any:
     return mpmath.findroot(lambda c: mpmath.log("1.25") - c * c / 2 - mpmath.log(target), 5) * 2 * rounds / epsilon
 
 
-_NOISES = ((1, 45222, "0.75"), (10, 41188, "0.0025"), (1000, 70000, "0.25"))
-
-
-@formula(settings=[{"rounds": r, "records": n, "epsilon": e} for r, n, e in _NOISES], control={"two": 1})
+@formula(
+    settings=by_rows("rounds records epsilon", (1, 45222, "0.75"), (10, 41188, "0.0025"), (1000, 70000, "0.25")),
+    control={"two": 1},
+)
 def proof_noise(rounds: int, records: int, epsilon: Any, two: int = 2) -> tuple[Any, Any]:
     """2√2 sqrt(ln(1.25R/δ₂)) G R / (n ζ ε₂), and Lemma 3 at sensitivity 2G/(nζ); G = 3/2, ζ = 1/8."""
     scale = mpmath.mpf(12) / records
@@ -448,16 +409,11 @@ def contribution_release(
     with ctx.workprec(256):
         noise = arb(constant.text) * arb("1.01") * ((arb("1.25") / arb(at)).log() / draws).sqrt()
         noise /= 2 * factor * arb(wanted)
-        low, high = 0.0, 1e6
-        while high - low > 1e-12 * max(1.0, high):
-            middle = (low + high) / 2
-            lower, upper = ends(_ball_delta(arb(middle), noise) - arb(delta.value))
-            if lower <= 0 <= upper:
-                break
-            low, high = (middle, high) if lower > 0 else (low, middle)
+        low = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[0] > 0, 0.0, 1e6, 90)
+        high = largest(lambda e: ends(_ball_delta(arb(e), noise) - arb(delta.value))[1] >= 0, low, 1e6, 90)
     with mpmath.workdps(25):
         mu = 2 * factor * mpmath.mpf(wanted) * mpmath.sqrt(draws) / mpmath.mpf(constant.text) / mpmath.mpf("1.01")
         mu /= mpmath.sqrt(mpmath.log(mpmath.mpf("1.25") / mpmath.mpf(at)))
         start = mpmath.mpf(low) * mpmath.mpf("0.99"), mpmath.mpf(low) * mpmath.mpf("1.01")
         again = mpmath.findroot(lambda e: mpmath.log(hockey_stick(e, mu) / delta.value), start, solver="secant")
-    return low, high, float(again)
+    return low, math.nextafter(high, math.inf), float(again)

@@ -1,11 +1,8 @@
 """Remarks 3, 4 and 8, Theorem 7, Table 1 and Section 6: the rates, their choices of τ, and their comparisons.
 
-| paper | here |
-| --- | --- |
-| n, m, ε, k, τ | `records`, `dimensions`, `epsilon`, `noisy`, `tau` |
-
-Constants are 1 and logarithms are left out, as the paper leaves them out; what "at most" lets a bound be larger by is
-4. Theorem 3 at excess e reads then (τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn), with E[L*] = 1/n.
+n, m, ε, k, τ are `records`, `dimensions`, `epsilon`, `noisy`, `tau`. Constants are 1 and logarithms are left out, as
+the paper leaves them out; what "at most" lets a bound be larger by is 4. Theorem 3 at excess e reads then
+(τ + 1)((1 + 1/τ) e + 1/n²) + 1/(τn), with E[L*] = 1/n.
 """
 
 from __future__ import annotations
@@ -18,13 +15,11 @@ import mpmath
 
 from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
+from dpbench.papers.mathematics import by_rows
 
 _FREE = 4.0
 _SIZES = {"records": (10, 1e6, "log"), "dimensions": (9, 1e5, "log"), "epsilon": (0.01, 3, "log")}
-_OWN = [
-    {"records": 45222.0, "dimensions": 100.0, "epsilon": 3.0},
-    {"records": 70000.0, "dimensions": 40.0, "epsilon": 0.01},
-]
+_OWN = by_rows("records dimensions epsilon", (45222.0, 100.0, 3.0), (70000.0, 40.0, 0.01))
 
 
 def dp_sgd(n: Any, m: Any, e: Any, power: float = 2) -> Any:

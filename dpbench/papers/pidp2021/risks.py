@@ -1,4 +1,4 @@
-"""Risks, both sides exactly: Lemma 1, Theorems 1 to 3, 6 and 7, Remark 4 and equations (4) to (10).
+"""Remark 1, the PL condition, Lemmas 1 and 2, and the risks of Theorems 1 to 3, 6 and 7, Remark 4 and (3) to (10).
 
 | paper | here |
 | --- | --- |
@@ -10,19 +10,25 @@ Expectations are sums over the number of ones in D and over the chosen record; w
 rationals) the sums are too. For the rates m is 1 and T is ⌈ln n⌉. A step of (1) with α = 1/L is θ_{t+1} = z_t − b: the
 excess is half the variance of the data plus half of that of the noise, whatever n and T are, and the noise is left out,
 as it only adds. (4) drops the variance of the chosen gradient: E‖∇ℓ(θ_t, z_t)‖² is ‖∇L‖² plus that variance.
+
+For Remark 1 and the PL condition θ, x, c are `theta`, `feature`, `residual` (the bound of |y − f(x)|), and μ, m, σ² are
+`strength`, `dimensions`, `variance`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from scipy.optimize import minimize_scalar
+import mpmath
+from scipy.optimize import brentq, minimize_scalar
 
+from dpbench.claims.claim import Printed
 from dpbench.claims.judges import Shown, formula, grid, inequality, shown
-from dpbench.papers.mathematics import by_routes
+from dpbench.papers.mathematics import by_rows, compared
 from dpbench.papers.pidp2021.rates import dp_sgd, dp_terms, pidp_sgd, pidp_terms
 
 HALF = Fraction(1, 2)
@@ -49,6 +55,95 @@ def risk(theta: Fraction, rows: Sequence[Fraction | int]) -> Fraction:
     return sum(((theta - z) ** 2 for z in rows), Fraction(0)) / (2 * len(rows))
 
 
+# ---- Remark 1: derivatives of the two losses by numerical differentiation, |x| <= 1 ----
+
+
+@inequality(
+    domain={"theta": (-12, 12), "feature": (0, 1), "residual": (0, 10)},
+    settings=grid(theta=[-12, 0, math.log(2 + math.sqrt(3))], feature=[1.0], residual=[1.0]),
+    obligations=["features at most 1 in norm; some bounds are attained, so they are 'at most', not 'less'"],
+    examples=40,
+)
+def derivative(theta: float, feature: float, residual: float, bound: Printed, loss: str, order: int) -> float:
+    """`bound` − |d^k/dθ^k| of ln(1 + e^(−xθ)), or of (y − θx)² where |y − θx| = c; there for k = 1 `bound` times c."""
+    label = residual + theta * feature
+
+    def value(t: Any) -> Any:
+        return mpmath.log1p(mpmath.exp(-feature * t)) if loss == "logistic" else (label - t * feature) ** 2
+
+    with mpmath.workdps(40):
+        slope = mpmath.diff(value, mpmath.mpf(theta), order)
+    return bound.value * (residual if loss == "squared" and order == 1 else 1) - float(abs(slope))
+
+
+# ---- Definition 5 and (3) ----
+
+
+@inequality(
+    domain={"theta": (-100, 100), "strength": (0.01, 10, "log"), "share": (0, 1)},
+    settings=grid(theta=[1.0, 100.0], strength=[0.1, 10.0], share=[0.5]),
+    control={"factor": 4.0},
+    tolerance=1e-9,
+    examples=60,
+)
+def strongly_convex_is_pl(theta: float, strength: float, share: float, factor: float = 2.0) -> float:
+    """|∇L|² − 2μ(L − L*), over max(1, |∇L|²), for λθ²/2 and logistic losses, `share` of them with label +; λ = μ."""
+
+    def value(at: float) -> float:
+        losses = share * math.log1p(math.exp(-at)) + (1 - share) * math.log1p(math.exp(at))
+        return strength * at * at / 2 + losses
+
+    def gradient(at: float) -> float:
+        return strength * at + 1 / (1 + math.exp(-at)) - share
+
+    gap = value(theta) - value(brentq(gradient, -200.0, 200.0, xtol=1e-14))
+    return (gradient(theta) ** 2 - factor * strength * gap) / max(1.0, gradient(theta) ** 2)
+
+
+@inequality(
+    domain={"flat": (0, 2), "steep": (0.1, 2), "x": (-3, 3), "y": (-3, 3)},
+    settings=grid(flat=[0.0, 1.0], steep=[1.0], x=[1.0], y=[1.0]),
+    control={"factor": 1.0},
+    obligations=["theta* is the optimum nearest to theta (Karimi, Nutini and Schmidt, Theorem 2)"],
+    examples=60,
+)
+def quadratic_growth(flat: float, steep: float, x: float, y: float, factor: float = 0.5) -> float:
+    """L − L* − (μ/2) dist² for ½(a x² + b y²), a = 0 or more: μ is the smallest curvature that is not 0.
+
+    The distance is that to the set of optima, the line y = 0 where a = 0.
+    """
+    flat = 0.0 if flat < 0.05 else flat
+    curvature = min(flat, steep) if flat else steep
+    return (flat * x * x + steep * y * y) / 2 - factor * curvature * ((x * x if flat else 0.0) + y * y)
+
+
+@shown(control={"flat": Fraction(1)}, pair="one record x = (1, 0), y = 0; θ = (0, 1) against the optimum (0, 0)")
+def fixed_optimum(flat: Fraction = Fraction(0)) -> Shown:
+    """Loss ½(θ·x − y)², PL with μ = 1, its second curvature `flat`: both sides of (3) for one chosen optimum."""
+    value, growth = flat / 2, Fraction(1, 2)
+    routes = {"loss": value, "half the squared gradient, which PL bounds it by": flat**2 / 2}
+    return compared(">=", "L - L*", routes, {"mu/2 times the squared distance to the chosen optimum": growth})
+
+
+@shown(control={"hidden": False}, pair="D = {(1, +), (−1, −)}, the zero weights against weights of 1")
+def network_is_pl(hidden: bool = True) -> Shown:
+    """Cross entropy of the network v·tanh(wx) at v = w = 0: its gradient and a better point; the control is wx."""
+
+    def loss(v: Any, w: Any) -> Any:
+        outputs = [v * mpmath.tanh(w * x) if hidden else w * x for x in (1, -1)]
+        return (mpmath.log1p(mpmath.exp(-outputs[0])) + mpmath.log1p(mpmath.exp(outputs[1]))) / 2
+
+    with mpmath.workdps(30):
+        slopes = [float(mpmath.diff(loss, (0, 0), orders)) for orders in ((1, 0), (0, 1))]
+        gap = float(loss(0, 0) - loss(1, 1))
+    # s(0) = 1/2, so dL/dv = −½ Σ y tanh(0)/n = 0 and dL/dw = −½ Σ y x v/n = 0 at v = 0
+    by_hand = [0.0, 0.0] if hidden else [0.0, -0.5]
+    agree = all(abs(slope - hand) < 1e-12 for slope, hand in zip(slopes, by_hand, strict=True))
+    holds = max(map(abs, slopes)) > 1e-6 if agree else None
+    reason = f"the gradient at the zero weights is {slopes}, and the loss there is {gap:.4g} above another's"
+    return Shown(holds, reason, gap, {"hidden layer": hidden}, {"numerical derivatives": slopes, "by hand": by_hand})
+
+
 # ---- Lemma 1 ----
 
 
@@ -57,7 +152,7 @@ def lemma_1(data: tuple[int, ...] = (0,)) -> Shown:
     """The stability of a constant algorithm is 0; its generalisation error for one D (the control: both D in turn)."""
     error = risk(Fraction(0), (0, 1)) - sum(risk(Fraction(0), (z,)) for z in data) / len(data)
     routes = {"risks": error, "losses one by one": (Fraction(1, 2) - Fraction(sum(data), len(data))) / 2}
-    return by_routes(error <= 0, f"the stability is 0, the generalisation error is {error}", routes)
+    return compared("<=", "the generalisation error", routes, {"the stability": 0})
 
 
 @shown(control={"share": Fraction(1, 8)}, pair="1 to 12 throws of a fair coin; one of them changed")
@@ -75,29 +170,48 @@ def lemma_1_over_datasets(share: Fraction = Fraction(1)) -> Shown:
     return Shown(least >= 0, f"the smallest margin over the error is {least:.4g}", least, {"sizes": 12})
 
 
-# ---- (6) to (9) ----
+# ---- Lemma 2, and (6) to (9) ----
+
+
+def _value(theta: float, label: float, ridge: float) -> float:
+    """ℓ = λ(θ − y)²/2 + (1 − λ) ln(1 + e^θ), of smoothness λ + (1 − λ)/4."""
+    return ridge * (theta - label) ** 2 / 2 + (1 - ridge) * math.log1p(math.exp(theta))
+
+
+@inequality(
+    domain={"theta": (-20, 20), "label": (-3, 3), "ridge": (0, 1)},
+    settings=grid(theta=[1.0, 3.0], label=[0.0], ridge=[0.0, 1.0]),
+    control={"factor": 1.0},
+    tolerance=1e-9,
+    obligations=["the loss is nowhere negative, and smooth on the whole space, not on a ball only"],
+    examples=80,
+)
+def self_bounding(theta: float, label: float, ridge: float, factor: float = 2.0) -> float:
+    """2Lℓ − |∇ℓ|²."""
+    gradient = ridge * (theta - label) + (1 - ridge) / (1 + math.exp(-theta))
+    return factor * (ridge + (1 - ridge) / 4) * _value(theta, label, ridge) - gradient**2
+
+
+@shown(control={"shift": Fraction(0)})
+def lemma_2(shift: Fraction = Fraction(1)) -> Shown:
+    """Lemma 2 for ℓ = θ²/2 − `shift` at θ = 1, where L = 1 and the gradient is 1, by a central difference too."""
+    losses = [Fraction(theta**2, 2) - shift for theta in (0, 1, 2)]
+    routes = {"central difference, squared": (losses[2] - losses[0]) ** 2 / 4, "θ²": 1}
+    return compared("<=", "the squared gradient", routes, {"2L times the loss": 2 * losses[1]})
 
 
 @inequality(
     domain={"theta": (-10, 10), "other": (-10, 10), "label": (-3, 3), "ridge": (0, 1), "tau": (1e-3, 1e3, "log")},
-    settings=[
-        {"theta": 1.0, "other": 1.5, "label": 0.0, "ridge": 1.0, "tau": 1.0},
-        {"theta": 2.0, "other": 2.1, "label": 0.0, "ridge": 0.0, "tau": 0.01},
-    ],
+    settings=by_rows("theta other label ridge tau", (1.0, 1.5, 0.0, 1.0, 1.0), (2.0, 2.1, 0.0, 0.0, 0.01)),
     control={"keep": 0.0},
     tolerance=1e-9,
     obligations=["the loss is nowhere negative (Lemma 2)"],
     examples=100,
 )
 def equation_6(theta: float, other: float, label: float, ridge: float, tau: float, keep: float = 1.0) -> float:
-    """Lℓ(θ)/τ + (τ + L)/2 |θ' − θ|² − (ℓ(θ') − ℓ(θ)) for ℓ = λ(θ − y)²/2 + (1 − λ) ln(1 + e^θ)."""
-
-    def value(at: float) -> float:
-        return ridge * (at - label) ** 2 / 2 + (1 - ridge) * math.log1p(math.exp(at))
-
-    smooth = ridge + (1 - ridge) / 4
-    bound = keep * smooth * value(theta) / tau + (tau + smooth) / 2 * (other - theta) ** 2
-    return bound - (value(other) - value(theta))
+    """Lℓ(θ)/τ + (τ + L)/2 |θ' − θ|² − (ℓ(θ') − ℓ(θ))."""
+    smooth, here = ridge + (1 - ridge) / 4, _value(theta, label, ridge)
+    return keep * smooth * here / tau + (tau + smooth) / 2 * (other - theta) ** 2 - _value(other, label, ridge) + here
 
 
 _BOTH = [((a, b), (a, c)) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
@@ -118,12 +232,12 @@ def equation_8(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = (((0, 
             right.append(8 * (risk(Fraction(data[index]), data) - risk(best, data)))
             again.append(4 * (data[index] - best) ** 2)  # the excess of a quadratic is half the squared distance
     moved, bound, other_bound = (sum(side, Fraction(0)) / len(side) for side in (left, right, again))
-    reason = f"the squared left side is {moved}, the squared right side {bound}"
-    return by_routes(moved <= bound, reason, {"right, by risks": bound, "by distances": other_bound})
+    routes = {"by risks": bound, "by distances": other_bound}
+    return compared(">=", "the squared right side", routes, {"the squared left side": moved})
 
 
 @formula(
-    settings=[{"first": Fraction(a), "second": Fraction(b)} for a, b in (("1", "-1"), ("1/7", "5/6"), ("0", "9/10"))],
+    settings=grid(first=[Fraction(0), Fraction(1), Fraction(1, 7)], second=[Fraction(-1), Fraction(5, 6)]),
     control={"sign": -1},
 )
 def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fraction, Fraction]:
@@ -141,10 +255,7 @@ def equation_9(first: Fraction, second: Fraction, sign: int = 1) -> tuple[Fracti
 
 @inequality(
     domain={"coin": (0, 1), "rate": (0, 1), "tau": (1e-4, 1e4, "log"), "records": (1, 200, "whole")},
-    settings=[
-        dict(zip(("coin", "rate", "tau", "records"), own, strict=True))
-        for own in ((0.5, 0.0, 1.0, 100), (0.5, 0.0, 1e-3, 100), (0.1, 1.0, 5.0, 20))
-    ],
+    settings=by_rows("coin rate tau records", (0.5, 0.0, 1.0, 100), (0.5, 0.0, 1e-3, 100), (0.1, 1.0, 5.0, 20)),
     control={"keep": 0.0},
     obligations=[*_NEEDS, "for (7) on-average stability; a supremum over z would not give L(theta; D)"],
     examples=40,
@@ -172,13 +283,13 @@ def theorem_2_expectation(records: int, over_datasets: bool = False) -> Shown:
     """Theorem 2 for one D of zeros (the control: the mean over D), where the excess is 0 and L_P(0) = 1/4."""
     found = expectations(records, 0.5, 0.0) if over_datasets else {"population": 0.25, "empirical": 0.0}
     gap, slope = found["population"] - found["empirical"], 16 / records**2
-    found_at = minimize_scalar(
-        lambda log: slope * (math.exp(log) + 1) + found["empirical"] / math.exp(log), bounds=(-40, 20), method="bounded"
-    )
-    bound = slope + 2 * math.sqrt(slope * found["empirical"])
-    reason = f"the generalisation error is {gap:.6g}, the bound {bound:.6g}"
-    evidence = {"generalisation error": gap, "records": records}
-    return by_routes(gap <= bound, reason, {"infimum in closed form": bound, "searched": found_at.fun}, evidence)
+
+    def bound(log: float) -> float:
+        return float(slope * (math.exp(log) + 1) + found["empirical"] / math.exp(log))
+
+    least = minimize_scalar(bound, bounds=(-40, 20), method="bounded").fun
+    routes = {"infimum in closed form": slope + 2 * math.sqrt(slope * found["empirical"]), "searched": least}
+    return compared(">=", "the bound", routes, {"the generalisation error": gap})
 
 
 # ---- (10) and the algebra of Theorem 3 ----
@@ -235,14 +346,24 @@ def equation_4(rows: tuple[Fraction | int, ...] = (0, 1)) -> Shown:
     bound = -(gradient**2) / 2 + variance / 2
     spread = sum(((HALF - z - gradient) ** 2 for z in rows), Fraction(0)) / size
     again = bound + spread / 2  # smoothness with equality: −‖∇L‖² + ½(‖∇L‖² + the gradient's variance + σ²)
-    reason = f"the expected change is {change}, the printed bound {bound}; the gradient's variance is {spread}"
     routes = {"enumerated": change, "with the variance of the chosen gradient": again}
-    return by_routes(change <= bound, reason, routes, {"bound": float(bound)})
+    return compared("<=", "the expected change", routes, {"the printed bound": bound})
+
+
+@formula(
+    settings=[{"dimensions": 1, "variance": "0.25"}, {"dimensions": 14, "variance": "4"}],
+    control={"each": False},
+)
+def noise_energy(dimensions: int, variance: Any, each: bool = True) -> tuple[Any, Any]:
+    """mσ², and E‖b‖² by quadrature, coordinate by coordinate; the control has σ²."""
+    deviation = mpmath.sqrt(variance)
+    one = mpmath.quad(lambda x: x * x * mpmath.npdf(x, 0, deviation), [-12 * deviation, 0, 12 * deviation])
+    return (dimensions if each else 1) * variance, dimensions * one
 
 
 @inequality(
     domain={"ratio": (0.01, 1, "log"), "steps": (1, 500, "whole")},
-    settings=[{"ratio": 1.0, "steps": 1}, {"ratio": 0.1, "steps": 12}],
+    settings=by_rows("ratio steps", (1.0, 1), (0.1, 12)),
     control={"less": 1.0},
     examples=60,
 )
@@ -251,43 +372,30 @@ def geometric_sum(ratio: float, steps: int, less: float = 0.0) -> float:
     return 1 - ratio * (math.fsum((1 - ratio) ** i for i in range(steps)) + less)
 
 
-_SIZES = (10**2, 10**4, 10**6, 10**8)
+@shown(control={"rate": 0}, pair="n throws of a coin, fair or with P(z = 1) = 1/n; SGD without noise at rate 1/L")
+def over_the_rate(risk: str, noisy: bool, epsilon: float = 1.0, delta: float = 1e-5, rate: int = 1) -> Shown:
+    """Refuted where the excess over a printed rate, without its constant, grows by 5 and more from n to n.
 
-
-def _over_the_rate(excess: dict[int, float], rate: dict[int, float], exact: Fraction, words: str) -> Shown:
-    """Refuted where the excess over the printed rate, without its constant, grows by 5 and more from n to n.
-
-    `exact` is the excess at the first n, enumerated in rationals.
+    `empirical`: E[L(θ_T) − L*], a fair coin, Theorem 1, or Theorem 6 with k = 1 where `noisy`. `population`:
+    E[L_P(θ_T)] − min L_P over the printed minimum at m = ε = 1, or that of Theorem 7 with k = 1; E[L*] is at most
+    1/(2n), as Remark 4 assumes. θ_T = z_T leaves half the coin's variance; θ* (the control) nothing, or 1/n of it. At
+    n = 100 the excess is enumerated in rationals as well.
     """
-    ratios = {records: excess[records] / rate[records] for records in _SIZES}
-    grows = all(ratios[100 * n] > 5 * ratios[n] for n in _SIZES[:-1])
-    agree = abs(float(exact) - excess[100]) < 1e-12
-    reason = f"the excess over {words} is {ratios[10**2]:.3g} at n = 100, {ratios[10**6]:.3g} at n = 10^6"
-    reason += f" and {ratios[10**8]:.3g} at n = 10^8"
-    evidence = {"excess_over_rate": {str(n): ratio for n, ratio in ratios.items()}}
-    routes = {"closed form": {str(n): value for n, value in excess.items()}, "enumerated at n = 100": float(exact)}
-    return Shown(not grows if agree else None, reason, ratios[10**8], evidence, routes)
-
-
-@shown(control={"rate": 0}, pair="n throws of a fair coin, SGD without noise at rate 1/L")
-def empirical_rate(epsilon: float, delta: float, noisy: bool, rate: int = 1) -> Shown:
-    """E[L(θ_T) − L*] over the rate of Theorem 1, or of Theorem 6 with k = 1 where `noisy`; the control has θ_T = θ*."""
-    printed = {
-        n: math.log(1 / delta) * math.log(n) * (pidp_sgd(n, 1, epsilon, 1) if noisy else dp_sgd(n, 1, epsilon))
-        for n in _SIZES
-    }
-    found = expectations(100, HALF, Fraction(rate))
-    excess = {n: rate * (n - 1) / (8 * n) for n in _SIZES}
-    return _over_the_rate(excess, printed, found["empirical"] - found["least"], "the printed rate")
-
-
-@shown(control={"rate": 0}, pair="n throws of a coin with P(z = 1) = 1/n, SGD without noise at rate 1/L")
-def population_rate(noisy: bool, rate: int = 1) -> Shown:
-    """E[L_P(θ_T)] − min L_P over the printed minimum at m = ε = 1, of Theorem 7 with k = 1 where `noisy`.
-
-    E[L*] is at most 1/(2n), as Remark 4 assumes. θ_T = z_T leaves half the coin's variance; θ* (the control) 1/n of it.
-    """
-    printed = {n: min(pidp_terms(n, 1, 1, 1) if noisy else dp_terms(n, 1, 1)) for n in _SIZES}
-    excess = {n: (1 - 1 / n) / (2 * n) / (1 if rate else n) for n in _SIZES}
-    exact = expectations(100, Fraction(1, 100), Fraction(rate))["excess"]
-    return _over_the_rate(excess, printed, exact, "the printed minimum")
+    sizes = (10**2, 10**4, 10**6, 10**8)
+    if risk == "empirical":
+        rates = [pidp_sgd(n, 1, epsilon, 1) if noisy else dp_sgd(n, 1, epsilon) for n in sizes]
+        rates = [math.log(1 / delta) * math.log(n) * one for n, one in zip(sizes, rates, strict=True)]
+        excess, found = [rate * (n - 1) / (8 * n) for n in sizes], expectations(100, HALF, Fraction(rate))
+        exact = float(found["empirical"] - found["least"])
+    else:
+        rates = [min(pidp_terms(n, 1, 1, 1) if noisy else dp_terms(n, 1, 1)) for n in sizes]
+        excess = [(1 - 1 / n) / (2 * n) / (1 if rate else n) for n in sizes]
+        exact = float(expectations(100, Fraction(1, 100), Fraction(rate))["excess"])
+    ratios = [one / other for one, other in zip(excess, rates, strict=True)]
+    grows = all(after > 5 * before for before, after in itertools.pairwise(ratios))
+    reason = (
+        f"the excess over the printed rate is {', '.join(f'{ratio:.3g}' for ratio in ratios)} at n = 10^2, 10^4, ..."
+    )
+    routes = {"closed form": dict(zip(map(str, sizes), excess, strict=True)), "enumerated at n = 100": exact}
+    agree = abs(exact - excess[0]) < 1e-12
+    return Shown(not grows if agree else None, reason, ratios[-1], {"n": sizes, "excess_over_rate": ratios}, routes)
