@@ -6,12 +6,9 @@ several specs of one file (`grammar/points.py`). The keys stand in `grammar/keys
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic_core import to_jsonable_python
 
 from dpbench.catalog import suggestion
 from dpbench.errors import Problem, ProblemsError
@@ -19,7 +16,6 @@ from dpbench.grammar.annotations import shown
 from dpbench.grammar.keys import (
     HOMES,
     KINDS,
-    PUBLISHED,
     RUN,
     SECTIONS,
     SETTABLE,
@@ -33,19 +29,9 @@ from dpbench.grammar.keys import (
 from dpbench.grammar.names import CatalogObjects
 from dpbench.grammar.points import CHOICES, Mistakes, closest, expand
 from dpbench.grammar.reader import SpecReader
-from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, Verbatim, dump, read
+from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, read
 
-__all__ = [
-    "Budget",
-    "Choice",
-    "Printed",
-    "Published",
-    "Spec",
-    "Training",
-    "load_specs",
-    "to_mapping",
-    "to_yaml",
-]
+__all__ = ["Budget", "Choice", "Printed", "Published", "Spec", "Training", "load_specs"]
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -94,45 +80,6 @@ def _taken_names(points: Sequence[_Read]) -> list[Problem]:
             problem = Problem(point.file, place.line, place.column, place.path, message, hint)
             problems.setdefault((point.file, place), problem)
     return list(problems.values())
-
-
-def to_mapping(spec: Spec) -> dict[str, Any]:
-    """The mapping that a run file for this spec alone would hold; printed numbers are `yaml_loader.Verbatim`."""
-    document: dict[str, Any] = {"kind": "run", "name": spec.name}
-    document |= {"source": spec.source} if spec.source else {}
-    for key in CHOICES:
-        choice: Choice = getattr(spec, key)
-        parameters = to_jsonable_python(dict(choice.parameters))
-        document[key] = {"name": choice.name, "parameters": parameters} if parameters else choice.name
-    document["budget"] = "none" if spec.budget is None else _given(spec.budget)
-    document["training"] = _given(spec.training)
-    counted = spec.seeds == tuple(range(len(spec.seeds)))
-    document["seeds"] = len(spec.seeds) if counted else list(spec.seeds)
-    document |= {"randomness": spec.randomness} if spec.randomness != "own" else {}
-    for key in ("accountants", "needs"):
-        document |= {key: list(getattr(spec, key))} if getattr(spec, key) else {}
-    if spec.published is not None:
-        printed = {name: getattr(spec.published, slot.name) for name, slot in PUBLISHED.items()}
-        document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
-    for key in ("reduced", "tuned"):
-        document |= {key: getattr(spec, key)} if getattr(spec, key) else {}
-    return document | ({"rows": [{"label": spec.label}]} if spec.label else {})
-
-
-def to_yaml(spec: Spec) -> str:
-    """A run file that `load_specs` reads back as an equal spec."""
-    return dump(to_mapping(spec))
-
-
-def _given(section: Budget | Training) -> dict[str, Any]:
-    values = {item.name: getattr(section, item.name) for item in fields(section)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _printed(value: Printed | Mapping[str, Printed] | int) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _printed(number) for name, number in value.items()}
-    return Verbatim(value.text) if isinstance(value, Printed) else value
 
 
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:

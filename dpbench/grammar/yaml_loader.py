@@ -367,39 +367,3 @@ def _in_plain_words(context: str, problem: str, opened: int) -> tuple[str, str]:
         return f"a value cannot start with {character}", "quote the value"
     text = f"{context}: {problem}" if context else problem
     return f"not YAML: {text}".replace("\n", " "), "see https://yaml.org/spec/1.2.2/"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes whatever `resolve` would not read back as text."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (PyYAML's name and signature)
-        return True
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """A number that `dump` writes with these digits."""
-
-    text: str
-
-
-def _write_verbatim(dumper: yaml.SafeDumper, data: Verbatim) -> yaml.ScalarNode:
-    tag = "int" if _WHOLE.fullmatch(data.text) else "float"
-    return dumper.represent_scalar(f"tag:yaml.org,2002:{tag}", data.text)
-
-
-_FIRST = [*"-+.0123456789"]
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"(?:{_WHOLE.pattern})$"), _FIRST)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOAT.pattern})$"), _FIRST)
-_Dumper.add_representer(Verbatim, _write_verbatim)
-
-
-def dump(value: Any) -> str:
-    """YAML text that `parse` reads back as the same plain value.
-
-    >>> print(dump({"delta": 1e-5, "name": "1e-5", "printed": Verbatim("95.00")}), end="")
-    delta: 1.0e-05
-    name: '1e-5'
-    printed: 95.00
-    """
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
