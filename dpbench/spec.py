@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbench.catalog import suggestion
+from dpbench.catalog import advice, closest
 from dpbench.errors import Problem, ProblemsError
 from dpbench.grammar.annotations import shown
 from dpbench.grammar.keys import (
@@ -27,7 +27,7 @@ from dpbench.grammar.keys import (
     Training,
 )
 from dpbench.grammar.names import CatalogObjects
-from dpbench.grammar.points import CHOICES, Mistakes, closest, expand
+from dpbench.grammar.points import CHOICES, Mistakes, expand
 from dpbench.grammar.reader import SpecReader
 from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, read
 
@@ -147,8 +147,8 @@ def _is_run(root: Table, mistakes: Mistakes) -> bool:
     text = kind.value.text if isinstance(kind.value, Scalar) else ""
     if text == "run":
         return True
-    hint = suggestion(text, KINDS).removeprefix("; ")
-    mistakes.add(kind.value.place, f"found {shown(kind.value)}; expected one of {', '.join(KINDS)}", hint)
+    expected = f"found {shown(kind.value)}; expected one of {', '.join(KINDS)}"
+    mistakes.add(kind.value.place, expected, advice(text, KINDS))
     return closest(text, KINDS) in ("run", "") and len(set(root.entries) & set(RUN)) > 2
 
 

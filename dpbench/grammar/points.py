@@ -6,15 +6,15 @@ mistake found later in a point is reported where it can be corrected, and once.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dpbench.catalog import suggestion
+from dpbench.catalog import advice, closest
 from dpbench.errors import Problem
-from dpbench.grammar.annotations import Misfit, shown
+from dpbench.grammar.annotations import Slot, fit, shown
 from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
 MOST_POINTS = 10_000
@@ -36,8 +36,20 @@ class Mistakes:
         problem = Problem(self.file, place.line, place.column, place.path, message, hint)
         self._found.setdefault((place, kind or message), problem)
 
-    def add_misfit(self, misfit: Misfit) -> None:
-        self.add(misfit.place, misfit.message, misfit.hint, "misfit")
+    def fit(self, slot: Slot, node: Node) -> tuple[Any, bool]:
+        """The value of a node as the slot asks for it, and whether it fits; where it does not is reported."""
+        value, misfits = fit(slot, node)
+        for place, message, hint in misfits:
+            self.add(place, message, hint, "misfit")
+        return value, not misfits
+
+    def without_repeats(self, node: Node) -> tuple[Node, ...]:
+        """The different items of a list (none for what is no list); those that stand twice are reported."""
+        kept: dict[str, Node] = {}
+        for item in node.items if isinstance(node, Listing) else ():
+            if kept.setdefault(repr(plain(item)), item) is not item:
+                self.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
+        return tuple(kept.values())
 
     def unknown_key(
         self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str], what: str = "key"
@@ -55,7 +67,7 @@ class Mistakes:
             hint = f"it belongs under {homes[name]!r}" if homes[name] else "it belongs at the top of the file"
             self.excuse(f"{homes[name]}.{name}" if homes[name] else name)
         elif names:
-            hint = suggestion(name, names).removeprefix("; ")
+            hint = advice(name, names)
         else:
             hint = f"there is no {what} to set here"
         self.add(key, f"unknown {what} {name!r}", hint, "unknown")
@@ -65,10 +77,6 @@ class Mistakes:
         """The value for this path of a run was given, but wrongly: do not also report that it is missing."""
         self._excused.add(path)
 
-    def excused(self, path: str) -> bool:
-        """Whether the value for this path was given, but wrongly."""
-        return path in self._excused or "" in self._excused
-
     def missing(
         self, point: Point, within: Place, path: str, message: str, hint: str = "", also: tuple[str, ...] = ()
     ) -> None:
@@ -76,7 +84,7 @@ class Mistakes:
 
         `also` are other paths whose presence, even a wrong one, would have done.
         """
-        if not any(map(self.excused, (path, *also))):
+        if not {path, *also, ""} & self._excused:
             row = point.place if point.row is not None else None
             self._missing.setdefault((path, message), {})[point.number] = (within, row, message, hint)
 
@@ -122,11 +130,6 @@ class _Row:
     number: int
     tree: Table
     label: str
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), "")
 
 
 def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Point, ...]:
@@ -258,7 +261,7 @@ def _axes(root: Table, kind: str, mistakes: Mistakes, settable: Sequence[str]) -
             mistakes.add(values.place, f"found {shown(values)}; expected a list of values", hint)
             mistakes.excuse(path)
             continue
-        items = _without_repeats(values.items, mistakes) if kind == "grid" else values.items
+        items = mistakes.without_repeats(values) if kind == "grid" else values.items
         axes.append(_Axis(path, entry.key, items))
     return axes
 
@@ -276,18 +279,6 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
     hint = f"did you mean {meant!r}?" if meant else "known: " + ", ".join([*settable, "model.parameters.<name>, ..."])
     mistakes.add(key, f"unknown path {path!r}", hint)
     return False
-
-
-def _without_repeats(items: tuple[Node, ...], mistakes: Mistakes) -> tuple[Node, ...]:
-    kept: list[Node] = []
-    seen: set[str] = set()
-    for item in items:
-        if repr(plain(item)) in seen:
-            mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
-        else:
-            kept.append(item)
-        seen.add(repr(plain(item)))
-    return tuple(kept)
 
 
 def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], mistakes: Mistakes) -> None:

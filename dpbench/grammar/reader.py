@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import InvalidOperation
 from typing import Any
 
-from dpbench.catalog import catalog, suggestion
-from dpbench.grammar.annotations import Slot, fit, misfit, shown
-from dpbench.grammar.keys import (
-    HOMES,
-    RUN,
-    SECTIONS,
-    Budget,
-    Choice,
-    Printed,
-    Published,
-    Spec,
-    Training,
-)
+from dpbench.catalog import advice, catalog
+from dpbench.grammar.annotations import Slot, shown
+from dpbench.grammar.keys import HOMES, PUBLISHED, RUN, SECTIONS, Budget, Choice, Printed, Published, Spec, Training
 from dpbench.grammar.names import CatalogObjects, Chosen
 from dpbench.grammar.points import CHOICES, Mistakes, Point
 from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
@@ -62,11 +52,9 @@ class SpecReader:
             if slot.required and point is not None:
                 self.mistakes.missing(point, tree.place, key, f"is missing; expected {slot.expected}")
             return {}
-        value, misfits = fit(slot, entry.value)
-        for found in misfits:
-            self.mistakes.add_misfit(found)
-        self._distinct(entry.value)
-        return {} if misfits else {slot.name: value}
+        value, fits = self.mistakes.fit(slot, entry.value)
+        self.mistakes.without_repeats(entry.value)
+        return {slot.name: value} if fits else {}
 
     def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
         """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
@@ -79,11 +67,8 @@ class SpecReader:
                 self.mistakes.unknown_key(entry.key, name, slots, key, homes)
                 right = False
                 continue
-            value, misfits = fit(slots[name], entry.value)
-            for found in misfits:
-                self.mistakes.add_misfit(found)
-            right = right and not misfits
-            values[slots[name].name] = value
+            values[slots[name].name], fits = self.mistakes.fit(slots[name], entry.value)
+            right = right and fits
         for name, slot in slots.items():
             if name not in node.entries and slot.required and point is not None:
                 self.mistakes.missing(point, node.place, f"{key}.{name}", f"is missing; expected {slot.expected}")
@@ -112,9 +97,7 @@ class SpecReader:
                 self.mistakes.add(node.place, message, kind="private")
             return {"budget": None}
         if not isinstance(node, Table):
-            if node is not None:
-                self.mistakes.add_misfit(misfit(node, Budget, RUN["budget"].words))
-            return {}
+            return self._no_mapping(node, RUN["budget"].words)
         values = self._section("budget", node, point)
         if accountant := node.get("calibrate_with"):
             self._accountant(accountant)
@@ -128,9 +111,7 @@ class SpecReader:
     def _training(self, tree: Table, chosen: Mapping[str, Chosen | None], point: Point | None) -> dict[str, Any]:
         node = tree.get("training")
         if not isinstance(node, Table):
-            if node is not None:
-                self.mistakes.add_misfit(misfit(node, Training, RUN["training"].words))
-            return {}
+            return self._no_mapping(node, RUN["training"].words)
         values = self._section("training", node, point)
         mechanism, dataset = chosen.get("mechanism"), chosen.get("dataset")
         if point is not None:
@@ -150,27 +131,40 @@ class SpecReader:
         entry = tree.entries.get("published")
         if entry is None:
             return {}
-        if not isinstance(entry.value, Table):
-            self.mistakes.add_misfit(misfit(entry.value, Published, "a mapping of printed numbers"))
-            return {}
-        values = self._section("published", entry.value, point)
-        wrong = values is None
-        for node in _numbers(entry.value):
-            try:
-                Printed.of(node.text)
-            except (InvalidOperation, ValueError):
-                message = f"found {shown(node)}; expected a number in decimal digits"
-                self.mistakes.add(node.place, message, kind="misfit")
-                wrong = True
-        epsilons = entry.value.get("epsilon")
-        for name, claim in (epsilons.entries if isinstance(epsilons, Table) else {}).items():
+        node = entry.value
+        if not isinstance(node, Table):
+            return self._no_mapping(node, "a mapping of printed numbers")
+        values = self._section("published", node, point)
+        printed = {name: self._printed(given.value) for name, given in node.entries.items() if name in _SINGLE}
+        claims = node.get("epsilon")
+        epsilon: dict[str, Printed | None] = {}
+        for name, claim in (claims.entries if isinstance(claims, Table) else {}).items():
+            epsilon[name] = self._printed(claim.value)
             known = tuple(catalog("accountants"))
             if name not in known:
-                hint = suggestion(name, known).removeprefix("; ")
-                self.mistakes.add(claim.key, f"unknown accountant {name!r}", hint, "unknown name")
+                self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
         if point is not None:
             self._comparable(tree, entry, dataset, point)
-        return {} if wrong else {"published": _as_printed(entry.value, values or {})}
+        if values is None or None in (*printed.values(), *epsilon.values()):
+            return {}
+        single = {PUBLISHED[name].name: number for name, number in printed.items()}
+        return {"published": Published(**{**values, **single, "epsilon": epsilon})}
+
+    def _printed(self, node: Node) -> Printed | None:
+        """A number with the digits that the file shows; None for what is none, which is reported."""
+        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            return None
+        try:
+            return Printed.of(node.text)
+        except (InvalidOperation, ValueError):
+            message = f"found {shown(node)}; expected a number in decimal digits"
+            self.mistakes.add(node.place, message, kind="misfit")
+            return None
+
+    def _no_mapping(self, node: Node | None, expected: str) -> dict[str, Any]:
+        if node is not None:
+            self.mistakes.add(node.place, f"found {shown(node)}; expected {expected}", kind="misfit")
+        return {}
 
     def _comparable(self, tree: Table, entry: Entry, dataset: Chosen | None, point: Point) -> None:
         """A printed number stands only beside results from the paper's whole setting on real data."""
@@ -198,50 +192,8 @@ class SpecReader:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.objects.check_name("accountants", node, self.mistakes)
 
-    def _distinct(self, node: Node) -> None:
-        seen: set[str] = set()
-        for item in node.items if isinstance(node, Listing) else ():
-            text = repr(plain(item))
-            if text in seen:
-                self.mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
-            seen.add(text)
-
 
 _SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
-
-
-def _numbers(published: Table) -> Iterator[Scalar]:
-    """The printed numbers of a mapping that are numbers at all."""
-    for name, entry in published.entries.items():
-        if name in _SINGLE and isinstance(entry.value, Scalar):
-            nodes: list[Node] = [entry.value]
-        elif name == "epsilon" and isinstance(entry.value, Table):
-            nodes = [claim.value for claim in entry.value.entries.values()]
-        else:
-            nodes = []
-        for node in nodes:
-            if isinstance(node, Scalar) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-                yield node
-
-
-def _as_printed(node: Table, values: Mapping[str, Any]) -> Published:
-    """The numbers with the digits that the file shows."""
-    texts = {name: entry.value.text for name, entry in node.entries.items() if isinstance(entry.value, Scalar)}
-    claims = node.get("epsilon")
-    epsilon = {
-        name: Printed.of(entry.value.text)
-        for name, entry in (claims.entries.items() if isinstance(claims, Table) else ())
-        if isinstance(entry.value, Scalar)
-    }
-    single = {name: Printed.of(texts[name]) if texts.get(name) else None for name in _SINGLE}
-    return Published(
-        accuracy_percent=single["test_accuracy_percent"],
-        averaged_over=values.get("averaged_over"),
-        mu=single["mu"],
-        epsilon=epsilon,
-        seconds_per_epoch=single["seconds_per_epoch"],
-        memory_percent=single["memory_percent"],
-    )
 
 
 def _example(slot: Slot) -> str:
