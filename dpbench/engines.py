@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
     >>> engine_names((5,))[0], engine_names((5,))[-1]
     ('plain', 'jl 5')
     """
-    exact = [name for name, entry in catalog("clipping").items() if not _estimates(entry.load())]
+    exact = [name for name, entry in catalog("clipping").items() if not getattr(entry.load(), "estimated_norms", False)]
     return (PLAIN, *sorted(exact), *(f"{JL} {count}" for count in projections))
 
 
@@ -110,9 +110,7 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
     """The first spec of each pair of dataset and model."""
     first: dict[str, Spec] = {}
     for spec in specs:
-        parts = (spec.dataset, spec.model)
-        key = json.dumps([[part.name, dict(part.parameters)] for part in parts], sort_keys=True, default=str)
-        first.setdefault(key, spec)
+        first.setdefault(json.dumps([asdict(spec.dataset), asdict(spec.model)], sort_keys=True, default=str), spec)
     return list(first.values())
 
 
@@ -142,15 +140,15 @@ def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | 
 
 
 def _measured(work: Work, name: str, device: str, calls: int) -> EngineCost:
-    places = work.examples.mask_RB.shape[1]
-    told = EngineCost(work.dataset, work.model, work.net.size, name, places, work.chunk, work.inputs, device)
+    told = EngineCost(
+        work.dataset, work.model, work.net.size, name, len(work.examples.mask_RB[0]), work.chunk, work.inputs, device
+    )
     try:
-        engine = _engine(name, work)
         clip_R = torch.ones(1, dtype=torch.float64, device=device)
-        found = cost(engine, work.net, work.theta_RP, work.examples, clip_R, work.chunk, calls)
+        found = cost(_engine(name, work), work.net, work.theta_RP, work.examples, clip_R, work.chunk, calls)
     except Exception as error:  # noqa: BLE001 - what an engine cannot do is its answer, whatever it raises
-        return EngineCost(**{**asdict(told), "refusal": " ".join(str(error).split())[:300] or type(error).__name__})
-    return EngineCost(**{**asdict(told), "seconds": found.seconds, "peak_bytes": found.peak_bytes})
+        return replace(told, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
+    return replace(told, seconds=found.seconds, peak_bytes=found.peak_bytes)
 
 
 def _engine(name: str, work: Work) -> ClippedSum:
@@ -171,7 +169,3 @@ def _engine(name: str, work: Work) -> ClippedSum:
         refuse(work.net.module, work.examples.inputs[0, 0])
     engine: ClippedSum = entry.load()
     return engine
-
-
-def _estimates(engine: Any) -> bool:
-    return bool(getattr(engine, "estimated_norms", False))

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import token
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -52,32 +52,25 @@ def environment(*, with_torch: bool = False) -> dict[str, Any]:
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "packages": _versions(),
-        "torch": None,
-        "device": None,
-        "device_name": None,
-        "threads": None,
+        **dict.fromkeys(("torch", "device", "device_name", "threads")),
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if with_torch or "torch" in sys.modules:
         import torch
 
         cuda = torch.cuda.is_available()
-        facts["torch"] = str(torch.__version__)
-        facts["device"] = "cuda" if cuda else "cpu"
-        facts["device_name"] = torch.cuda.get_device_name() if cuda else facts["processor"]
-        facts["threads"] = torch.get_num_threads()
+        facts |= {
+            "torch": str(torch.__version__),
+            "device": "cuda" if cuda else "cpu",
+            "device_name": torch.cuda.get_device_name() if cuda else facts["processor"],
+            "threads": torch.get_num_threads(),
+        }
     return facts
 
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: metadata.version(name) for name in _PACKAGES}  # what dpbench depends on
 
 
 @cache
@@ -105,12 +98,11 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", *arguments]
     # A git hook that runs us sets GIT_DIR and the like; we ask about the checkout that holds the package.
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            command,
+            ["git", "--no-optional-locks", *arguments],
             cwd=folder,
             env=surroundings,
             capture_output=True,
@@ -162,22 +154,33 @@ def code_with_imports(module_name: str) -> tuple[str, ...]:
     """
     roots = _roots(module_name)
     folder = _own_folder(module_name)
-    found: set[str] = set()
-    following = [module_name]
-    while following:
-        module = following.pop()
+
+    def following(module: str) -> list[str]:
         path = _source(module)
-        if module in found or path is None:
-            continue
-        found.add(module)
+        if path is None:
+            return []
         parents = module.split(".")
-        following += [".".join(parents[:end]) for end in range(1, len(parents))]
+        names = [".".join(parents[:end]) for end in range(1, len(parents))]
         for name in _read(_imported, module, path):
             top = name.partition(".")[0]
             beside = folder is not None and _below(_source(top), folder)
             if top != "dpbench" and (top in roots or beside):
-                following.append(name)
-    return tuple(sorted(found))
+                names.append(name)
+        return names
+
+    return tuple(sorted(module for module in reachable([module_name], following) if _source(module) is not None))
+
+
+def reachable(start: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """What `start` leads to, itself included."""
+    found: set[str] = set()
+    ahead = list(start)
+    while ahead:
+        one = ahead.pop()
+        if one not in found:
+            found.add(one)
+            ahead += following(one)
+    return found
 
 
 def _below(path: Path | None, folder: Path) -> bool:

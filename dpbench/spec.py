@@ -125,7 +125,7 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
         for point in points:
             name = point.tree.entries.get("name")
             text = name.value.text if name and isinstance(name.value, Scalar) else ""
-            place = point.place if point.row is not None or not name else name.key
+            place = point.place if point.in_row or not name else name.key
             found.append(_Read(file, place, text, point.label, reader.spec(point.tree, point)))
     elif root is not None and not isinstance(root, Table):
         mistakes.add(root.place, f"found {shown(root)}; expected `key: value` lines, the first `kind: run`")
@@ -166,7 +166,6 @@ def _corrected(root: Table, mistakes: Mistakes) -> Table:
 
 def _known_keys(table: Table, known: Iterable[str], mistakes: Mistakes) -> Table:
     names = tuple(known)
-    homes = {key: home for key, home in HOMES.items() if key not in names}
     entries: dict[str, Entry] = {}
     for key, entry in table.entries.items():
         if key in names:
@@ -177,7 +176,7 @@ def _known_keys(table: Table, known: Iterable[str], mistakes: Mistakes) -> Table
             hint = f"write `{section}: {{{rest}: ...}}`; dots are for grid and zip"
             mistakes.add(entry.key, f"unknown key {key!r}", hint)
         else:
-            meant = mistakes.unknown_key(entry.key, key, names, "", homes)
+            meant = mistakes.unknown_key(entry.key, key, names, "", HOMES)
             if meant in (*SECTIONS, *CHOICES, "grid", "zip", "rows") and meant not in table.entries:
                 entries[meant] = entry
     return Table(table.place, entries)

@@ -15,7 +15,7 @@ from dpbench.catalog import KINDS, Entry, advice, catalog, closest
 from dpbench.errors import DpbenchError
 from dpbench.grammar.annotations import Parameters, parameters_of, shown
 from dpbench.grammar.points import Mistakes, Point
-from dpbench.grammar.yaml_loader import Node, Place, Scalar, Table, plain
+from dpbench.grammar.yaml_loader import Node, Place, Scalar, Table
 
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 OWN_NAME = f"^{_DOTTED}:{_DOTTED}$"
@@ -62,7 +62,8 @@ class CatalogObjects:
         if error is not None:
             mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(error)}", kind="load")
             return None
-        values = self._values(key, taken, given, mistakes, point)
+        path = f"{key}.parameters"
+        values = mistakes.values(given, taken.slots, path, point, what="parameter", others=taken.open)
         if values is None or point is None:
             return None
         return self._make(key, loaded, name, values, given, mistakes)
@@ -112,34 +113,6 @@ class CatalogObjects:
             return None
         given = parameters or Table(node.place)
         return (name, given) if isinstance(given, Table) else None
-
-    def _values(
-        self, key: str, taken: Parameters, given: Table, mistakes: Mistakes, point: Point | None
-    ) -> dict[str, Any] | None:
-        """The given parameters as the types that are asked for, None where one does not fit or is missing."""
-        values: dict[str, Any] = {}
-        right = True
-        for parameter, entry in given.entries.items():
-            slot = taken.slots.get(parameter)
-            if slot is None and taken.open:
-                values[parameter] = plain(entry.value)
-            elif slot is None:
-                mistakes.unknown_key(entry.key, parameter, taken.slots, f"{key}.parameters", {}, "parameter")
-                right = False
-            else:
-                try:
-                    values[parameter], fits = mistakes.fit(slot, entry.value)
-                except TypeError as error:
-                    mistakes.add(entry.value.place, _one_line(error))
-                    fits = False
-                right = right and fits
-        for slot in taken.slots.values():
-            if slot.required and slot.name not in given.entries:
-                right = False
-                if point is not None:
-                    path = f"{key}.parameters.{slot.name}"
-                    mistakes.missing(point, given.place, path, f"is missing; expected {slot.expected}")
-        return values if right else None
 
     def _make(
         self, key: str, loaded: Any, name: Scalar, values: dict[str, Any], given: Table, mistakes: Mistakes

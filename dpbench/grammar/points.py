@@ -36,12 +36,51 @@ class Mistakes:
         problem = Problem(self.file, place.line, place.column, place.path, message, hint)
         self._found.setdefault((place, kind or message), problem)
 
-    def fit(self, slot: Slot, node: Node) -> tuple[Any, bool]:
-        """The value of a node as the slot asks for it, and whether it fits; where it does not is reported."""
-        value, misfits = fit(slot, node)
+    def values(
+        self,
+        table: Table,
+        slots: Mapping[str, Slot],
+        path: str,
+        point: Point | None,
+        *,
+        homes: Mapping[str, str] | None = None,
+        what: str = "key",
+        others: bool = False,
+    ) -> dict[str, Any] | None:
+        """The values of a mapping by the names of its slots; None where one does not fit, is unknown or missing.
+
+        `path` is the mapping's own in a run; without a `point` absent keys are not reported; `others` allows keys that
+        are no slots; `homes` says of keys of other mappings where they belong.
+        """
+        found: dict[str, Any] = {}
+        right = True
+        for name, entry in table.entries.items():
+            slot = slots.get(name)
+            if slot is not None:
+                fits, found[slot.name] = self._fit(slot, entry.value)
+                right = right and fits
+            elif others:
+                found[name] = plain(entry.value)
+            else:
+                self.unknown_key(entry.key, name, slots, path, homes or {}, what)
+                right = False
+        for name, slot in slots.items():
+            if slot.required and name not in table.entries:
+                right = False
+                if point is not None:
+                    whole = f"{path}.{name}" if path else name
+                    self.missing(point, table.place, whole, f"is missing; expected {slot.expected}")
+        return found if right else None
+
+    def _fit(self, slot: Slot, node: Node) -> tuple[bool, Any]:
+        try:
+            value, misfits = fit(slot, node)
+        except TypeError as error:  # nothing that YAML holds can fit
+            self.add(node.place, str(error))
+            return False, None
         for place, message, hint in misfits:
             self.add(place, message, hint, "misfit")
-        return value, not misfits
+        return not misfits, value
 
     def without_repeats(self, node: Node) -> tuple[Node, ...]:
         """The different items of a list (none for what is no list); those that stand twice are reported."""
@@ -85,7 +124,7 @@ class Mistakes:
         `also` are other paths whose presence, even a wrong one, would have done.
         """
         if not {path, *also, ""} & self._excused:
-            row = point.place if point.row is not None else None
+            row = point.place if point.in_row else None
             self._missing.setdefault((path, message), {})[point.number] = (within, row, message, hint)
 
     def problems(self, points: int) -> tuple[Problem, ...]:
@@ -106,14 +145,14 @@ class Mistakes:
 class Point:
     """One setting: the tree of a run without grid, zip and rows, its label, and where it comes from.
 
-    `place` is that of the row, else of the file's first key; `row` counts from 0, None where the file has no rows.
+    `place` is that of the row (`in_row`), else of the file's first key.
     """
 
     number: int
     tree: Table
     label: str
     place: Place
-    row: int | None
+    in_row: bool
 
 
 @dataclass(frozen=True)
@@ -125,11 +164,7 @@ class _Axis:
     values: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
-class _Row:
-    number: int
-    tree: Table
-    label: str
+_Row = tuple[str, Table]  # its label and what it changes
 
 
 def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Point, ...]:
@@ -158,24 +193,23 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
 def _points(
     base: Table, rows: list[_Row], zipped: list[_Axis], together: int, grid: list[_Axis], mistakes: Mistakes
 ) -> Iterator[Point]:
-    varying = [axis for axis in (*zipped, *grid) if len(axis.values) > 1]
-    names = _short_names([axis.path for axis in varying])
-    several = len(rows) > 1 or bool(varying)
+    varying = [axis.path for axis in (*zipped, *grid) if len(axis.values) > 1]
+    ends = [path.rpartition(".")[2] for path in varying]
+    names = {path: end if ends.count(end) == 1 else path for path, end in zip(varying, ends, strict=True)}
     cells = itertools.product(range(together), *(range(len(axis.values)) for axis in grid))
-    whole: list[_Row | None] = [*rows] or [None]
-    for number, (row, (step, *cell)) in enumerate(itertools.product(whole, cells)):
-        tree = merge(base, row.tree) if row else base
+    whole: list[tuple[int, _Row | None]] = [*enumerate(rows, 1)] or [(0, None)]
+    for number, ((place, row), (step, *cell)) in enumerate(itertools.product(whole, cells)):
+        tree = merge(base, row[1]) if row else base
         chosen = [*((axis, step) for axis in zipped), *zip(grid, cell, strict=True)]
         for axis, index in sorted(chosen, key=lambda item: item[0].path.count(".")):
             tree = _set(tree, axis.path.split("."), axis.key, axis.values[index], mistakes)
         words = [f"{names[axis.path]}={value_text(axis.values[index])}" for axis, index in chosen if axis.path in names]
-        if row and (row.label or several):
-            words.insert(0, row.label or f"row {row.number + 1}")
-        place = row.tree.place if row else base.place
-        yield Point(number, tree, ", ".join(words), place, row.number if row else None)
+        if row and (row[0] or len(rows) > 1 or varying):
+            words.insert(0, row[0] or f"row {place}")
+        yield Point(number, tree, ", ".join(words), row[1].place if row else base.place, row is not None)
 
 
-def merge(base: Table, over: Table, path: str = "") -> Table:
+def merge(base: Table, over: Table, top: bool = True) -> Table:
     """`base` with the keys of `over` written over it, mapping by mapping.
 
     A dataset, model or mechanism that gives a `name` starts afresh instead of keeping the parameters of another.
@@ -183,12 +217,11 @@ def merge(base: Table, over: Table, path: str = "") -> Table:
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         old, new = base.get(key), entry.value
-        if isinstance(new, Table) and not (not path and key in CHOICES and "name" in new.entries):
-            if not path and key in CHOICES and isinstance(old, Scalar):
-                old = Table(new.place, {"name": Entry(old.place, old)})
-            if isinstance(old, Table):
-                entries[key] = Entry(base.entries[key].key, merge(old, new, f"{path}.{key}"))
-                continue
+        choice = top and key in CHOICES
+        if isinstance(new, Table) and choice and isinstance(old, Scalar):
+            old = Table(new.place, {"name": Entry(old.place, old)})
+        if isinstance(new, Table) and isinstance(old, Table) and not (choice and "name" in new.entries):
+            entry = Entry(base.entries[key].key, merge(old, new, top=False))
         entries[key] = entry
     return Table(base.place, entries)
 
@@ -223,7 +256,7 @@ def _rows(root: Table, mistakes: Mistakes) -> list[_Row]:
         mistakes.excuse("")
         return []
     rows = []
-    for number, item in enumerate(written.items):
+    for item in written.items:
         if not isinstance(item, Table):
             mistakes.add(item.place, f"found {shown(item)}; expected a mapping of what this row changes")
             mistakes.excuse("")
@@ -238,7 +271,7 @@ def _rows(root: Table, mistakes: Mistakes) -> list[_Row]:
         for key in [key for key in entries if key in NOT_IN_ROWS]:
             hint = "name a row with `label`" if key == "name" else "write it beside rows"
             mistakes.add(entries.pop(key).key, f"{key!r} cannot stand in a row", hint)
-        rows.append(_Row(number, Table(item.place, entries), label))
+        rows.append((label, Table(item.place, entries)))
     return rows
 
 
@@ -270,12 +303,12 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
     parts = path.split(".")
     if path in settable or (len(parts) == 3 and parts[0] in CHOICES and parts[1] == "parameters" and parts[2]):
         return True
-    same_end = [known for known in settable if known.rpartition(".")[2] == parts[-1]]
     if len(parts) == 2 and parts[0] in CHOICES:
         meant = parts[0] if parts[1] == "name" else f"{parts[0]}.parameters.{parts[1]}"
     else:
-        meant = same_end[0] if same_end else closest(path, settable)
-    mistakes.excuse(meant or "")
+        same_end = (known for known in settable if known.rpartition(".")[2] == parts[-1])
+        meant = next(same_end, "") or closest(path, settable)
+    mistakes.excuse(meant)
     hint = f"did you mean {meant!r}?" if meant else "known: " + ", ".join([*settable, "model.parameters.<name>, ..."])
     mistakes.add(key, f"unknown path {path!r}", hint)
     return False
@@ -287,8 +320,8 @@ def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], 
         if any(axis.path == other.path for other in zipped):
             mistakes.add(axis.key, f"{axis.path!r} is also set by zip", "keep one of the two")
     for axis in (*zipped, *grid):
-        for row in rows:
-            for path, place in _leaves(row.tree):
+        for _, changes in rows:
+            for path, place in _leaves(changes):
                 if path == axis.path or path.startswith(f"{axis.path}."):
                     message = f"{axis.path!r} is also set by {place.path} (line {place.line})"
                     mistakes.add(axis.key, message, "keep one of the two", "conflict")
@@ -301,11 +334,6 @@ def _leaves(tree: Table, path: str = "") -> Iterator[tuple[str, Place]]:
             yield from _leaves(entry.value, here)
         else:
             yield here, entry.key
-
-
-def _short_names(paths: list[str]) -> dict[str, str]:
-    ends = [path.rpartition(".")[2] for path in paths]
-    return {path: end if ends.count(end) == 1 else path for path, end in zip(paths, ends, strict=True)}
 
 
 def value_text(node: Node) -> str:

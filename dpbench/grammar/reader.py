@@ -23,9 +23,11 @@ class SpecReader:
 
     def spec(self, tree: Table, point: Point | None) -> Spec | None:
         """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
-        values: dict[str, Any] = {}
-        for key in ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned"):
-            values |= self._value(tree, key, RUN[key], point)
+        simple = {key: tree.entries[key] for key in _SIMPLE if key in tree.entries}
+        read = self.mistakes.values(Table(tree.place, simple), {key: RUN[key] for key in _SIMPLE}, "", point)
+        values: dict[str, Any] = read or {}
+        for entry in simple.values():
+            self.mistakes.without_repeats(entry.value)
         for key in ("dataset", "model", "mechanism", "budget", "training"):
             if key not in tree.entries and point is not None:
                 expected = RUN[key].words or f"{RUN[key].description}, such as {_example(RUN[key])}"
@@ -42,38 +44,15 @@ class SpecReader:
             return None
         if isinstance(values.get("seeds"), int):
             values["seeds"] = tuple(range(values["seeds"]))
-        line = point.place.line if point.row is not None else tree.entries["name"].key.line
+        line = point.place.line if point.in_row else tree.entries["name"].key.line
         return Spec(label=point.label, file=self.mistakes.file, line=line, **{"source": "", **values})
-
-    def _value(self, tree: Table, key: str, slot: Slot, point: Point | None) -> dict[str, Any]:
-        """The value of a key by the name of its field, or nothing where it is absent or wrong."""
-        entry = tree.entries.get(key)
-        if entry is None:
-            if slot.required and point is not None:
-                self.mistakes.missing(point, tree.place, key, f"is missing; expected {slot.expected}")
-            return {}
-        value, fits = self.mistakes.fit(slot, entry.value)
-        self.mistakes.without_repeats(entry.value)
-        return {slot.name: value} if fits else {}
 
     def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
         """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
-        slots = SECTIONS[key]
-        values: dict[str, Any] = {}
-        right = True
-        for name, entry in node.entries.items():
-            if name not in slots:
-                homes = {word: home for word, home in HOMES.items() if word not in slots}
-                self.mistakes.unknown_key(entry.key, name, slots, key, homes)
-                right = False
-                continue
-            values[slots[name].name], fits = self.mistakes.fit(slots[name], entry.value)
-            right = right and fits
-        for name, slot in slots.items():
-            if name not in node.entries and slot.required and point is not None:
-                self.mistakes.missing(point, node.place, f"{key}.{name}", f"is missing; expected {slot.expected}")
-                right = False
-        return {slot.name: slot.default for slot in slots.values() if not slot.required} | values if right else None
+        values = self.mistakes.values(node, SECTIONS[key], key, point, homes=HOMES)
+        if values is None:
+            return None
+        return {slot.name: slot.default for slot in SECTIONS[key].values() if not slot.required} | values
 
     def _exactly_one(self, key: str, node: Table, one: str, other: str, point: Point) -> None:
         first, second = node.entries.get(one), node.entries.get(other)
@@ -193,6 +172,7 @@ class SpecReader:
             self.objects.check_name("accountants", node, self.mistakes)
 
 
+_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
 _SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
 
 
