@@ -6,7 +6,8 @@ import fnmatch
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -125,12 +126,9 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
     for spec in specs:
-        if not chosen_by(spec, choices.only):
-            continue
-        try:
-            runs += resolve(spec, _seeds(spec, choices.seeds))
-        except Exception as error:  # noqa: BLE001 - a person's own model or mechanism may raise anything
-            problems.append(_problem(spec, error))
+        if chosen_by(spec, choices.only):
+            with _collecting(problems, spec):
+                runs += resolve(spec, _seeds(spec, choices.seeds))
     if problems:
         raise ProblemsError(problems)
     if choices.only and not runs:
@@ -144,11 +142,9 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         decided.append(replace(run, action=action, reason=reason, device=device))
     decided = _explained(decided, before.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
-        try:
+        with _collecting(problems, spec):
             source = dataset_source(spec)
             try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
-        except Exception as error:  # noqa: BLE001 - as above
-            problems.append(_problem(spec, error))
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
@@ -172,10 +168,15 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _problem(spec: Spec, error: Exception) -> Problem:
-    named = isinstance(error, DpbenchError | ValueError)
-    text = str(error) if named else f"{type(error).__name__}: {error}"
-    return Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split()))
+@contextmanager
+def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
+    """Whatever is raised becomes a problem of the spec: a person's own model or mechanism may raise anything."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        named = isinstance(error, DpbenchError | ValueError)
+        text = str(error) if named else f"{type(error).__name__}: {error}"
+        problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
 
 
 def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:

@@ -77,21 +77,17 @@ def _versions() -> dict[str, str]:
 def _processor() -> str:
     """The processor's name as the system states it, or its architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        text = ""
+    name = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     """(commit, whether the package's files differ from it); (None, None) outside a checkout that tracks the package."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None, None
     if _git(folder, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
-        return None, None  # the package lies in somebody else's checkout, for example in its virtual environment
+        return None, None  # no checkout, or somebody else's with the package in its virtual environment
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--untracked-files=all", "--", ".")
     return commit, None if changes is None else bool(changes)

@@ -307,12 +307,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         plain: dict[str, Any] = {}
         for key, item in value.items():
-            plain[str(key)] = None if _is_not_finite(item) else finite(item)
-            if _is_not_finite(item):
-                plain[f"{key}_reason"] = _reason(item)
+            reason = _reason(item)
+            plain |= {str(key): None, f"{key}_reason": reason} if reason else {str(key): finite(item)}
         return plain
     if isinstance(value, list | tuple):
-        return [{"value": None, "value_reason": _reason(x)} if _is_not_finite(x) else finite(x) for x in value]
+        return [{"value": None, "value_reason": _reason(item)} if _reason(item) else finite(item) for item in value]
     return value
 
 
@@ -337,11 +336,10 @@ def restored(value: Any) -> Any:
     return value
 
 
-def _is_not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _reason(value: float) -> str:
+def _reason(value: Any) -> str:
+    """Why JSON cannot hold a number; "" for all that it can."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return ""
     return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
 
 

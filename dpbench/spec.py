@@ -88,8 +88,8 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
         found, wrong = [path], ""
         try:
             if path.is_dir():
-                inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES]
-                found = [file for file in inside if file.is_file() and not _hidden(file, path)]
+                inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file()]
+                found = [file for file in inside if "/." not in f"/{file.relative_to(path).as_posix()}"]
                 wrong = "" if found else "no .yaml or .yml file in this folder"
             elif not path.exists():
                 wrong = "there is no such file or folder"
@@ -103,10 +103,6 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
-
-
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[_Read]:

@@ -135,7 +135,10 @@ def parameters_taken(key: str, loaded: Any) -> Parameters:
 
     Raises TypeError when it cannot be called, or when Python cannot tell its signature.
     """
-    if key == "dataset" and not _is_factory(loaded):
+    from dpbench.datasets._base import SOURCE_MEMBERS
+
+    source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
+    if key == "dataset" and (source or not callable(loaded)):  # as `dpbench.data.find_dataset` decides it
         return Parameters({})
     if not callable(loaded):
         raise TypeError(f"it is a {type(loaded).__name__}; expected a function or a class")
@@ -153,14 +156,6 @@ def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) ->
     if not isinstance(getattr(made, "private", None), bool):
         raise DpbenchError(f"{name} returns a {type(made).__name__} without `private`; expected a mechanism")
     return made
-
-
-def _is_factory(loaded: Any) -> bool:
-    """Whether a dataset's object is called to get the source, as `dpbench.data.find_dataset` decides it."""
-    from dpbench.datasets._base import SOURCE_MEMBERS
-
-    is_source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
-    return callable(loaded) and not is_source
 
 
 def _named_in(message: str, place: Place, given: Table) -> Place:

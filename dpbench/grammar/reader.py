@@ -7,7 +7,7 @@ from decimal import InvalidOperation
 from typing import Any
 
 from dpbench.catalog import advice, catalog
-from dpbench.grammar.annotations import Slot, shown
+from dpbench.grammar.annotations import shown
 from dpbench.grammar.keys import HOMES, PUBLISHED, RUN, SECTIONS, Budget, Choice, Printed, Published, Spec, Training
 from dpbench.grammar.names import CatalogObjects, Chosen
 from dpbench.grammar.points import CHOICES, Mistakes, Point
@@ -30,13 +30,15 @@ class SpecReader:
             self.mistakes.without_repeats(entry.value)
         for key in ("dataset", "model", "mechanism", "budget", "training"):
             if key not in tree.entries and point is not None:
-                expected = RUN[key].words or f"{RUN[key].description}, such as {_example(RUN[key])}"
+                expected = RUN[key].words or f"{RUN[key].description}, such as {RUN[key].examples[0]}"
                 self.mistakes.missing(point, tree.place, key, f"is missing; expected {expected}")
         chosen = {
             key: self.objects.choice(key, node, self.mistakes, point) for key in CHOICES if (node := tree.get(key))
         }
         values |= {key: Choice(made.name, made.parameters) for key, made in chosen.items() if made}
-        self._accountants(tree)
+        named = tree.get("accountants")
+        for item in named.items if isinstance(named, Listing) else ():
+            self._accountant(item)
         values |= self._budget(tree, chosen.get("mechanism"), point)
         values |= self._training(tree, chosen, point)
         values |= self._published(tree, chosen.get("dataset"), point)
@@ -162,11 +164,6 @@ class SpecReader:
             message = "this accuracy would stand beside several settings; expected it in the one row that it belongs to"
             self.mistakes.add(accuracy.key, message, "move `published` into `rows`", "several")
 
-    def _accountants(self, tree: Table) -> None:
-        node = tree.get("accountants")
-        for item in node.items if isinstance(node, Listing) else ():
-            self._accountant(item)
-
     def _accountant(self, node: Node) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.objects.check_name("accountants", node, self.mistakes)
@@ -174,7 +171,3 @@ class SpecReader:
 
 _SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
 _SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
-
-
-def _example(slot: Slot) -> str:
-    return str(slot.examples[0]) if slot.examples else "{...}"
