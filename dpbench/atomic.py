@@ -76,11 +76,11 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
-    except OSError as error:
-        _discard(temporary)
-        raise write_error(path, error) from error
-    except BaseException:
-        _discard(temporary)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the error to report is the one that brought us here
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise write_error(path, error) from error
         raise
 
 
@@ -122,12 +122,6 @@ def _is_left_behind(path: Path, place: str, pid: int) -> bool:
         except PermissionError:
             pass  # it exists and belongs to somebody else
     return time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS
-
-
-def _discard(path: Path) -> None:
-    # The error that brought us here is the one to report; a stray is ignored by readers and cleaned by the next writer.
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

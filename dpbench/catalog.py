@@ -14,7 +14,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -72,8 +72,12 @@ def catalog(kind: str) -> Mapping[str, Entry]:
     package = importlib.import_module(f"dpbench.{kind}")
     entries: dict[str, Entry] = {}
     for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        module = _holder(f"dpbench.{kind}.{found.name}", KINDS[kind]) if found.ispkg else f"dpbench.{kind}.{found.name}"
-        if module is not None and not found.name.startswith("_"):
+        module = f"dpbench.{kind}.{found.name}"
+        if found.ispkg:
+            module += f".{KINDS[kind]}"
+            if importlib.util.find_spec(module) is None:  # a folder without an entry
+                continue
+        if not found.name.startswith("_"):
             entries[found.name] = Entry(kind, found.name, f"{module}:{KINDS[kind]}", "dpbench")
     for point in importlib.metadata.entry_points(group=f"dpbench.{kind}"):
         origin = point.dist.name if point.dist else "another package"
@@ -86,12 +90,6 @@ def catalog(kind: str) -> Mapping[str, Entry]:
     return entries
 
 
-def _holder(folder: str, singular: str) -> str | None:
-    """The module `<singular>.py` of a folder, which holds its entry; None where there is no such file."""
-    module = f"{folder}.{singular}"
-    return module if importlib.util.find_spec(module) is not None else None
-
-
 def find(kind: str, name: str) -> Entry:
     """The entry of that name, or the object `package.module:factory` names. Raises DpbenchError with a suggestion."""
     entries = catalog(kind)
@@ -102,7 +100,17 @@ def find(kind: str, name: str) -> Entry:
     raise DpbenchError(f"{KINDS[kind]} {name!r} is not known{suggestion(name, entries)}")
 
 
-def suggestion(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` where something close is known, else the list of what is known."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "; known: " + ", ".join(sorted(known))
+    return f"; {advice(name, known)}"
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """`suggestion` as a sentence of its own."""
+    close = closest(name, known)
+    return f"did you mean {close!r}?" if close else "known: " + ", ".join(sorted(known))
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or ""."""
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)), "")

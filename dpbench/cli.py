@@ -19,7 +19,7 @@ from dpbench.cli_calibrate import calibrate
 from dpbench.cli_check import check
 from dpbench.cli_conform import conform
 from dpbench.cli_data import data, fetch_files
-from dpbench.cli_engines import engines
+from dpbench.cli_engines import checked_device, engines
 from dpbench.cli_list import list_
 from dpbench.cli_verify import verify
 from dpbench.errors import DpbenchError, ProblemsError
@@ -75,47 +75,32 @@ def cli() -> None:
     """
 
 
+_PATH = click.Path(path_type=Path)
+_SPECS = click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path))
+_ONLY = "Only specs whose name, label or file name matches, such as 'bu2020*'. Repeatable."
+_DEVICE = "cpu or cuda[:n]; overrides `needs: gpu`. Default: cuda where there is one, else cpu."
+_SMOKE = "Two steps of every run that the data allow; leaves nothing behind."
+
+
+def _out(help_text: str) -> Callable[[Verb], Verb]:
+    return click.option("--out", type=_PATH, default="reports", show_default=True, help=help_text)
+
+
 def spec_options(verb: Verb) -> Verb:
     """The options that choose runs; the same for `run` and `plan`."""
-    for option in reversed(
-        [
-            click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path)),
-            click.option(
-                "--out",
-                type=click.Path(path_type=Path),
-                default="reports",
-                show_default=True,
-                help="Folder of records, checkpoints and the report.",
-            ),
-            click.option(
-                "--data",
-                type=click.Path(path_type=Path),
-                help="Folder of datasets (else $DPBENCH_DATA, else a cache folder).",
-            ),
-            click.option(
-                "--only",
-                multiple=True,
-                metavar="PATTERN",
-                help="Only specs whose name, label or file name matches, such as 'bu2020*'. Repeatable.",
-            ),
-            click.option(
-                "--seeds",
-                metavar="N|LIST",
-                callback=_seeds,
-                help="The first N seeds of each spec, or a list such as 3,5,8.",
-            ),
-            click.option(
-                "--device",
-                metavar="DEVICE",
-                help="cpu or cuda[:n]; overrides `needs: gpu`. Default: cuda where there is one, else cpu.",
-            ),
-            click.option("--force", is_flag=True, help="Run again what has a record."),
-            click.option("--stale", is_flag=True, help="Run again what has a record made by other code."),
-            click.option(
-                "--smoke", is_flag=True, help="Two steps of every run that the data allow; leaves nothing behind."
-            ),
-        ]
-    ):
+    seeds = "The first N seeds of each spec, or a list such as 3,5,8."
+    options = (
+        _SPECS,
+        _out("Folder of records, checkpoints and the report."),
+        click.option("--data", type=_PATH, help="Folder of datasets (else $DPBENCH_DATA, else a cache folder)."),
+        click.option("--only", multiple=True, metavar="PATTERN", help=_ONLY),
+        click.option("--seeds", metavar="N|LIST", callback=_seeds, help=seeds),
+        click.option("--device", metavar="DEVICE", callback=checked_device, help=_DEVICE),
+        click.option("--force", is_flag=True, help="Run again what has a record."),
+        click.option("--stale", is_flag=True, help="Run again what has a record made by other code."),
+        click.option("--smoke", is_flag=True, help=_SMOKE),
+    )
+    for option in reversed(options):
         verb = option(verb)
     return verb
 
@@ -139,28 +124,8 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, value: str | No
 def _choices(options: dict[str, Any]) -> Choices:
     from dpbench.plan import Choices
 
-    device = options["device"]
-    if device is not None:
-        _check_device(device)
-    return Choices(
-        only=tuple(options["only"]),
-        force=options["force"],
-        stale=options["stale"],
-        smoke=options["smoke"],
-        seeds=options["seeds"],
-        device=device,
-        data=options["data"],
-    )
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or (kind == "cpu" and number):
-        raise DpbenchError(f"--device {device}: expected cpu, cuda or cuda:n")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise DpbenchError(f"--device {device}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    names = ("only", "force", "stale", "smoke", "seeds", "device", "data")
+    return Choices(**{name: options[name] for name in names})
 
 
 def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -251,34 +216,26 @@ def plan(specs: tuple[Path, ...], **options: Any) -> int:
 
 
 def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
-    from rich.console import Console
-
     from dpbench.plan import make_plan
     from dpbench.records import Store
     from dpbench.spec import load_specs
-    from dpbench.terminal import emit, plan_line, plan_notes, plan_table, run_facts, wide
+    from dpbench.terminal import console, emit, plan_line, plan_notes, plan_table, run_facts
 
     made = make_plan(load_specs(list(paths)), Store(options["out"]), _choices(options))
     if options["as_json"]:
         for one in made.runs:
             emit("planned", **run_facts(one))
     else:
-        console = Console(width=wide(sys.stdout.isatty()))
-        console.print(plan_table(made), markup=False)
+        out = console()
+        out.print(plan_table(made))
         for line in [*plan_notes(made), plan_line(made)]:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
     return 0
 
 
 @cli.command()
-@click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default="reports",
-    show_default=True,
-    help="Folder whose records are shown.",
-)
+@_SPECS
+@_out("Folder whose records are shown.")
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     """Write report.html, report.tex and the CSV files again from the records; needs no network and trains nothing.
@@ -327,11 +284,9 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
     Example:
       dpbench diff reports /tmp/other
     """
-    from rich.console import Console
-
     from dpbench.differences import diff as compare
     from dpbench.records import Store
-    from dpbench.terminal import diff_table, emit, wide
+    from dpbench.terminal import console, diff_table, emit
 
     sides = [Store(folder).read().runs for folder in (first, second)]
     for folder, runs in zip((first, second), sides, strict=True):
@@ -342,7 +297,7 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
         for row in found:
             emit("difference", **row.to_json())
     else:
-        Console(width=wide(sys.stdout.isatty())).print(diff_table(found), markup=False)
+        console().print(diff_table(found))
     return 0
 
 
@@ -366,15 +321,8 @@ def schema(kind: str) -> int:
     return 0
 
 
-cli.add_command(account)
-cli.add_command(calibrate)
-cli.add_command(certify)
-cli.add_command(check)
-cli.add_command(conform)
-cli.add_command(data)
-cli.add_command(engines)
-cli.add_command(list_)
-cli.add_command(verify)
+for _verb in (account, calibrate, certify, check, conform, data, engines, list_, verify):
+    cli.add_command(_verb)
 
 
 def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | None) -> None:
@@ -389,8 +337,6 @@ def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | N
 
 
 def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
-    from rich.console import Console
-
     from dpbench.runner import Watcher
     from dpbench.terminal import BarWatcher, JsonWatcher, LineWatcher
 
@@ -399,7 +345,7 @@ def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
     if quiet:
         return Watcher()
     if sys.stderr.isatty():
-        return BarWatcher(Console(stderr=True))
+        return BarWatcher()
     return LineWatcher() if log else Watcher()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpbench.records import RunRecord, finite, run_record
 
+Matched = Literal["run_key", "name", "only_a", "only_b"]
 _SELDOM_EQUAL = ("time_utc",)  # differs between any two runs and says nothing
 
 
@@ -20,7 +21,7 @@ class Difference:
     `sources` hold what differs, each as (A's value, B's value).
     """
 
-    matched: Literal["run_key", "name", "only_a", "only_b"]
+    matched: Matched
     name: str
     label: str
     seed: int
@@ -51,37 +52,15 @@ class Difference:
         return data
 
 
-@dataclass(frozen=True)
-class Differences:
-    """Every run of both sides, matched where possible; iterating gives its rows."""
-
-    rows: tuple[Difference, ...]
-
-    def __iter__(self) -> Iterator[Difference]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def same(self) -> bool:
-        """Nothing is missing on either side, and every matched pair is one run with one accuracy."""
-        return all(row.matched == "run_key" and row.same_result for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"schema_version": 1, "type": "differences", "rows": [row.to_json() for row in self.rows]}
-
-
 def diff(
     records_a: Iterable[RunRecord | Mapping[str, Any]], records_b: Iterable[RunRecord | Mapping[str, Any]]
-) -> Differences:
+) -> list[Difference]:
     """Match the records of A with those of B: by run key, else by spec name, label and seed, each at most once.
 
     Rows come in A's order, then what only B has. Raises DpbenchError for data without a record's shape.
 
-    >>> len(diff([], []))
-    0
+    >>> diff([], [])
+    []
     """
     left = {run.run_key: run for run in map(run_record, records_a)}
     right = {run.run_key: run for run in map(run_record, records_b)}
@@ -98,17 +77,14 @@ def diff(
         else:
             rows.append(_pair("only_a", run, None))
     taken = {row.key_b for row in rows}
-    rows += [_pair("only_b", None, run) for run in right.values() if run.run_key not in taken]
-    return Differences(tuple(rows))
+    return rows + [_pair("only_b", None, run) for run in right.values() if run.run_key not in taken]
 
 
 def _name(run: RunRecord) -> tuple[str, str, int]:
     return run.context.name, run.context.label, run.seed
 
 
-def _pair(
-    matched: Literal["run_key", "name", "only_a", "only_b"], a: RunRecord | None, b: RunRecord | None
-) -> Difference:
+def _pair(matched: Matched, a: RunRecord | None, b: RunRecord | None) -> Difference:
     one = a or b
     assert one is not None
     accuracy_a, accuracy_b = (None if run is None else 100 * run.result.test_accuracy for run in (a, b))

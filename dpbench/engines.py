@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,7 @@ class EngineCost:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Work:
-    """A model with examples to clip, one run."""
-
-    dataset: str
-    model: str
-    net: Network
-    theta_RP: Tensor
-    examples: Examples
-    inputs: str
-    chunk: int
+Work = tuple[Network, Tensor, Examples]  # a model, parameters (1, P), and examples to clip
 
 
 def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
@@ -74,7 +64,7 @@ def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
     >>> engine_names((5,))[0], engine_names((5,))[-1]
     ('plain', 'jl 5')
     """
-    exact = [name for name, entry in catalog("clipping").items() if not _estimates(entry.load())]
+    exact = [name for name, entry in catalog("clipping").items() if not getattr(entry.load(), "estimated_norms", False)]
     return (PLAIN, *sorted(exact), *(f"{JL} {count}" for count in projections))
 
 
@@ -100,23 +90,21 @@ def measure(
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
     for spec in _different(specs):
-        work = _work(spec, places, device, chunk, data)
+        told, work = _work(spec, places, device, chunk, data)
         for name in engines or known:
-            watch(work.model, name)
-            yield _measured(work, name, device, calls)
+            watch(told.model, name)
+            yield _measured(replace(told, engine=name), work, calls)
 
 
 def _different(specs: Sequence[Spec]) -> list[Spec]:
     """The first spec of each pair of dataset and model."""
     first: dict[str, Spec] = {}
     for spec in specs:
-        parts = (spec.dataset, spec.model)
-        key = json.dumps([[part.name, dict(part.parameters)] for part in parts], sort_keys=True, default=str)
-        first.setdefault(key, spec)
+        first.setdefault(json.dumps([asdict(spec.dataset), asdict(spec.model)], sort_keys=True, default=str), spec)
     return list(first.values())
 
 
-def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> Work:
+def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> tuple[EngineCost, Work]:
     source = dataset_source(spec)
     build = model_builder(spec, source)
     try_model(build, tuple(source.input_shape), source.classes)
@@ -135,43 +123,36 @@ def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | 
         inputs[None].to(device), targets[None].to(device), torch.ones(1, places, dtype=torch.bool, device=device)
     )
     theta_RP = initial_parameters(build, 0)[None].to(device)
-    given = chunk or Execution(device).chunk(1, net.size)
-    return Work(
-        spec.dataset.name, spec.model.name, net, theta_RP, examples, "zeros" if absent else "data", min(given, places)
-    )
+    chunk = min(chunk or Execution(device).chunk(1, net.size), places)
+    inputs_are = "zeros" if absent else "data"
+    told = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device)
+    return told, (net, theta_RP, examples)
 
 
-def _measured(work: Work, name: str, device: str, calls: int) -> EngineCost:
-    places = work.examples.mask_RB.shape[1]
-    told = EngineCost(work.dataset, work.model, work.net.size, name, places, work.chunk, work.inputs, device)
+def _measured(told: EngineCost, work: Work, calls: int) -> EngineCost:
     try:
-        engine = _engine(name, work)
-        clip_R = torch.ones(1, dtype=torch.float64, device=device)
-        found = cost(engine, work.net, work.theta_RP, work.examples, clip_R, work.chunk, calls)
+        clip_R = torch.ones(1, dtype=torch.float64, device=told.device)
+        found = cost(_engine(told.engine, work), *work, clip_R, told.chunk, calls)
     except Exception as error:  # noqa: BLE001 - what an engine cannot do is its answer, whatever it raises
-        return EngineCost(**{**asdict(told), "refusal": " ".join(str(error).split())[:300] or type(error).__name__})
-    return EngineCost(**{**asdict(told), "seconds": found.seconds, "peak_bytes": found.peak_bytes})
+        return replace(told, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
+    return replace(told, seconds=found.seconds, peak_bytes=found.peak_bytes)
 
 
 def _engine(name: str, work: Work) -> ClippedSum:
     """The engine of that name. Raises DpbenchError for a layer that it refuses."""
+    net, theta_RP, examples = work
     if name == PLAIN:
         return plain_sum
     if name.startswith(f"{JL} "):
         made = find("mechanisms", "dp_sgd_jl").load()(projections=int(name.removeprefix(f"{JL} ")))
-        device = work.theta_RP.device
+        device = theta_RP.device
         zero = torch.zeros(1, dtype=torch.int64, device=device)
-        keys_1S = randomness.table([0]).to(device)
-        index_RB = torch.arange(work.examples.mask_RB.shape[1], device=device)[None]
-        at: ClippedSum = made.clipped_sum.at(Draw(keys_1S, zero, index_RB))
+        index_RB = torch.arange(examples.mask_RB.shape[1], device=device)[None]
+        at: ClippedSum = made.clipped_sum.at(Draw(randomness.table([0]).to(device), zero, index_RB))
         return at
     entry = find("clipping", name)
     refuse = getattr(importlib.import_module(entry.module), "refuse", None)
     if refuse is not None:
-        refuse(work.net.module, work.examples.inputs[0, 0])
+        refuse(net.module, examples.inputs[0, 0])
     engine: ClippedSum = entry.load()
     return engine
-
-
-def _estimates(engine: Any) -> bool:
-    return bool(getattr(engine, "estimated_norms", False))

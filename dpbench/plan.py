@@ -6,7 +6,8 @@ import fnmatch
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -125,29 +126,25 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
     for spec in specs:
-        if not chosen_by(spec, choices.only):
-            continue
-        try:
-            runs += resolve(spec, _seeds(spec, choices.seeds))
-        except Exception as error:  # noqa: BLE001 - a person's own model or mechanism may raise anything
-            problems.append(_problem(spec, error))
+        if chosen_by(spec, choices.only):
+            with _collecting(problems, spec):
+                runs += resolve(spec, _seeds(spec, choices.seeds))
     if problems:
         raise ProblemsError(problems)
     if choices.only and not runs:
         names = ", ".join(dict.fromkeys(spec.name for spec in specs))
         raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     device = choices.device or gpu or "cpu"
-    decided = tuple(
-        _decide(run, before.get(run.key), choices, device, has_gpu=bool(gpu), unfinished=store.is_unfinished(run.key))
-        for run in runs
-    )
+    decided = []
+    for run in runs:
+        unfinished = store.is_unfinished(run.key)
+        action, reason = _decide(run, before.get(run.key), choices, has_gpu=bool(gpu), unfinished=unfinished)
+        decided.append(replace(run, action=action, reason=reason, device=device))
     decided = _explained(decided, before.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
-        try:
+        with _collecting(problems, spec):
             source = dataset_source(spec)
             try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
-        except Exception as error:  # noqa: BLE001 - as above
-            problems.append(_problem(spec, error))
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
@@ -171,21 +168,23 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _problem(spec: Spec, error: Exception) -> Problem:
-    named = isinstance(error, DpbenchError | ValueError)
-    text = str(error) if named else f"{type(error).__name__}: {error}"
-    return Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split()))
+@contextmanager
+def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
+    """Whatever is raised becomes a problem of the spec: a person's own model or mechanism may raise anything."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        named = isinstance(error, DpbenchError | ValueError)
+        text = str(error) if named else f"{type(error).__name__}: {error}"
+        problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
 
 
 def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
     """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
-    source = dataset_source(spec)
-    examples = source.train_size
     from dpbench.pipeline import Setting
 
-    training, budget = spec.training, spec.budget
+    source, budget = dataset_source(spec), spec.budget
     rate, steps = rate_and_steps(spec, source)
-
     mechanism = build_mechanism(spec)
     sigma: float | None = None
     epsilon: float | None = None
@@ -198,10 +197,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
         kind = "upper_bound"
     elif budget is not None:
         ledger = partial(_ledger, mechanism, rate, steps)
-        if budget.noise_multiplier is not None:
-            sigma = float(budget.noise_multiplier)
-        else:
-            sigma = _calibrated(ledger, budget)
+        sigma = _calibrated(ledger, budget) if budget.noise_multiplier is None else float(budget.noise_multiplier)
         (guarantee,) = account(ledger(sigma), delta=budget.delta, accountants=[budget.calibrate_with])
         if guarantee.epsilon is not None:
             epsilon, kind = guarantee.epsilon.value, guarantee.kind
@@ -210,27 +206,22 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
                     f"epsilon = {budget.epsilon:g}: the calibrated noise gives {guarantee.epsilon.safe:.6g} by"
                     f" {budget.calibrate_with}; is the ledger of {spec.mechanism.name} the same at every call?"
                 )
-
-    mechanism.check(
-        Setting(
-            examples=examples,
-            sampling_rate=rate,
-            steps=steps,
-            learning_rate=float(training.learning_rate),
-            clip_norm=None if training.clip_norm is None else float(training.clip_norm),
-            noise_multiplier=sigma,
-            epsilon=None if budget is None else budget.epsilon,
-            delta=None if budget is None else budget.delta,
-        )
-    )
+    numbers: dict[str, Any] = {
+        "sampling_rate": rate,
+        "steps": steps,
+        "learning_rate": float(spec.training.learning_rate),
+        "clip_norm": None if spec.training.clip_norm is None else float(spec.training.clip_norm),
+        "noise_multiplier": sigma,
+    }
+    asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
+    mechanism.check(Setting(examples=source.train_size, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
             " stages.gaussian_noise; expected own or common, or another mechanism"
         )
     entries = code_entries(spec)
-    build = model_builder(spec, source)
-    try_network(entries, build, tuple(source.input_shape), source.classes)
+    try_network(entries, model_builder(spec, source), tuple(source.input_shape), source.classes)
     resolved: dict[str, Any] = {
         "format": FORMAT,
         "dataset": {
@@ -241,63 +232,41 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
         "model": chosen("models", spec.model, skip=2),
         "mechanism": chosen("mechanisms", spec.mechanism),
         "randomness": spec.randomness,
-        "sampling_rate": rate,
-        "steps": steps,
-        "learning_rate": float(training.learning_rate),
-        "clip_norm": None if training.clip_norm is None else float(training.clip_norm),
-        "noise_multiplier": sigma,
+        **numbers,
+        **({} if spends is None else asked),
+        "numerics": versions(entries),
     }
-    if spends is not None:
-        resolved |= {"epsilon": spends[0], "delta": spends[1]}
-    modules = code_modules(entries)
-    resolved["numerics"] = versions(entries)
-    sources = {name: code_hash(name) for name in modules}
-    runs = []
-    for seed in seeds:
-        content = {**resolved, "seed": seed}
-        runs.append(
-            Run(
-                spec=spec,
-                seed=seed,
-                key=run_key(content),
-                resolved=content,
-                examples=examples,
-                sampling_rate=rate,
-                steps=steps,
-                learning_rate=float(training.learning_rate),
-                clip_norm=training.clip_norm,
-                noise_multiplier=sigma,
-                epsilon=epsilon,
-                epsilon_kind=kind,
-                spends=spends,
-                sources=sources,
-                engine=engine(entries[1], spec.mechanism.parameters),
-            )
-        )
-    return runs
+    common = Run(
+        spec=spec,
+        seed=0,
+        key="",
+        resolved=resolved,
+        examples=source.train_size,
+        **numbers,
+        epsilon=epsilon,
+        epsilon_kind=kind,
+        spends=spends,
+        sources={name: code_hash(name) for name in code_modules(entries)},
+        engine=engine(entries[1], spec.mechanism.parameters),
+    )
+    contents = [{**resolved, "seed": seed} for seed in seeds]
+    return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]
 
 
 def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
     """The sampling rate q and the number of steps T of a spec's runs. Raises DpbenchError for too large a batch."""
     training, examples = spec.training, source.train_size
-    if training.batch_size is not None:
-        if training.batch_size > examples:
-            raise DpbenchError(
-                f"batch_size = {training.batch_size}: larger than the {examples} examples of {source.name}"
-            )
-        rate = training.batch_size / examples
-    else:
-        assert training.sampling_rate is not None
-        rate = training.sampling_rate
+    batch, epochs = training.batch_size, training.epochs
+    if batch is not None and batch > examples:
+        raise DpbenchError(f"batch_size = {batch}: larger than the {examples} examples of {source.name}")
+    rate = training.sampling_rate if batch is None else batch / examples
+    assert rate is not None
     if training.steps is not None:
-        steps = training.steps
-    elif training.batch_size is not None:
-        assert training.epochs is not None
-        steps = steps_from_epochs(training.epochs, examples, training.batch_size)
-    else:
-        assert training.epochs is not None
-        steps = math.ceil(Fraction(repr(training.epochs)) / Fraction(repr(rate)))
-    return rate, steps
+        return rate, training.steps
+    assert epochs is not None
+    if batch is not None:
+        return rate, steps_from_epochs(epochs, examples, batch)
+    return rate, math.ceil(Fraction(repr(epochs)) / Fraction(repr(rate)))
 
 
 def dataset_source(spec: Spec) -> DatasetSource:
@@ -326,16 +295,12 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """What a record says about the spec that asked for the run; shown by the report, never keyed."""
     spec, budget = run.spec, run.spec.budget
+    told = ("name", "label", "file", "source", "reduced", "tuned")
     return {
-        "name": spec.name,
-        "label": spec.label,
-        "file": spec.file,
-        "source": spec.source,
+        **{name: getattr(spec, name) for name in told},
         "published": None if spec.published is None else asdict(spec.published),
         "accountants": list(spec.accountants),
         "needs": list(spec.needs),
-        "reduced": spec.reduced,
-        "tuned": spec.tuned,
         "delta": None if budget is None else budget.delta,
         "target_epsilon": None if budget is None else budget.epsilon,
         "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
@@ -382,37 +347,34 @@ def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
 
 
 def _decide(
-    run: Run, record: Mapping[str, Any] | None, choices: Choices, device: str, *, has_gpu: bool, unfinished: bool
-) -> Run:
-    def decided(action: Action, reason: str) -> Run:
-        return Run(**{**vars(run), "action": action, "reason": reason, "device": device})
-
+    run: Run, record: Mapping[str, Any] | None, choices: Choices, *, has_gpu: bool, unfinished: bool
+) -> tuple[Action, str]:
+    """What happens to a run, and why."""
     if record is not None and not unfinished and not choices.force and not choices.smoke:
         changed = changed_sources(record.get("sources", {}))  # of the code that made it, whichever engine that had
         if not changed:
-            return decided("exists", "has a record")
+            return "exists", "has a record"
         if not choices.stale:
             names = ", ".join(name.removeprefix("dpbench.") for name in changed)
-            return decided("stale", f"has a record, but {names} changed since; --stale runs it again")
+            return "stale", f"has a record, but {names} changed since; --stale runs it again"
     source = dataset_source(run.spec)
     missing = source.missing(choices.data)
     if missing:
         # Features of another dataset are made from its files; these are what is to be fetched.
         named = getattr(source, "files_of", run.spec.dataset.name)
         command = fetch_command(named, data_folder(choices.data))
-        return decided("skip", f"dataset {named} is absent; get it: {command}")
+        return "skip", f"dataset {named} is absent; get it: {command}"
     obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
     if obstacle is not None:
-        return decided("skip", f"dataset {run.spec.dataset.name}: {obstacle}")
+        return "skip", f"dataset {run.spec.dataset.name}: {obstacle}"
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
-        return decided("skip", "needs a GPU and none was found; --device cpu runs it here")
-    if record is not None and not choices.smoke:
-        reason = "forced" if choices.force else "was interrupted" if unfinished else "its record is stale"
-        return decided("train", reason)
-    return decided("train", "smoke test" if choices.smoke else "no record yet")
+        return "skip", "needs a GPU and none was found; --device cpu runs it here"
+    if choices.smoke or record is None:
+        return "train", "smoke test" if choices.smoke else "no record yet"
+    return "train", "forced" if choices.force else "was interrupted" if unfinished else "its record is stale"
 
 
-def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tuple[Run, ...]:
+def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> list[Run]:
     """Which of the runs to be trained is the same run as an earlier one, or has a record of another key format."""
     apart = {
         (one["context"]["name"], one["context"].get("label", ""), one["seed"])
@@ -430,8 +392,8 @@ def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> tup
                 reason += f" with {_words(same.engine)}; how it computes ({_words(run.engine)}) is no part of a run"
         elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:
             reason += f" of key format {FORMAT}; one of an older format stands apart"
-        explained.append(Run(**{**vars(run), "reason": reason}))
-    return tuple(explained)
+        explained.append(replace(run, reason=reason))
+    return explained
 
 
 def _words(values: Mapping[str, Any]) -> str:
@@ -482,7 +444,7 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
             else:
                 per_step = _rough_step_seconds(run.spec, expected, run.device)
             estimate = per_step * (min(2, run.steps) if smoke else run.steps)
-        priced.append(Run(**{**vars(run), "estimate": estimate}))
+        priced.append(replace(run, estimate=estimate))
     return tuple(priced)
 
 
@@ -496,26 +458,18 @@ def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float
     """A guess within a factor of about three: three forward passes' operations at a modest rate, and an overhead."""
     rate = 2e12 if device.startswith("cuda") else 2e10
     source = dataset_source(spec)
-    operations = _forward_operations(
-        spec.model.name,
-        json.dumps(plain(dict(spec.model.parameters)), sort_keys=True),
-        model_builder(spec, source),
-        tuple(source.input_shape),
-    )
-    return 1.5e-3 + 3 * operations * expected_batch / rate
-
-
-_OPERATIONS: dict[tuple[object, ...], int] = {}
-
-
-def _forward_operations(name: str, parameters: str, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> int:
-    if (name, parameters, shape) not in _OPERATIONS:
+    shape = tuple(source.input_shape)
+    key = json.dumps([spec.model.name, plain(dict(spec.model.parameters)), shape], sort_keys=True)
+    if key not in _OPERATIONS:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
         # The counter's hooks fail on a view of a parameter that has a gradient and goes into a layer.
-        module = build().requires_grad_(False)
+        module = model_builder(spec, source)().requires_grad_(False)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             module(torch.zeros(1, *shape))
-        _OPERATIONS[(name, parameters, shape)] = int(counter.get_total_flops())
-    return _OPERATIONS[(name, parameters, shape)]
+        _OPERATIONS[key] = int(counter.get_total_flops())
+    return 1.5e-3 + 3 * _OPERATIONS[key] * expected_batch / rate
+
+
+_OPERATIONS: dict[str, int] = {}

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.util
 import io
+import itertools
 import os
 import platform
 import re
@@ -14,12 +15,12 @@ import sys
 import sysconfig
 import token
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dpbench
 from dpbench.errors import DpbenchError
@@ -27,6 +28,7 @@ from dpbench.errors import DpbenchError
 _PACKAGES = ("numpy", "scipy", "scikit-learn")
 _GIT_SECONDS = 10.0
 _WORD = re.compile(r"\w")
+Read = TypeVar("Read")
 
 
 def environment(*, with_torch: bool = False) -> dict[str, Any]:
@@ -50,65 +52,53 @@ def environment(*, with_torch: bool = False) -> dict[str, Any]:
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "packages": _versions(),
-        "torch": None,
-        "device": None,
-        "device_name": None,
-        "threads": None,
+        **dict.fromkeys(("torch", "device", "device_name", "threads")),
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if with_torch or "torch" in sys.modules:
         import torch
 
         cuda = torch.cuda.is_available()
-        facts["torch"] = str(torch.__version__)
-        facts["device"] = "cuda" if cuda else "cpu"
-        facts["device_name"] = torch.cuda.get_device_name() if cuda else facts["processor"]
-        facts["threads"] = torch.get_num_threads()
+        facts |= {
+            "torch": str(torch.__version__),
+            "device": "cuda" if cuda else "cpu",
+            "device_name": torch.cuda.get_device_name() if cuda else facts["processor"],
+            "threads": torch.get_num_threads(),
+        }
     return facts
 
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: metadata.version(name) for name in _PACKAGES}  # what dpbench depends on
 
 
 @cache
 def _processor() -> str:
     """The processor's name as the system states it, or its architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        text = ""
+    name = re.search(r"^model name\s*:\s*(.*\S)", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     """(commit, whether the package's files differ from it); (None, None) outside a checkout that tracks the package."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None, None
     if _git(folder, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
-        return None, None  # the package lies in somebody else's checkout, for example in its virtual environment
+        return None, None  # no checkout, or somebody else's with the package in its virtual environment
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--untracked-files=all", "--", ".")
     return commit, None if changes is None else bool(changes)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", *arguments]
     # A git hook that runs us sets GIT_DIR and the like; we ask about the checkout that holds the package.
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            command,
+            ["git", "--no-optional-locks", *arguments],
             cwd=folder,
             env=surroundings,
             capture_output=True,
@@ -138,12 +128,16 @@ def code_hash(module_name: str) -> str:
         raise DpbenchError(f"module {module_name!r}: its source cannot be found ({error})") from error
     if found is None or not found.has_location or found.origin is None:
         raise DpbenchError(f"module {module_name!r}: expected a module with a source file; check its name")
-    path = Path(found.origin)
+    return _read(_file_hash, module_name, Path(found.origin))
+
+
+def _read(what: Callable[[str, Path, int, int], Read], module: str, path: Path) -> Read:
+    """What a cached function reads from a module's file as it is now."""
     try:
         status = path.stat()
-        return _file_hash(path, status.st_mtime_ns, status.st_size)
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise DpbenchError(f"module {module_name!r}: {path} cannot be read as Python source ({error})") from error
+        return what(module, path, status.st_mtime_ns, status.st_size)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DpbenchError(f"module {module!r}: {path} cannot be read as Python source ({error})") from error
 
 
 def code_with_imports(module_name: str) -> tuple[str, ...]:
@@ -156,22 +150,33 @@ def code_with_imports(module_name: str) -> tuple[str, ...]:
     """
     roots = _roots(module_name)
     folder = _own_folder(module_name)
-    found: set[str] = set()
-    following = [module_name]
-    while following:
-        module = following.pop()
+
+    def following(module: str) -> list[str]:
         path = _source(module)
-        if module in found or path is None:
-            continue
-        found.add(module)
+        if path is None:
+            return []
         parents = module.split(".")
-        following += [".".join(parents[:end]) for end in range(1, len(parents))]
-        for name in _imported(module, path):
+        names = [".".join(parents[:end]) for end in range(1, len(parents))]
+        for name in _read(_imported, module, path):
             top = name.partition(".")[0]
             beside = folder is not None and _below(_source(top), folder)
             if top != "dpbench" and (top in roots or beside):
-                following.append(name)
-    return tuple(sorted(found))
+                names.append(name)
+        return names
+
+    return tuple(sorted(module for module in reachable([module_name], following) if _source(module) is not None))
+
+
+def reachable(start: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """What `start` leads to, itself included."""
+    found: set[str] = set()
+    ahead = list(start)
+    while ahead:
+        one = ahead.pop()
+        if one not in found:
+            found.add(one)
+            ahead += following(one)
+    return found
 
 
 def _below(path: Path | None, folder: Path) -> bool:
@@ -218,19 +223,11 @@ def _source(module: str) -> Path | None:
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
-def _imported(module: str, path: Path) -> frozenset[str]:
+@cache
+def _imported(module: str, path: Path, _modified: int, _size: int) -> frozenset[str]:
     """Names of the modules that a file imports, and of those that a `from` may mean."""
     if path.suffix != ".py":
         return frozenset()
-    try:
-        status = path.stat()
-        return _names(module, path, status.st_mtime_ns, status.st_size)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DpbenchError(f"module {module!r}: {path} cannot be read as Python source ({error})") from error
-
-
-@cache
-def _names(module: str, path: Path, _modified: int, _size: int) -> frozenset[str]:
     tree = ast.parse(path.read_bytes())
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     names: set[str] = set()
@@ -266,7 +263,7 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 @cache
-def _file_hash(path: Path, _modified: int, _size: int) -> str:
+def _file_hash(_module: str, path: Path, _modified: int, _size: int) -> str:
     content = path.read_bytes()
     if path.suffix != ".py":
         return hashlib.sha256(content).hexdigest()  # compiled: its bytes are all there is
@@ -284,12 +281,11 @@ def normalise_source(content: bytes) -> str:
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     text = content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    docstrings = _docstring_starts(text)
+    text = _without_docstrings(text)
     lines: list[str] = []
     pieces: list[str] = []
-    depth = 0
-    line_depth = 0
-    for kind, start, piece in _pieces(text):
+    depth = line_depth = 0
+    for kind, piece in _pieces(text):
         if kind == token.INDENT:
             depth += 1
         elif kind == token.DEDENT:
@@ -298,7 +294,7 @@ def normalise_source(content: bytes) -> str:
             if pieces:
                 lines.append("\t" * line_depth + "".join(pieces))
             pieces = []
-        elif not (kind == token.STRING and start in docstrings):
+        else:
             if not pieces:
                 line_depth = depth
             elif _WORD.match(pieces[-1][-1:]) and _WORD.match(piece):
@@ -307,55 +303,40 @@ def normalise_source(content: bytes) -> str:
     return "\n".join(lines)
 
 
-def _pieces(text: str) -> list[tuple[int, tuple[int, int], str]]:
-    """(kind, (line, column), text) of all that matters; an f-string is one piece on every Python version."""
+def _without_docstrings(text: str) -> str:
+    content = text.encode("utf-8")  # the syntax tree counts columns in bytes
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in content.split(b"\n"))]
+    spans = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            assert isinstance(first, ast.Expr)
+            end = starts[(first.value.end_lineno or 0) - 1] + (first.value.end_col_offset or 0)
+            spans.append((starts[first.value.lineno - 1] + first.value.col_offset, end))
+    for start, end in sorted(spans, reverse=True):
+        content = content[:start] + content[end:]
+    return content.decode("utf-8")
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """(kind, text) of all that matters; an f-string is one piece on every Python version."""
     rows = text.split("\n")  # splitlines would also break at form feeds and the like, which Python does not
-    opening = {value for name in ("FSTRING_START", "TSTRING_START") if (value := getattr(token, name, None))}
-    closing = {value for name in ("FSTRING_END", "TSTRING_END") if (value := getattr(token, name, None))}
+    opening, closing = ({getattr(token, f"{kind}STRING_{end}", None) for kind in "FT"} for end in ("START", "END"))
     skipped = {token.COMMENT, token.NL, token.ENDMARKER, token.ENCODING}
-    pieces: list[tuple[int, tuple[int, int], str]] = []
     nested = 0
-    begin = (0, 0)
+    first, left = 0, 0
     for found in tokenize.generate_tokens(io.StringIO(text).readline):
         if found.type in opening:
             if nested == 0:
-                begin = found.start
+                first, left = found.start
             nested += 1
         elif found.type in closing:
             nested -= 1
             if nested == 0:
-                pieces.append((token.STRING, begin, _span(rows, begin, found.end)))
+                last, right = found.end
+                whole = [*rows[first - 1 : last - 1], rows[last - 1][:right]]
+                yield token.STRING, "\n".join(whole)[left:]
         elif nested == 0 and found.type not in skipped:
-            pieces.append((found.type, found.start, found.string))
-    return pieces
-
-
-def _span(rows: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    (first, left), (last, right) = start, end
-    if first == last:
-        return rows[first - 1][left:right]
-    return "\n".join([rows[first - 1][left:], *rows[first : last - 1], rows[last - 1][:right]])
-
-
-def _docstring_starts(text: str) -> set[tuple[int, int]]:
-    """(line, column in characters) where each string of a docstring starts; adjacent strings are one docstring."""
-    rows = text.split("\n")
-    spans = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
-            continue
-        first = node.body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            value = first.value
-            start = _position(rows, value.lineno, value.col_offset)
-            spans.append((start, _position(rows, value.end_lineno or 0, value.end_col_offset or 0)))
-    starts = set()
-    for found in tokenize.generate_tokens(io.StringIO(text).readline):
-        if found.type == token.STRING and any(start <= found.start and found.end <= end for start, end in spans):
-            starts.add(found.start)
-    return starts
-
-
-def _position(rows: list[str], line: int, byte_column: int) -> tuple[int, int]:
-    """The syntax tree counts columns in bytes of UTF-8, the tokens in characters."""
-    return line, len(rows[line - 1].encode("utf-8")[:byte_column].decode("utf-8"))
+            yield found.type, found.string

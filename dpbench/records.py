@@ -15,33 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
-from dpbench.grammar.keys import Printed, Published
-from dpbench.provenance import changed_sources, code_hash, environment
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "Checked",
-    "Contents",
-    "Context",
-    "CurvePoint",
-    "Damaged",
-    "Facts",
-    "FailureRecord",
-    "Printed",
-    "Published",
-    "Result",
-    "RunRecord",
-    "Store",
-    "changed_sources",
-    "code_hash",
-    "environment",
-]
+from dpbench.grammar.keys import Published
 
 SCHEMA_VERSION = 1
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -175,6 +155,10 @@ class FailureRecord:
     type: Literal["failure"] = "failure"
 
 
+Stored = TypeVar("Stored", bound=RunRecord | FailureRecord)
+Kind = TypeVar("Kind", bound=RunRecord | FailureRecord | Context)
+
+
 class NewerRecord(DpbenchError):
     """A record written by a newer dpbench: it must not be overwritten by this one."""
 
@@ -233,23 +217,19 @@ class Store:
         Raises DpbenchError when the record does not have the shape of `RunRecord`, or cannot be written; then nothing
         is left half-written.
         """
-        path = self._write(self.records_folder, record, "run")
-        self.remove_failure(path.stem)
+        path = _write(self.records_folder, RunRecord, record)
+        failure = self.failure_path(path.stem)
+        try:
+            failure.unlink(missing_ok=True)
+        except NotADirectoryError:
+            pass
+        except OSError as error:
+            raise write_error(failure, error) from error
         return path
 
     def write_failure(self, failure: FailureRecord | Mapping[str, Any]) -> Path:
         """Write a failed run; a record that the run has from an earlier time stays. Raises like `write_run`."""
-        return self._write(self.failures_folder, failure, "failure")
-
-    def remove_failure(self, run_key: str) -> None:
-        """Forget the run's failure. Raises DpbenchError when there is one and it cannot be removed."""
-        path = self.failure_path(run_key)
-        try:
-            path.unlink(missing_ok=True)
-        except NotADirectoryError:
-            return
-        except OSError as error:
-            raise write_error(path, error) from error
+        return _write(self.failures_folder, FailureRecord, failure)
 
     def existing(self) -> dict[str, dict[str, Any]]:
         """The readable records as plain data, by run key: those of OUT/records, then the published ones.
@@ -262,22 +242,12 @@ class Store:
             for path in _json_files(folder):
                 if path.stem not in found:
                     try:
-                        found[path.stem] = _load(path, "run")[0]
+                        found[path.stem] = _load(path, RunRecord)[0]
                     except NewerRecord:
                         raise
                     except DpbenchError:
                         continue
         return found
-
-    def read_run(self, run_key: str) -> RunRecord | None:
-        """The run's record, or None where there is none. Raises DpbenchError, naming the file, if it is damaged."""
-        for folder in (self.records_folder, self.published_folder):
-            path = folder / f"{_checked_key(run_key)}.json"
-            if path.is_file():
-                record = _load(path, "run")[1]
-                assert isinstance(record, RunRecord)
-                return record
-        return None
 
     def read(self) -> Contents:
         """All records and failures, each file by itself: what cannot be used is listed and harms no other.
@@ -287,11 +257,12 @@ class Store:
         runs: dict[str, RunRecord] = {}
         failures: list[FailureRecord] = []
         damaged: list[Damaged] = []
-        for folder, kind in (
-            (self.records_folder, "run"),
-            (self.published_folder, "run"),
-            (self.failures_folder, "failure"),
-        ):
+        kinds: dict[Path, type[RunRecord] | type[FailureRecord]] = {
+            self.records_folder: RunRecord,
+            self.published_folder: RunRecord,
+            self.failures_folder: FailureRecord,
+        }
+        for folder, kind in kinds.items():
             for path in _json_files(folder):
                 try:
                     record = _load(path, kind)[1]
@@ -304,55 +275,27 @@ class Store:
                     failures.append(record)
         return Contents(tuple(runs.values()), tuple(failures), tuple(damaged))
 
-    def runs(self) -> tuple[RunRecord, ...]:
-        """The readable records; see `read`."""
-        return self.read().runs
-
-    def failures(self) -> tuple[FailureRecord, ...]:
-        """The readable failures; see `read`."""
-        return self.read().failures
-
     def clean(self) -> tuple[Path, ...]:
         """Remove the temporary files that killed writers left in OUT's folders; returns them."""
         folders = (self.out, self.records_folder, self.failures_folder, self.checkpoints_folder)
         return tuple(path for folder in folders for path in clean_folder(folder))
 
-    def _write(
-        self, folder: Path, record: RunRecord | FailureRecord | Mapping[str, Any], kind: Literal["run", "failure"]
-    ) -> Path:
-        data = dict(record) if isinstance(record, Mapping) else asdict(record)
-        data = {"schema_version": SCHEMA_VERSION, "type": kind, **data}
-        _checked(data, kind, f"this {kind} record")
-        path = folder / f"{_checked_key(data['run_key'])}.json"
-        clean_folder(folder)
-        return write_text(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
 
 def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
     """A run record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
-    if isinstance(data, RunRecord):
-        return data
-    record = _checked({"schema_version": SCHEMA_VERSION, "type": "run", **data}, "run", "this run record")
-    assert isinstance(record, RunRecord)
-    return record
+    return data if isinstance(data, RunRecord) else _typed(RunRecord, _headed(RunRecord, data), "this run record")
 
 
 def failure_record(data: FailureRecord | Mapping[str, Any]) -> FailureRecord:
-    """A failure record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
+    """A failure record as it is, or from plain data. Raises like `run_record`."""
     if isinstance(data, FailureRecord):
         return data
-    whole = {"schema_version": SCHEMA_VERSION, "type": "failure", **data}
-    record = _checked(whole, "failure", "this failure record")
-    assert isinstance(record, FailureRecord)
-    return record
+    return _typed(FailureRecord, _headed(FailureRecord, data), "this failure record")
 
 
 def run_context(data: Context | Mapping[str, Any]) -> Context:
-    """A context as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
-    if isinstance(data, Context):
-        return data
-    context: Context = _validated(data, "context", "this context")
-    return context
+    """A context as it is, or from plain data. Raises like `run_record`."""
+    return data if isinstance(data, Context) else _typed(Context, data, "this context")
 
 
 def finite(value: Any) -> Any:
@@ -364,12 +307,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         plain: dict[str, Any] = {}
         for key, item in value.items():
-            plain[str(key)] = None if _is_not_finite(item) else finite(item)
-            if _is_not_finite(item):
-                plain[f"{key}_reason"] = _reason(item)
+            reason = _reason(item)
+            plain |= {str(key): None, f"{key}_reason": reason} if reason else {str(key): finite(item)}
         return plain
     if isinstance(value, list | tuple):
-        return [{"value": None, "value_reason": _reason(x)} if _is_not_finite(x) else finite(x) for x in value]
+        return [{"value": None, "value_reason": _reason(item)} if _reason(item) else finite(item) for item in value]
     return value
 
 
@@ -394,11 +336,10 @@ def restored(value: Any) -> Any:
     return value
 
 
-def _is_not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _reason(value: float) -> str:
+def _reason(value: Any) -> str:
+    """Why JSON cannot hold a number; "" for all that it can."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return ""
     return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
 
 
@@ -408,7 +349,21 @@ def _json_files(folder: Path) -> Iterator[Path]:
         yield from sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
 
 
-def _load(path: Path, kind: str) -> tuple[dict[str, Any], RunRecord | FailureRecord]:
+def _write(
+    folder: Path, kind: type[RunRecord] | type[FailureRecord], record: RunRecord | FailureRecord | Mapping[str, Any]
+) -> Path:
+    data = _headed(kind, record if isinstance(record, Mapping) else asdict(record))
+    _typed(kind, data, f"this {kind.type} record")
+    path = folder / f"{_checked_key(data['run_key'])}.json"
+    clean_folder(folder)
+    return write_text(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _headed(kind: type[RunRecord] | type[FailureRecord], data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, "type": kind.type, **data}
+
+
+def _load(path: Path, kind: type[Stored]) -> tuple[dict[str, Any], Stored]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -422,35 +377,33 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Any], RunRecord | FailureRec
         raise NewerRecord(
             f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
         )
-    if data.get("type", kind) != kind:
-        raise DpbenchError(f"{path}: type = {data['type']!r}: expected {kind!r}; move it to where it belongs")
+    if data.get("type", kind.type) != kind.type:
+        raise DpbenchError(f"{path}: type = {data['type']!r}: expected {kind.type!r}; move it to where it belongs")
     data = restored(data)
-    record = _checked(data, kind, str(path))
+    record = _typed(kind, data, str(path))
     if record.run_key != path.stem:
         raise DpbenchError(f"{path}: its run_key is {record.run_key!r}: expected its file name; rename or remove it")
     return data, record
 
 
 @cache
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter({"run": RunRecord, "failure": FailureRecord, "context": Context}[kind])
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def _checked(data: Mapping[str, Any], kind: str, where: str) -> RunRecord | FailureRecord:
-    record: RunRecord | FailureRecord = _validated(data, kind, where)
-    return record
-
-
-def _validated(data: Mapping[str, Any], kind: str, where: str) -> Any:
+def _typed(kind: type[Kind], data: Mapping[str, Any], where: str) -> Kind:
+    hashable: Any = kind
     try:
         # Strict JSON rules (no text taken for a number) that still let a list stand for a tuple.
-        return _adapter(kind).validate_json(json.dumps(data, default=_as_data), strict=True)
+        record: Kind = _adapter(hashable).validate_json(json.dumps(data, default=_as_data), strict=True)
     except ValidationError as error:
+        name = getattr(kind, "type", "context")
         problems = "; ".join(
-            f"{'.'.join(map(str, item['loc'])) or kind}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+            f"{'.'.join(map(str, item['loc'])) or name}: {item['msg'][:1].lower()}{item['msg'][1:]}"
             for item in error.errors(include_url=False)[:5]
         )
-        raise DpbenchError(f"{where}: not a {kind} of schema {SCHEMA_VERSION} ({problems})") from error
+        raise DpbenchError(f"{where}: not a {name} of schema {SCHEMA_VERSION} ({problems})") from error
+    return record
 
 
 def _as_data(value: Any) -> Any:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpbench.assessment import Assessment
 from dpbench.atomic import write_text
-from dpbench.rendering import formatting
 from dpbench.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.rendering.figures import draw, swatch
+from dpbench.rendering.formatting import MISSING
 from dpbench.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
 from dpbench.rendering.view import FILTERS
 
@@ -26,40 +26,32 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SYMBOLS: Mapping[str, str] = {
-    "holds": "✓",
-    "refuted": "✗",
+    **dict.fromkeys(("holds", "sound", "loose"), "✓"),
+    **dict.fromkeys(("refuted", "unsound"), "✗"),
     "undecided": "?",
     "not_run": "–",
-    "unsound": "✗",
-    "sound": "✓",
-    "loose": "✓",
 }
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One part of the page: its anchor, its title, its template and when it appears."""
+    """One part of the page: its anchor (and `chapter_<anchor>.html`), its title and when it appears."""
 
     anchor: str
     title: str
-    template: str
     applies: Callable[[Assessment], bool]
 
 
 CHAPTERS: tuple[Chapter, ...] = (
-    Chapter("results", "Results", "chapter_results.html", lambda assessment: bool(assessment.sections)),
-    Chapter("claims", "Claims", "chapter_claims.html", lambda assessment: assessment.claims is not None),
-    Chapter(
-        "accountants",
-        "Accountants against enclosures",
-        "chapter_accountants.html",
-        lambda assessment: assessment.conformance is not None,
-    ),
-    Chapter("failures", "Failures", "chapter_failures.html", lambda assessment: bool(assessment.failures)),
-    Chapter("records", "All records", "chapter_records.html", lambda assessment: bool(assessment.records)),
-    Chapter("environment", "Environment", "chapter_environment.html", lambda _: True),
-    Chapter("legend", "How to read this", "chapter_legend.html", lambda _: True),
+    Chapter("results", "Results", lambda told: bool(told.sections)),
+    Chapter("claims", "Claims", lambda told: told.claims is not None),
+    Chapter("accountants", "Accountants against enclosures", lambda told: told.conformance is not None),
+    Chapter("failures", "Failures", lambda told: bool(told.failures)),
+    Chapter("records", "All records", lambda told: bool(told.records)),
+    Chapter("environment", "Environment", lambda _: True),
+    Chapter("legend", "How to read this", lambda _: True),
 )
+_TEMPLATES = Path(__file__).parent / "rendering" / "templates"
 
 
 def render(assessment: Assessment) -> str:
@@ -70,8 +62,7 @@ def render(assessment: Assessment) -> str:
     True
     """
     environment = _environment()
-    style = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
-    script = environment.loader.get_source(environment, "report.js")[0] if environment.loader else ""
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     figures = {section.id: _drawn(section_figures(assessment, section)) for section in assessment.sections}
     figures |= {item.id: _drawn(comparison_figures(assessment, item)) for item in assessment.comparisons}
     for record in assessment.claims.verdicts if assessment.claims is not None else ():
@@ -120,28 +111,15 @@ def _policy(style: str, script: str) -> str:
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("dpbench.rendering", "templates"),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in (
-        "bound",
-        "number",
-        "percent",
-        "signed",
-        "plus_minus",
-        "duration",
-        "words",
-        "seeds",
-        "off",
-        "fact_words",
-    ):
-        environment.filters[name] = getattr(formatting, name)
     environment.filters |= {function.__name__: function for function in FILTERS}
-    environment.globals |= {"SYMBOLS": SYMBOLS, "MISSING": formatting.MISSING, "swatch": swatch}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "MISSING": MISSING, "swatch": swatch}
     return environment

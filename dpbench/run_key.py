@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import Entry, catalog, find
-from dpbench.provenance import code_hash, code_with_imports
+from dpbench.provenance import code_hash, code_with_imports, reachable
 from dpbench.spec import Choice, Spec
 
 FORMAT = 2
@@ -113,7 +113,7 @@ def code_modules(entries: Iterable[Entry]) -> list[str]:
     Accountants, too, where a mechanism asks one while it runs; of somebody else's code all that it imports of its own.
     """
     entries = list(entries)
-    found = {*CORE.values(), *_with_helpers(entry.module for entry in entries)}
+    found = {*CORE.values(), *reachable((entry.module for entry in entries), _helpers)}
     return sorted(found.union(*(code_with_imports(entry.module) for entry in entries if not _is_own(entry.module))))
 
 
@@ -126,7 +126,7 @@ def versions(entries: Iterable[Entry]) -> dict[str, int | str]:
     found: dict[str, int | str] = {role: _version([module]) for role, module in CORE.items()}
     for entry in entries:
         if entry.kind in _ROLES:
-            found[_ROLES[entry.kind]] = _version(_with_helpers([entry.module]) - set(CORE.values()))
+            found[_ROLES[entry.kind]] = _version(reachable([entry.module], _helpers) - set(CORE.values()))
     return found
 
 
@@ -155,17 +155,6 @@ def _content_hash(module: str) -> str:
 
 def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "dpbench"
-
-
-def _with_helpers(modules: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    following = list(modules)
-    while following:
-        module = following.pop()
-        if module not in found:
-            found.add(module)
-            following += _helpers(module)
-    return found
 
 
 @cache

@@ -167,8 +167,8 @@ def _older(report: Path, specs: Sequence[Spec]) -> bool:
     """Whether the report is missing, or older than a spec that it should show."""
     if not report.exists():
         return True
-    made = report.stat().st_mtime
-    return any(Path(spec.file).stat().st_mtime > made for spec in specs if Path(spec.file).exists())
+    files = [Path(spec.file) for spec in specs]
+    return any(file.stat().st_mtime > report.stat().st_mtime for file in files if file.exists())
 
 
 def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
@@ -188,29 +188,25 @@ def _checked(
     plan: Plan, store: Store, choices: Choices, watcher: Watcher
 ) -> tuple[Plan, tuple[tuple[str, Checked], ...]]:
     """Check, once for each code, the mechanisms that are due, not shipped and of which nothing is known."""
-    if choices.smoke:
-        return plan, ()
-    due: dict[str, Run] = {}
-    for one in (one for stack in plan.stacks for one in stack.runs):
+    due: dict[str, tuple[Run, Checked]] = {}
+    for one in () if choices.smoke else (one for stack in plan.stacks for one in stack.runs):
         if one.checked is not None and one.checked != SHIPPED:
             code = code_of(one.spec.mechanism.name, one.spec.mechanism.parameters).hash
-            if code not in due or due[code].steps < one.steps:
-                due[code] = one
+            if code not in due or due[code][0].steps < one.steps:
+                due[code] = one, one.checked
+    if not due:
+        return plan, ()
     found = []
-    for one in due.values():
-        checked, mechanism = one.checked, one.spec.mechanism
+    for one, checked in due.values():
+        mechanism = one.spec.mechanism
         title = described(mechanism.name, mechanism.parameters)
-        if checked is not None and checked.verdict == "unchecked" and checked.planned is None:
+        if checked.verdict == "unchecked" and checked.planned is None:
             from dpbench.checking import check_mechanism
 
             watcher.checking(title)
-            _, record = check_mechanism(mechanism.name, mechanism.parameters, one.steps, out=store.out)
-            checked = record.checked
+            checked = check_mechanism(mechanism.name, mechanism.parameters, one.steps, out=store.out)[1].checked
             watcher.checked(title, checked)
-        if checked is not None:
-            found.append((title, checked))
-    if not due:
-        return plan, ()
+        found.append((title, checked))
     runs = with_checks(plan.runs, store.out)
     known = {one.key: one.checked for one in runs}
     stacks = (tuple(replace(one, checked=known[one.key]) for one in stack.runs) for stack in plan.stacks)
@@ -226,7 +222,23 @@ def _work(
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> tuple[list[Run], list[Failure], bool]:
-    from dpbench.train import Interrupted, failure
+    from dpbench.train import Execution, Interrupted, failure, train
+
+    def outcomes_of(stack: Stack) -> Generator[Outcome, None, None]:
+        """Load what a stack needs and train it."""
+        first = stack.runs[0]
+        source = dataset_source(first.spec)
+        yield from train(
+            stack.runs,
+            source.load(choices.data),
+            build_mechanism(first.spec),
+            model_builder(first.spec, source),
+            Execution(first.device, places_per_call),
+            checkpoints=None if choices.smoke else store.checkpoints_folder,
+            smoke=choices.smoke,
+            watch=watcher.progress,
+            stop=stop,
+        )
 
     facts = environment(with_torch=True) | {"tf32": False}  # of the code that starts, whatever is committed meanwhile
     finished: list[Run] = []
@@ -234,7 +246,7 @@ def _work(
     for number, stack in enumerate(plan.stacks, 1):
         watcher.stack(stack, number, len(plan.stacks))
         open_runs = {one.key: one for one in stack.runs}
-        outcomes = _outcomes(stack, store, choices, places_per_call, watcher, stop)
+        outcomes = outcomes_of(stack)
         while open_runs:
             try:
                 ended = [next(outcomes)]
@@ -258,32 +270,6 @@ def _work(
     return finished, failures, False
 
 
-def _outcomes(
-    stack: Stack,
-    store: Store,
-    choices: Choices,
-    places_per_call: int | None,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-) -> Generator[Outcome, None, None]:
-    """Load what a stack needs and train it."""
-    from dpbench.train import Execution, train
-
-    first = stack.runs[0]
-    source = dataset_source(first.spec)
-    yield from train(
-        stack.runs,
-        source.load(choices.data),
-        build_mechanism(first.spec),
-        model_builder(first.spec, source),
-        Execution(first.device, places_per_call),
-        checkpoints=None if choices.smoke else store.checkpoints_folder,
-        smoke=choices.smoke,
-        watch=watcher.progress,
-        stop=stop,
-    )
-
-
 def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
     """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
     run_ = outcome.run
@@ -292,7 +278,6 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
     facts["engine"] = dict(run_.engine)
     common: dict[str, Any] = {
-        "schema_version": 1,
         "run_key": run_.key,
         "seed": run_.seed,
         "resolved": dict(run_.resolved),
@@ -304,10 +289,10 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
         common["checked"] = vars(run_.checked)
     try:
         if outcome.result is not None:
-            path = store.write_run({"type": "run", **common, **outcome.result})
+            path = store.write_run({**common, **outcome.result})
         else:
             story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
-            path = store.write_failure({"type": "failure", **common, **story})
+            path = store.write_failure({**common, **story})
         store.checkpoint_path(run_.key).unlink(missing_ok=True)
         return path
     except DpbenchError as error:

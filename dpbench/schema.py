@@ -51,12 +51,12 @@ def json_schema() -> Schema:
     1
     """
     shared: dict[str, Schema] = {}
+    keys: dict[str, Schema] = {}
     for key, slot in RUN.items():
         if key not in ("grid", "zip", "rows"):
             schema = _key(key, slot)
-            shared |= schema.pop("$defs", {})
-            shared[key] = schema
-    keys = {key: {"$ref": f"#/$defs/{key}"} for key in RUN if key in shared}
+            shared |= schema.pop("$defs", {}) | {key: schema}
+            keys[key] = {"$ref": f"#/$defs/{key}"}
     label: Schema = {"type": ["string", "number", "boolean"], "minLength": 1, "description": "name of the row"}
     changes = {key: value for key, value in keys.items() if key not in NOT_IN_ROWS}
     row = {**_mapping({"label": label, **changes}, "what this row changes"), **_apart("published", "reduced")}
@@ -64,7 +64,7 @@ def json_schema() -> Schema:
     keys["grid"] = {**lists, **_about(RUN["grid"])}
     keys["zip"] = {**lists, **_about(RUN["zip"])}
     keys["rows"] = {**_list(row, ""), **_about(RUN["rows"])}
-    several = {"anyOf": [{"required": [key]} for key in ("grid", "zip", "rows")]}
+    several = _any(*({"required": [key]} for key in ("grid", "zip", "rows")))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dpbench run file",
@@ -87,7 +87,7 @@ def _key(key: str, slot: Slot) -> Schema:
         section = {**_mapping({name: _value(inner) for name, inner in SECTIONS[key].items()}, ""), **_pairs(key)}
         if key == "budget":
             section["properties"]["calibrate_with"] |= _name_of("accountants")
-            section = {"anyOf": [{"const": "none"}, section]}
+            section = _any({"const": "none"}, section)
         if key == "published":
             section["properties"]["epsilon"]["propertyNames"] = {"enum": list(catalog("accountants"))}
         return {**section, **_about(slot)}
@@ -123,6 +123,10 @@ def _list(items: Schema, description: str) -> Schema:
     return {"type": "array", "minItems": 1, "items": items, "description": description}
 
 
+def _any(*choices: Schema) -> Schema:
+    return {"anyOf": list(choices)}
+
+
 def _apart(one: str, other: str) -> Schema:
     return {"not": {"required": [one, other]}}
 
@@ -138,9 +142,7 @@ def _whole() -> Schema:
     sections: dict[str, Schema] = {}
     for section in ("budget", "training"):
         required = [name for name, slot in SECTIONS[section].items() if slot.required]
-        either = [
-            {"anyOf": [{"required": [one]}, {"required": [two]}]} for home, one, two in _EITHER if home == section
-        ]
+        either = [_any({"required": [one]}, {"required": [two]}) for home, one, two in _EITHER if home == section]
         sections[section] = {"if": {"type": "object"}, "then": {"required": required, "allOf": either}}
     for key in CHOICES:
         sections[key] = {"if": {"type": "object"}, "then": {"required": ["name"]}}
@@ -148,7 +150,7 @@ def _whole() -> Schema:
 
 
 def _name_of(kind: str) -> Schema:
-    return {"anyOf": [{"enum": list(catalog(kind))}, {"type": "string", "pattern": OWN_NAME}]}
+    return _any({"enum": list(catalog(kind))}, {"type": "string", "pattern": OWN_NAME})
 
 
 def _choice(key: str) -> Schema:
@@ -164,17 +166,10 @@ def _choice(key: str) -> Schema:
         for schema in properties.values():
             shared |= schema.pop("$defs", {})
         allowed = {**_mapping(properties, f"parameters of {entry.name}"), "additionalProperties": taken.open}
-        rules.append(
-            {
-                "if": {"properties": {"name": {"const": entry.name}}, "required": ["name"]},
-                "then": {"properties": {"parameters": allowed}},
-            }
-        )
-    written_out = {
-        **_mapping({"name": name, "parameters": parameters}, f"the {key} with its parameters"),
-        "allOf": rules,
-    }
-    return {"anyOf": [name, written_out], "$defs": shared}
+        named = {"properties": {"name": {"const": entry.name}}, "required": ["name"]}
+        rules.append({"if": named, "then": {"properties": {"parameters": allowed}}})
+    written_out = _mapping({"name": name, "parameters": parameters}, f"the {key} with its parameters")
+    return {**_any(name, {**written_out, "allOf": rules}), "$defs": shared}
 
 
 def _parameter(owner: str, slot: Slot) -> Schema:

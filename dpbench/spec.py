@@ -6,20 +6,16 @@ several specs of one file (`grammar/points.py`). The keys stand in `grammar/keys
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic_core import to_jsonable_python
-
-from dpbench.catalog import suggestion
+from dpbench.catalog import advice, closest
 from dpbench.errors import Problem, ProblemsError
 from dpbench.grammar.annotations import shown
 from dpbench.grammar.keys import (
     HOMES,
     KINDS,
-    PUBLISHED,
     RUN,
     SECTIONS,
     SETTABLE,
@@ -31,21 +27,11 @@ from dpbench.grammar.keys import (
     Training,
 )
 from dpbench.grammar.names import CatalogObjects
-from dpbench.grammar.points import CHOICES, Mistakes, closest, expand
+from dpbench.grammar.points import CHOICES, Mistakes, expand
 from dpbench.grammar.reader import SpecReader
-from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, Verbatim, dump, read
+from dpbench.grammar.yaml_loader import Entry, Listing, Place, Scalar, Table, read
 
-__all__ = [
-    "Budget",
-    "Choice",
-    "Printed",
-    "Published",
-    "Spec",
-    "Training",
-    "load_specs",
-    "to_mapping",
-    "to_yaml",
-]
+__all__ = ["Budget", "Choice", "Printed", "Published", "Spec", "Training", "load_specs"]
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -96,53 +82,14 @@ def _taken_names(points: Sequence[_Read]) -> list[Problem]:
     return list(problems.values())
 
 
-def to_mapping(spec: Spec) -> dict[str, Any]:
-    """The mapping that a run file for this spec alone would hold; printed numbers are `yaml_loader.Verbatim`."""
-    document: dict[str, Any] = {"kind": "run", "name": spec.name}
-    document |= {"source": spec.source} if spec.source else {}
-    for key in CHOICES:
-        choice: Choice = getattr(spec, key)
-        parameters = to_jsonable_python(dict(choice.parameters))
-        document[key] = {"name": choice.name, "parameters": parameters} if parameters else choice.name
-    document["budget"] = "none" if spec.budget is None else _given(spec.budget)
-    document["training"] = _given(spec.training)
-    counted = spec.seeds == tuple(range(len(spec.seeds)))
-    document["seeds"] = len(spec.seeds) if counted else list(spec.seeds)
-    document |= {"randomness": spec.randomness} if spec.randomness != "own" else {}
-    for key in ("accountants", "needs"):
-        document |= {key: list(getattr(spec, key))} if getattr(spec, key) else {}
-    if spec.published is not None:
-        printed = {name: getattr(spec.published, slot.name) for name, slot in PUBLISHED.items()}
-        document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
-    for key in ("reduced", "tuned"):
-        document |= {key: getattr(spec, key)} if getattr(spec, key) else {}
-    return document | ({"rows": [{"label": spec.label}]} if spec.label else {})
-
-
-def to_yaml(spec: Spec) -> str:
-    """A run file that `load_specs` reads back as an equal spec."""
-    return dump(to_mapping(spec))
-
-
-def _given(section: Budget | Training) -> dict[str, Any]:
-    values = {item.name: getattr(section, item.name) for item in fields(section)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _printed(value: Printed | Mapping[str, Printed] | int) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _printed(number) for name, number in value.items()}
-    return Verbatim(value.text) if isinstance(value, Printed) else value
-
-
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
     files: dict[Path, Path] = {}
     for path in map(Path, paths):
         found, wrong = [path], ""
         try:
             if path.is_dir():
-                inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES]
-                found = [file for file in inside if file.is_file() and not _hidden(file, path)]
+                inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file()]
+                found = [file for file in inside if "/." not in f"/{file.relative_to(path).as_posix()}"]
                 wrong = "" if found else "no .yaml or .yml file in this folder"
             elif not path.exists():
                 wrong = "there is no such file or folder"
@@ -156,10 +103,6 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
         for file in found:
             files.setdefault(file.resolve(), file)
     return list(files.values())
-
-
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[_Read]:
@@ -178,7 +121,7 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
         for point in points:
             name = point.tree.entries.get("name")
             text = name.value.text if name and isinstance(name.value, Scalar) else ""
-            place = point.place if point.row is not None or not name else name.key
+            place = point.place if point.in_row or not name else name.key
             found.append(_Read(file, place, text, point.label, reader.spec(point.tree, point)))
     elif root is not None and not isinstance(root, Table):
         mistakes.add(root.place, f"found {shown(root)}; expected `key: value` lines, the first `kind: run`")
@@ -200,8 +143,8 @@ def _is_run(root: Table, mistakes: Mistakes) -> bool:
     text = kind.value.text if isinstance(kind.value, Scalar) else ""
     if text == "run":
         return True
-    hint = suggestion(text, KINDS).removeprefix("; ")
-    mistakes.add(kind.value.place, f"found {shown(kind.value)}; expected one of {', '.join(KINDS)}", hint)
+    expected = f"found {shown(kind.value)}; expected one of {', '.join(KINDS)}"
+    mistakes.add(kind.value.place, expected, advice(text, KINDS))
     return closest(text, KINDS) in ("run", "") and len(set(root.entries) & set(RUN)) > 2
 
 
@@ -219,7 +162,6 @@ def _corrected(root: Table, mistakes: Mistakes) -> Table:
 
 def _known_keys(table: Table, known: Iterable[str], mistakes: Mistakes) -> Table:
     names = tuple(known)
-    homes = {key: home for key, home in HOMES.items() if key not in names}
     entries: dict[str, Entry] = {}
     for key, entry in table.entries.items():
         if key in names:
@@ -230,7 +172,7 @@ def _known_keys(table: Table, known: Iterable[str], mistakes: Mistakes) -> Table
             hint = f"write `{section}: {{{rest}: ...}}`; dots are for grid and zip"
             mistakes.add(entry.key, f"unknown key {key!r}", hint)
         else:
-            meant = mistakes.unknown_key(entry.key, key, names, "", homes)
+            meant = mistakes.unknown_key(entry.key, key, names, "", HOMES)
             if meant in (*SECTIONS, *CHOICES, "grid", "zip", "rows") and meant not in table.entries:
                 entries[meant] = entry
     return Table(table.place, entries)

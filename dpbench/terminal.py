@@ -6,6 +6,8 @@ import json
 import math
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dpbench.plan import Plan, Run, Stack
-from dpbench.rendering.formatting import bound, duration
+from dpbench.rendering.formatting import SIGNS, bound, duration, seeds
 from dpbench.runner import Watcher
 
 if TYPE_CHECKING:
-    from dpbench.differences import Differences
+    from dpbench.differences import Difference
     from dpbench.records import Checked
     from dpbench.runner import Summary
     from dpbench.train import Outcome, Progress
@@ -42,20 +44,33 @@ def checked_line(name: str, found: Checked) -> str:
     return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
 
 
-class LineWatcher(Watcher):
-    """For logs: a line when a stack starts, when a run ends, and now and then between."""
+class SayingWatcher(Watcher):
+    """For people: a line for every event but progress, on standard error."""
 
     def __init__(self) -> None:
-        self._last = self._begin = time.monotonic()
-        self._first: int | None = None
+        self._console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
 
     def planned(self, plan: Plan) -> None:
-        print(plan_line(plan), file=sys.stderr, flush=True)
+        self._console.print(plan_line(plan))
+
+    def checking(self, name: str) -> None:
+        self._console.print(f"checking {name}")
+
+    def checked(self, name: str, found: Checked) -> None:
+        self._console.print(checked_line(name, found))
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        del path
+        self._console.print(outcome_line(outcome))
+
+
+class LineWatcher(SayingWatcher):
+    """For logs: a line also when a stack starts, and now and then between."""
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self._last = self._begin = time.monotonic()
-        self._first = None
-        print(f"stack {number} of {of}: {stack.title}", file=sys.stderr, flush=True)
+        self._first: int | None = None
+        self._console.print(f"stack {number} of {of}: {stack.title}")
 
     def progress(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -65,16 +80,8 @@ class LineWatcher(Watcher):
             return
         rate = (progress.done - self._first) / (now - self._begin)
         left = duration((progress.total - progress.done) / rate)
-        share = f"{progress.done:,} of {progress.total:,} steps"
-        print(f"  {share}, {rate:,.0f} steps/s, {left} left", file=sys.stderr, flush=True)
+        self._console.print(f"  {progress.done:,} of {progress.total:,} steps, {rate:,.0f} steps/s, {left} left")
         self._last = now
-
-    def checked(self, name: str, found: Checked) -> None:
-        print(checked_line(name, found), file=sys.stderr, flush=True)
-
-    def ended(self, outcome: Outcome, path: Path | None) -> None:
-        del path
-        print(outcome_line(outcome), file=sys.stderr, flush=True)
 
 
 class JsonWatcher(Watcher):
@@ -101,17 +108,10 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:,.0f} steps/s" if task.speed else "")
 
 
-class BarWatcher(Watcher):
+class BarWatcher(SayingWatcher):
     """For terminals: one bar for the stack at work with its rate and the time left."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars: Bars | None = None
-        self._title = ""
-        self._resumed = 0
-
-    def planned(self, plan: Plan) -> None:
-        self._console.print(plan_line(plan))
+    _bars: Bars | None = None
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self.close()
@@ -126,16 +126,6 @@ class BarWatcher(Watcher):
             self._bars.start()
         self._bars.update(self._bars.task_ids[0], completed=progress.done)
 
-    def checking(self, name: str) -> None:
-        self._console.print(f"checking {name}", markup=False, highlight=False)
-
-    def checked(self, name: str, found: Checked) -> None:
-        self._console.print(checked_line(name, found), markup=False, highlight=False)
-
-    def ended(self, outcome: Outcome, path: Path | None) -> None:
-        del path
-        self._console.print(outcome_line(outcome), markup=False, highlight=False)
-
     def close(self) -> None:
         if self._bars is not None:
             self._bars.stop()
@@ -149,46 +139,33 @@ def emit(event: str, **facts: Any) -> None:
 
 def run_facts(run: Run) -> dict[str, Any]:
     """A planned run as plain data."""
-    budget = run.spec.budget
-    withheld = run.checked is not None and run.checked.verdict == "refuted"
-    reason = None if run.epsilon is None or math.isfinite(run.epsilon) else "infinite"
-    if withheld and run.checked is not None:
-        reason = f"withheld, the mechanism is refuted: {run.checked.reason}"
+    budget, epsilon, reason = run.spec.budget, run.epsilon, None
+    if run.checked is not None and run.checked.verdict == "refuted":
+        epsilon, reason = None, f"withheld, the mechanism is refuted: {run.checked.reason}"
+    elif epsilon is not None and math.isinf(epsilon):
+        epsilon, reason = None, "infinite"
+    same = ("epsilon_kind", "epsilon_by", "seed", "sampling_rate", "steps", "noise_multiplier", "action", "device")
     return {
         "run_key": run.key,
         "spec": run.spec.name,
         "label": run.spec.label,
-        "seed": run.seed,
-        "sampling_rate": run.sampling_rate,
-        "steps": run.steps,
-        "noise_multiplier": run.noise_multiplier,
-        "epsilon": None if withheld or run.epsilon is None or not math.isfinite(run.epsilon) else run.epsilon,
-        "epsilon_kind": run.epsilon_kind,
+        **{name: getattr(run, name) for name in same},
+        "epsilon": epsilon,
         "epsilon_reason": reason,
         "checked": None if run.checked is None else run.checked.verdict,
         "delta": None if budget is None else budget.delta,
-        "epsilon_by": run.epsilon_by,
-        "action": run.action,
         "reason": run.reason,
-        "device": run.device,
         "estimated_seconds": run.estimate,
     }
 
 
 def plan_line(plan: Plan) -> str:
     due = [run for stack in plan.stacks for run in stack.runs]
-    counts = {action: sum(run.action == action for run in plan.runs) for action in ("exists", "stale", "skip")}
+    counts: Counter[str] = Counter(run.action for run in plan.runs)
     words = {"exists": "have a record", "stale": "have a stale record", "skip": "are skipped"}
-    others = [f"{count} {words[action]}" for action, count in counts.items() if count]
-    time_ = f" (about {duration(total_estimate(plan))})" if due else ""
-    return f"{len(plan.runs)} runs: {', '.join([f'{len(due)} to train{time_}', *others])}"
-
-
-def total_estimate(plan: Plan) -> float:
-    return sum(run.estimate or 0.0 for stack in plan.stacks for run in stack.runs)
-
-
-_SIGNS = {"upper_bound": "≤", "lower_bound": "≥", "approximation": "≈", "exact": "=", "certified": "="}
+    others = [f"{counts[action]} {text}" for action, text in words.items() if counts[action]]
+    about = f" (about {duration(sum(run.estimate or 0.0 for run in due))})" if due else ""
+    return f"{len(plan.runs)} runs: {', '.join([f'{len(due)} to train{about}', *others])}"
 
 
 def plan_table(plan: Plan) -> Table:
@@ -205,28 +182,27 @@ def plan_table(plan: Plan) -> Table:
         groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
     for (name, label, action, reason), runs in groups.items():
         first = runs[0]
-        budget = first.spec.budget
-        if budget is None:
-            epsilon, delta = "–", "–"
-        else:
-            value = bound(first.epsilon, first.epsilon_kind) if first.epsilon_kind else "refused"
-            epsilon = f"{_SIGNS.get(first.epsilon_kind or '', '')} {value} {first.epsilon_by}".strip()
-            delta = f"{budget.delta:g}"
-            if first.checked is not None and first.epsilon_kind:
-                epsilon = {"refuted": "withheld", "unchecked": f"{epsilon}, unchecked"}.get(
-                    first.checked.verdict, epsilon
-                )
         table.add_row(
             f"{name} [{label}]" if label else name,
-            _ranges([run.seed for run in runs]),
+            seeds(tuple(run.seed for run in runs)),
             "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
-            epsilon,
-            delta,
+            _epsilon(first),
+            "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
             f"{first.steps:,}",
             duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
             f"{action} ({notes[action, reason]})",
         )
     return table
+
+
+def _epsilon(run: Run) -> str:
+    if run.spec.budget is None:
+        return "–"
+    if not run.epsilon_kind:
+        return f"refused {run.epsilon_by}"
+    verdict = "holds" if run.checked is None else run.checked.verdict
+    text = f"{SIGNS.get(run.epsilon_kind, '')} {bound(run.epsilon, run.epsilon_kind)} {run.epsilon_by}".strip()
+    return {"refuted": "withheld", "unchecked": f"{text}, unchecked"}.get(verdict, text)
 
 
 def plan_notes(plan: Plan) -> list[str]:
@@ -239,12 +215,12 @@ def _notes(plan: Plan) -> dict[tuple[str, str], int]:
     return {note: number for number, note in enumerate(found, 1)}
 
 
-def wide(console_is_terminal: bool) -> int | None:
-    """A table's width: the terminal's own, and roomy where there is none."""
-    return None if console_is_terminal else 160
+def console() -> Console:
+    """Standard output for tables: as wide as the terminal, and roomy where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
 
 
-def diff_table(found: Differences) -> Table:
+def diff_table(found: Sequence[Difference]) -> Table:
     """One row for each run of either side."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
@@ -275,32 +251,16 @@ def _cell(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-def _ranges(numbers: list[int]) -> str:
-    """`0-4, 7` for 0, 1, 2, 3, 4, 7."""
-    ordered = sorted(numbers)
-    parts: list[list[int]] = []
-    for number in ordered:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
-
-
 def summary_text(summary: Summary, command: str) -> str:
     """What was done, each failure with its log, and how to go on."""
-    lines = []
-    if summary.count("train"):
-        lines.append(
-            f"{len(summary.finished)} of {summary.count('train')} runs finished in {duration(summary.seconds)}."
-        )
-    else:
-        lines.append("Nothing to train.")
+    due = summary.count("train")
+    done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}."
+    lines = [done if due else "Nothing to train."]
     if summary.count("exists"):
         lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
-    for action in ("stale", "skip"):
-        for reason, count in _reasons(summary.plan, action).items():
-            lines.append(f"{count} runs {'stale' if action == 'stale' else 'skipped'}: {reason}.")
+    reasons = Counter((run.action, run.reason) for run in summary.plan.runs)
+    for action, word in (("stale", "stale"), ("skip", "skipped")):
+        lines += [f"{count} runs {word}: {reason}." for (what, reason), count in reasons.items() if what == action]
     for name, found in summary.checks:
         if found.verdict != "holds":
             lines.append(checked_line(name, found))
@@ -318,11 +278,3 @@ def summary_text(summary: Summary, command: str) -> str:
         lines.append(f"FAILED the report: {summary.report_error}")
     lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
     return "\n".join(lines)
-
-
-def _reasons(plan: Plan, action: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for run in plan.runs:
-        if run.action == action:
-            counts[run.reason] = counts.get(run.reason, 0) + 1
-    return counts

@@ -16,12 +16,11 @@ from rich.table import Table
 from dpbench.accounting import Estimate, Guarantee
 from dpbench.calibration import Calibrated, Recalibrated
 from dpbench.group_privacy import PROMISES
-from dpbench.rendering.formatting import bound, duration, no_less, number, words
+from dpbench.rendering.formatting import SIGNS, bound, duration, no_less, number, words
 
 if TYPE_CHECKING:
     from dpbench.certified import Certificate
 
-SIGNS = {"upper_bound": "≤", "lower_bound": "≥", "approximation": "≈", "exact": "=", "certified": "="}
 DIGITS = 6  # of bounds and approximations
 MOST_DIGITS = 10  # of exact answers
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,7 +146,7 @@ def train(
     ]
     state, knobs = _join(starts, device), _knobs(runs, device)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
-    sums = _zeros(len(runs), device)
+    sums_3R = torch.zeros(3, len(runs), dtype=torch.float64, device=device)  # drawn, loss, clipped since an evaluation
     bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
     kept = _versions(net, inputs, targets, *test)
     stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
@@ -157,32 +157,29 @@ def train(
         for _ in range(ahead):
             before_R = state.step_R
             state, seen = mechanism.step(net, state, knobs, inputs, targets, chunk)
-            sums = {
-                k: sums[k] + v for k, v in (("drawn", seen.drawn_R), ("loss", seen.loss_R), ("clipped", seen.clipped_R))
-            }
+            sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
                 stopped.setdefault(place, (courses[place].step, reason))
             for course in courses:
                 course.step += 1
-            watch(
-                Progress(sum(c.step for c in courses) + total - sum(c.stops[-1] for c in courses), total, len(courses))
-            )
+            left = sum(course.stops[-1] - course.step for course in courses)
+            watch(Progress(total - left, total, len(courses)))
             if stop() or stopped:
                 break
-        _settle(courses, sums, time.perf_counter() - begin, device)
-        sums = _zeros(len(courses), device)
+        _settle(courses, sums_3R, time.perf_counter() - begin)
+        sums_3R = torch.zeros_like(sums_3R)
         ended: list[int] = []
         for at, (step, reason) in stopped.items():
             ended.append(at)
             yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
-        for at, outcome in _evaluated(courses, net, state, knobs, bad_R, test, mechanism, frozenset(stopped)):
+        due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
+        for at, outcome, ledger in _evaluated(due, courses, net, state, knobs, bad_R, test, mechanism):
             if _versions(net, inputs, targets, *test) != kept:
                 raise DpbenchError(
                     "the model changed the data, its parameters or its buffers in place: no number of this run counts"
                 )
             if outcome is None:
-                ledger = mechanism.released(_one(state, at), _one(knobs, at))[0]
                 outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
             ended.append(at)
             yield outcome
@@ -191,7 +188,7 @@ def train(
             index = torch.tensor(keep, dtype=torch.int64, device=device)
             courses = [courses[i] for i in keep]
             state, knobs, bad_R = state.take(index), knobs.take(index), bad_R[index]
-            sums, stopped = _zeros(len(courses), device), {}
+            sums_3R, stopped = sums_3R[:, index], {}
         stopping = bool(courses) and stop()
         overdue = time.monotonic() - saved > execution.checkpoint_seconds
         if courses and checkpoints is not None and not smoke and (stopping or overdue):
@@ -202,6 +199,7 @@ def train(
 
 
 def _evaluated(
+    due: list[int],
     courses: list[_Course],
     net: Network,
     state: State,
@@ -209,13 +207,11 @@ def _evaluated(
     bad_R: Tensor,
     test: tuple[Tensor, Tensor],
     mechanism: Mechanism,
-    stopped: frozenset[int],
-) -> Iterator[tuple[int, Outcome | None]]:
-    """Evaluate the runs that are due and add to their curves; gives those that end: their place, and why if it is bad.
+) -> Iterator[tuple[int, Outcome | None, events.Composition | None]]:
+    """Evaluate the runs that are due and add to their curves; gives those that end, why if it is bad, and their ledger.
 
-    `bad_R` holds the first step whose gradient was not finite, -1 where all were. `stopped` have ended already.
+    `bad_R` holds the first step whose gradient was not finite, -1 where all were.
     """
-    due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
     if not due:
         return
     index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
@@ -230,14 +226,14 @@ def _evaluated(
     for at, loss, accuracy, sound, bad, ledger in figures:
         course = courses[at]
         if bad >= 0:
-            yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad)
+            yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad), None
         elif not sound:
             error = f"the parameters after step {course.step}: not finite"
-            yield at, Outcome(course.run, error=error, step=course.step)
+            yield at, Outcome(course.run, error=error, step=course.step), None
         else:
             _point(course, loss, accuracy, _releases(mechanism, course.run, ledger))
             if course.step == course.stops[-1]:
-                yield at, None
+                yield at, None, ledger
 
 
 def _versions(net: Network, *data: Tensor) -> list[int]:
@@ -249,22 +245,6 @@ def failure(run: Run, error: BaseException) -> Outcome:
     """The outcome of a run that an exception ended."""
     text = "".join(traceback.format_exception(error))
     return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
-
-
-Rows = TypeVar("Rows", State, Knobs)
-
-
-def _one(stack: Rows, at: int) -> Rows:
-    """One run of a stack."""
-    return stack.take(torch.tensor([at], device=_device(stack)))
-
-
-def _device(stack: State | Knobs) -> torch.device:
-    return stack.step_R.device if isinstance(stack, State) else stack.keys_RS.device
-
-
-def _zeros(runs: int, device: torch.device) -> dict[str, Tensor]:
-    return {name: torch.zeros(runs, dtype=torch.float64, device=device) for name in ("drawn", "loss", "clipped")}
 
 
 def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
@@ -283,15 +263,13 @@ def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
     )
 
 
-def _settle(courses: list[_Course], sums: Mapping[str, Tensor], seconds: float, device: torch.device) -> None:
+def _settle(courses: list[_Course], sums_3R: Tensor, seconds: float) -> None:
     """Book the time and the diagnostics of the steps since the last evaluation."""
     begin = time.perf_counter()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if sums_3R.is_cuda:
+        torch.cuda.synchronize(sums_3R.device)
     seconds += time.perf_counter() - begin
-    for course, drawn, loss, clipped in zip(
-        courses, sums["drawn"].tolist(), sums["loss"].tolist(), sums["clipped"].tolist(), strict=True
-    ):
+    for course, (drawn, loss, clipped) in zip(courses, sums_3R.T.tolist(), strict=True):
         course.seconds += seconds
         course.share += seconds / len(courses)
         course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
@@ -360,10 +338,15 @@ def _result(
 
 # Checkpoints: one file per run, so that any later stack can take it up.
 
+_KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")
 
-def _keeps_its_place(run: Run) -> bool:
-    """A run whose draws never come again starts anew after an interruption: no half of it has another half's noise."""
-    return run.spec.randomness != "secure"
+
+def _place(run: Run, folder: Path) -> Path | None:
+    """Where a run's checkpoint is; None for a run whose draws never come again.
+
+    That one starts anew after an interruption: no half of it has another half's noise.
+    """
+    return None if run.spec.randomness == "secure" else folder / f"{run.key}.pt"
 
 
 def _start(
@@ -376,20 +359,19 @@ def _start(
     targets: Tensor,
 ) -> State:
     """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
-    path = None if folder is None or not _keeps_its_place(course.run) else folder / f"{course.run.key}.pt"
-    if path is not None and path.exists():
-        kept = _load(path, course.run, size)
-        if kept is not None:
-            for name in ("step", "seconds", "share", "curve", "drawn", "loss", "clipped"):
-                setattr(course, name, kept[name])
-            course.resumed = True
-            return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
+    path = None if folder is None else _place(course.run, folder)
+    kept = None if path is None else _load(path, course.run, size)
+    if kept is not None:
+        for name in _KEPT:
+            setattr(course, name, kept[name])
+        course.resumed = True
+        return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
     theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
     return mechanism.start(theta_RP, _knobs([course.run], inputs.device), inputs, targets)
 
 
 def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
-    """A checkpoint, or None when it is damaged, of other code, or of a run that is over; the run then starts anew."""
+    """A checkpoint, or None when there is none, or it is damaged, of other code, or of a run that is over."""
     try:
         kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         usable = (
@@ -402,19 +384,20 @@ def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
 
 def _save(courses: list[_Course], state: State, folder: Path) -> None:
     for at, course in enumerate(courses):
-        if not _keeps_its_place(course.run):
+        path = _place(course.run, folder)
+        if path is None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         content = {
             "theta_RP": one.theta_RP.cpu(),
             "memory": {name: value.cpu() for name, value in one.memory.items()},
             "sources": dict(course.run.sources),
-            **{n: getattr(course, n) for n in ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")},
+            **{name: getattr(course, name) for name in _KEPT},
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
         try:
-            write_bytes(folder / f"{course.run.key}.pt", buffer.getvalue())
+            write_bytes(path, buffer.getvalue())
         except DpbenchError as error:
             raise StoreError(str(error)) from error
 

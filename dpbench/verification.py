@@ -29,15 +29,13 @@ from dpbench.assessment import (
 )
 from dpbench.catalog import catalog
 from dpbench.check_records import CheckRecord, of_record, worst
-from dpbench.differences import Difference, Differences, diff, flatten
+from dpbench.differences import flatten
 from dpbench.guarantees import MU_ACCOUNTANT, Accounts, guarantees, headline
 from dpbench.provenance import changed_sources, environment
 from dpbench.records import Checked, Context, Damaged, FailureRecord, RunRecord, failure_record, run_context, run_record
 from dpbench.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.run_key import FORMAT, key_format
 from dpbench.verdicts import Verdict
-
-__all__ = ["Assessment", "Difference", "Differences", "assess", "diff"]
 
 MOST_CURVE_POINTS = 50  # at how many evaluations of a row the ε spent so far is accounted for
 MOST_NOTICES = 8  # refutations that the front names one by one

@@ -117,7 +117,7 @@ def test_json_has_a_line_per_measurement(tmp_path: Path) -> None:
         (["--engine", "ghots"], "engine 'ghots': expected one of plain, ghost, loop, vmap, jl 1, jl 5, jl 30"),
         (["--projections", "0"], "--projections 0: expected whole numbers, 1 or more, with commas between"),
         (["--projections", "a"], "--projections a: expected whole numbers"),
-        (["--device", "gpu"], "--device gpu: there is no such device here; use cpu"),
+        (["--device", "gpu"], "--device gpu: expected cpu, cuda or cuda:n"),
         (["--batch", "5000", "--engine", "vmap"], "batch = 5000: larger than the 1437 examples of digits"),
         (["--only", "none*"], "--only none*: no spec has such a name or label"),
     ],

@@ -117,7 +117,7 @@ def test_common_runs_share_and_say_so(tmp_path: Path) -> None:
     assert drawn([own])[0][0] != batches[0]
     summary = run([tmp_path / "0.yaml"], out=tmp_path / "out")
     assert summary.exit_status == 0
-    (record,) = Store(tmp_path / "out").runs()
+    (record,) = Store(tmp_path / "out").read().runs
     assert "may not be released together" in str(record.facts.generator)
     assert any("may not be released together" in notice.text for notice in assess([record]).notices)
 
@@ -187,7 +187,7 @@ def test_rows_that_differ_in_their_engine_are_one_run(tmp_path: Path) -> None:
     assert "the same run as small [ghost] seed 0" in plan.runs[1].reason
     assert "clipping = ghost" in plan.runs[1].reason
     summary = run([tmp_path], out=tmp_path / "out")
-    (record,) = Store(tmp_path / "out").runs()
+    (record,) = Store(tmp_path / "out").read().runs
     assert record.environment["engine"] == {"clipping": "ghost"}
     again = make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
     assert [one.action for one in again.runs] == ["exists"] * 3
@@ -399,7 +399,7 @@ def test_a_secure_run_never_comes_again_and_says_that_no_seed_is_kept(tmp_path: 
     one = secure(tmp_path)
     assert losses(one) != losses(one)
     assert run([tmp_path], out=tmp_path / "out").exit_status == 0
-    (record,) = Store(tmp_path / "out").runs()
+    (record,) = Store(tmp_path / "out").read().runs
     assert "no seed of batches or noise is kept" in str(record.facts.generator)
     assert record.ledger is not None
     assert record.resolved["randomness"] == "secure"

@@ -333,7 +333,7 @@ def test_a_later_chapter_is_a_template_and_a_line(
         environment.loader = ChoiceLoader([environment.loader, FileSystemLoader(tmp_path)])
         return environment
 
-    chapter = report.Chapter("audits", "Audits", "chapter_audits.html", lambda _: True)
+    chapter = report.Chapter("audits", "Audits", lambda _: True)
     monkeypatch.setattr(report, "_environment", with_folder)
     monkeypatch.setattr(report, "CHAPTERS", (*report.CHAPTERS, chapter))
     text = render(assessment)

@@ -16,7 +16,8 @@ from pydantic import Field
 from dpbench.catalog import catalog
 from dpbench.errors import Problem, ProblemsError
 from dpbench.grammar.points import MOST_POINTS
-from dpbench.spec import Budget, Choice, Printed, Spec, Training, load_specs, to_yaml
+from dpbench.spec import Budget, Choice, Printed, Spec, Training, load_specs
+from tests.spec_writer import to_yaml
 
 SPECS = Path(__file__).parent.parent / "specs"
 BASE = """\

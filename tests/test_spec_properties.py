@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from dpbench.errors import ProblemsError
-from dpbench.grammar.yaml_loader import Verbatim, dump, parse, plain
+from dpbench.grammar.yaml_loader import parse, plain
 from dpbench.schema import json_schema
-from dpbench.spec import Budget, Choice, Printed, Published, Spec, Training, load_specs, to_yaml
+from dpbench.spec import Budget, Choice, Printed, Published, Spec, Training, load_specs
+from tests.spec_writer import Verbatim, dump, to_yaml
 
 # Loading the first spec imports torch, which takes seconds: no deadline.
 relaxed = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])

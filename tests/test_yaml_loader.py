@@ -14,13 +14,12 @@ from dpbench.grammar.yaml_loader import (
     Node,
     Scalar,
     Table,
-    Verbatim,
-    dump,
     parse,
     plain,
     read,
     resolve,
 )
+from tests.spec_writer import Verbatim, dump
 
 
 def root(text: str) -> Node:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from dpbench.catalog import suggestion
+from dpbench.catalog import closest
 from dpbench.grammar.yaml_loader import Listing, Node, Place, Scalar, Table, plain, resolve
 
 NOTHING: Any = inspect.Parameter.empty
@@ -70,13 +70,7 @@ class Slot:
             raise TypeError(message) from error
 
 
-@dataclasses.dataclass(frozen=True)
-class Misfit:
-    """A value that does not fit: where it stands, what is wrong, and what to do."""
-
-    place: Place
-    message: str
-    hint: str = ""
+Misfit = tuple[Place, str, str]  # a value that does not fit: where it stands, what is wrong, and what to do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +82,7 @@ class Parameters:
 
 
 def fields_of(kind: type[Any]) -> dict[str, Slot]:
-    """The fields of a dataclass as slots by the key that a file uses (`Field(alias=...)`, else the field's name).
+    """The fields of a dataclass as slots by their names.
 
     `X | None` becomes `X`: in a file, an absent value is left out, never written as null.
     """
@@ -96,16 +90,10 @@ def fields_of(kind: type[Any]) -> dict[str, Slot]:
     slots = {}
     for item in dataclasses.fields(kind):
         annotation = _without_none(hints[item.name])
-        default = item.default
-        if default is dataclasses.MISSING:
-            made = item.default_factory
-            absent = NOTHING if annotation is hints[item.name] else None
-            default = absent if made is dataclasses.MISSING else made()
-        info = next((meta for meta in _metadata(annotation) if isinstance(meta, FieldInfo)), None)
-        key = (info.alias if info else None) or item.name
-        description = (info.description if info else None) or ""
-        examples = tuple((info.examples if info else None) or ())
-        slots[key] = Slot(item.name, annotation, default, description, examples)
+        absent = NOTHING if annotation is hints[item.name] else None
+        default = absent if item.default is dataclasses.MISSING else item.default
+        info = FieldInfo.from_annotation(annotation)
+        slots[item.name] = Slot(item.name, annotation, default, info.description or "", tuple(info.examples or ()))
     return slots
 
 
@@ -121,12 +109,12 @@ def parameters_of(factory: Callable[..., Any], skip: int = 0) -> Parameters:
     except (NameError, ValueError) as error:
         raise TypeError(f"its signature cannot be read ({error})") from error
     slots = {}
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
     for name, parameter in list(signature.parameters.items())[skip:]:
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             annotation = Any if parameter.annotation is NOTHING else parameter.annotation
-            info = next((meta for meta in _metadata(annotation) if isinstance(meta, FieldInfo)), None)
-            slots[name] = Slot(name, annotation, parameter.default, (info.description if info else None) or "")
+            about = FieldInfo.from_annotation(annotation).description or ""
+            slots[name] = Slot(name, annotation, parameter.default, about)
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
     return Parameters(slots, inspect.Parameter.VAR_KEYWORD in kinds)
 
 
@@ -137,23 +125,23 @@ def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
     """
     undefined = [_follow(node, slot.annotation, location) for location in _not_a_number(node)]
     if undefined:
-        return None, [misfit(at, wanted, slot.words if at is node else "") for _, at, wanted in undefined]
+        return None, [_misfit(at, wanted, slot.words if at is node else "") for _, at, wanted in undefined]
     try:
         return slot.adapter.validate_json(json.dumps(plain(node)), strict=True), []
     except ValidationError as error:
         places = [_follow(node, slot.annotation, problem["loc"]) for problem in error.errors(include_url=False)]
         deepest = max(depth for depth, _, _ in places)
         found = {id(at): (at, annotation) for depth, at, annotation in places if depth == deepest}
-        return None, [misfit(at, wanted, slot.words if at is node else "") for at, wanted in found.values()]
+        return None, [_misfit(at, wanted, slot.words if at is node else "") for at, wanted in found.values()]
 
 
-def misfit(node: Node, annotation: Any, words: str = "") -> Misfit:
+def _misfit(node: Node, annotation: Any, words: str) -> Misfit:
     """Says what was found and what was expected, by default in the words of the annotation."""
     value = plain(node)
     expected = words or in_words(annotation)
     if value == math.inf:
         expected = expected.replace("a number", "a finite number", 1)
-    return Misfit(node.place, f"found {shown(node)}; expected {expected}", _advice(node, annotation))
+    return node.place, f"found {shown(node)}; expected {expected}", _advice(node, annotation)
 
 
 def shown(node: Node) -> str:
@@ -199,21 +187,12 @@ def in_words(annotation: Any) -> str:
 
 
 def _limits_in_words(limits: Mapping[str, Any]) -> str:
-    low, high = limits.get("ge"), limits.get("le")
-    above, below = limits.get("gt"), limits.get("lt")
-    if low is not None and high is not None:
-        return f" from {low:g} to {high}"
-    words = []
-    if above is not None:
-        words.append(f"above {above:g}")
-    if below is not None:
-        words.append(f"below {below:g}")
-    text = " " + " and ".join(words) if words else ""
-    if low is not None:
-        text += f", {low:g} or more"
-    if high is not None:
-        text += f", at most {high:g}"
-    return text
+    if "ge" in limits and "le" in limits:
+        return f" from {limits['ge']:g} to {limits['le']}"
+    strict = [f"{word} {limits[name]:g}" for name, word in (("gt", "above"), ("lt", "below")) if name in limits]
+    text = " " + " and ".join(strict) if strict else ""
+    text += f", {limits['ge']:g} or more" if "ge" in limits else ""
+    return text + (f", at most {limits['le']:g}" if "le" in limits else "")
 
 
 def _list_in_words(base: Any, limits: Mapping[str, Any]) -> str:
@@ -240,36 +219,26 @@ def _either(words: list[str]) -> str:
 
 def _advice(node: Node, annotation: Any) -> str:
     """What a person who wrote this probably meant."""
-    choices = _choices(annotation)
-    value = node.value if isinstance(node, Scalar) else None
+    if not isinstance(node, Scalar):
+        return ""
+    choices, value = _choices(annotation), node.value
     if isinstance(value, float) and value.is_integer() and int in choices and abs(value) < 1e15:
         return f"write {int(value)}"
     if isinstance(value, str):
-        numbers = int in choices or float in choices
-        if numbers and _is_number(value):
-            return "write it without quotation marks"
         bare = value.replace("_", "").replace(",", "").strip()
-        if numbers and _is_number(bare):
-            return f"write {bare}"
+        meant = resolve(bare)
+        if (int in choices or float in choices) and isinstance(meant, int | float) and not isinstance(meant, bool):
+            return "write it without quotation marks" if bare == value else f"write {bare}"
         if bool in choices and value.lower() in ("yes", "no", "on", "off"):
             return "write true" if value.lower() in ("yes", "on") else "write false"
         words = tuple(word for choice in choices if get_origin(choice) is Literal for word in get_args(choice))
         if len(words) > 1 and all(isinstance(word, str) for word in words):
-            hint = suggestion(value, words).removeprefix("; ")
-            return hint if hint.startswith("did you mean") else ""
+            close = closest(value, words)
+            return f"did you mean {close!r}?" if close else ""
     if isinstance(value, int | float) and str in choices:
-        return f'write "{node.text}"' if isinstance(node, Scalar) else ""
-    if isinstance(node, Scalar) and value is not None and any(_is_list(choice) for choice in choices):
-        return f"write [{node.text}]"
-    return ""
-
-
-def _is_number(text: str) -> bool:
-    return isinstance(resolve(text), int | float) and not isinstance(resolve(text), bool)
-
-
-def _is_list(annotation: Any) -> bool:
-    return (get_origin(annotation) or annotation) in (list, tuple)
+        return f'write "{node.text}"'
+    is_list = any((get_origin(choice) or choice) in (list, tuple) for choice in choices)
+    return f"write [{node.text}]" if is_list and value is not None else ""
 
 
 def _choices(annotation: Any) -> list[Any]:
@@ -280,21 +249,12 @@ def _choices(annotation: Any) -> list[Any]:
     return [base]
 
 
-def _metadata(annotation: Any) -> tuple[Any, ...]:
-    return tuple(annotation.__metadata__) if get_origin(annotation) is Annotated else ()
-
-
 def _split(annotation: Any) -> tuple[Any, dict[str, Any]]:
     """The type without its annotations, and the limits that they set."""
-    limits: dict[str, Any] = {}
-    while get_origin(annotation) is Annotated:
-        for meta in _metadata(annotation):
-            for part in (meta, *(meta.metadata if isinstance(meta, FieldInfo) else ())):
-                for name in ("gt", "ge", "lt", "le", "min_length"):
-                    if not isinstance(part, FieldInfo) and getattr(part, name, None) is not None:
-                        limits[name] = getattr(part, name)
-        annotation = get_args(annotation)[0]
-    return annotation, limits
+    info = FieldInfo.from_annotation(annotation)
+    names = ("gt", "ge", "lt", "le", "min_length")
+    limits = {name: getattr(part, name, None) for part in info.metadata for name in names if hasattr(part, name)}
+    return info.annotation, {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _without_none(annotation: Any) -> Any:
@@ -303,7 +263,7 @@ def _without_none(annotation: Any) -> Any:
         base, *metadata = get_args(annotation)
         bare = _without_none(base)
         return annotation if bare is base else Annotated[(bare, *metadata)]
-    if get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation):
+    if type(None) in get_args(annotation):
         return functools.reduce(operator.or_, (part for part in get_args(annotation) if part is not type(None)))
     return annotation
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpbench.catalog import KINDS, Entry, catalog, suggestion
+from dpbench.catalog import KINDS, Entry, advice, catalog, closest
 from dpbench.errors import DpbenchError
-from dpbench.grammar.annotations import Parameters, fit, parameters_of, shown
-from dpbench.grammar.points import Mistakes, Point, closest
-from dpbench.grammar.yaml_loader import Node, Place, Scalar, Table, plain
+from dpbench.grammar.annotations import Parameters, parameters_of, shown
+from dpbench.grammar.points import Mistakes, Point
+from dpbench.grammar.yaml_loader import Node, Place, Scalar, Table
 
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 OWN_NAME = f"^{_DOTTED}:{_DOTTED}$"
@@ -31,19 +31,20 @@ class Chosen:
     made: Any = None
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    value: Any
-    error: BaseException | None = None
-
-
 class CatalogObjects:
     """Loads what specs name, each thing once; every failure is a mistake at the line that names it."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], _Outcome] = {}
-        self._taken: dict[tuple[str, str], _Outcome] = {}
-        self._made: dict[tuple[str, str, str], _Outcome] = {}
+        self._tried: dict[tuple[str, ...], tuple[Any, BaseException | None]] = {}
+
+    def _once(self, key: tuple[str, ...], action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """What an action gives or raises: importing and building run other people's code, which may raise anything."""
+        if key not in self._tried:
+            try:
+                self._tried[key] = action(), None
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (reported by the caller, with the line)
+                self._tried[key] = None, error
+        return self._tried[key]
 
     def choice(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> Chosen | None:
         """The dataset, model or mechanism (`key`) that a node names, None where something is wrong with it.
@@ -57,10 +58,12 @@ class CatalogObjects:
         loaded = self.load(FOLDERS[key], name, mistakes)
         if loaded is None:
             return None
-        taken = self._parameters(key, loaded, name, mistakes)
-        if taken is None:
+        taken, error = self._once(("parameters", key, name.text), lambda: parameters_taken(key, loaded))
+        if error is not None:
+            mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(error)}", kind="load")
             return None
-        values = self._values(key, taken, given, mistakes, point)
+        path = f"{key}.parameters"
+        values = mistakes.values(given, taken.slots, path, point, what="parameter", others=taken.open)
         if values is None or point is None:
             return None
         return self._make(key, loaded, name, values, given, mistakes)
@@ -77,18 +80,16 @@ class CatalogObjects:
         if entry is None and re.fullmatch(OWN_NAME, name.text):
             entry = Entry(kind, name.text, name.text, "spec")
         if entry is None:
-            hint = suggestion(name.text, entries).removeprefix("; ")
+            hint = advice(name.text, entries)
             hint += "" if hint.startswith("did you mean") else "; or your own as package.module:factory"
             mistakes.add(name.place, f"unknown {KINDS[kind]} {shown(name)}", hint, "unknown name")
             return None
-        if (kind, name.text) not in self._loaded:
-            self._loaded[kind, name.text] = _attempt(entry.load)
-        outcome = self._loaded[kind, name.text]
-        if outcome.error is not None:
-            mistakes.add(name.place, _one_line(outcome.error), _load_hint(entry, outcome.error), "load")
-        elif outcome.value is None:
+        loaded, error = self._once((kind, name.text), entry.load)
+        if error is not None:
+            mistakes.add(name.place, _one_line(error), _load_hint(entry, error), "load")
+        elif loaded is None:
             mistakes.add(name.place, f"{shown(name)} is None; expected a {KINDS[kind]}")
-        return outcome.value
+        return loaded
 
     def _parts(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> tuple[Scalar, Table] | None:
         """The name and the parameters of `digits` or `{name: digits, parameters: {...}}`."""
@@ -103,60 +104,15 @@ class CatalogObjects:
                 if point is not None:
                     mistakes.missing(point, node.place, f"{key}.name", f"is missing; expected the name of a {key}")
                 return None
-        wrong = False
-        if not isinstance(name, Scalar) or not isinstance(name.value, str):
-            expected = f"the name of a {key}, or a mapping with name and parameters"
-            assert name is not None
-            mistakes.add(name.place, f"found {shown(name)}; expected {expected}")
-            wrong = True
+        assert name is not None
         if parameters is not None and not isinstance(parameters, Table):
             mistakes.add(parameters.place, f"found {shown(parameters)}; expected a mapping from parameters to values")
-            wrong = True
-        if wrong or not isinstance(name, Scalar):
+        if not isinstance(name, Scalar) or not isinstance(name.value, str):
+            expected = f"the name of a {key}, or a mapping with name and parameters"
+            mistakes.add(name.place, f"found {shown(name)}; expected {expected}")
             return None
-        return name, parameters if isinstance(parameters, Table) else Table(node.place)
-
-    def _parameters(self, key: str, loaded: Any, name: Scalar, mistakes: Mistakes) -> Parameters | None:
-        if (key, name.text) not in self._taken:
-            self._taken[key, name.text] = _attempt(lambda: parameters_taken(key, loaded))
-        outcome = self._taken[key, name.text]
-        if outcome.error is not None:
-            mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(outcome.error)}", kind="load")
-            return None
-        parameters: Parameters = outcome.value
-        return parameters
-
-    def _values(
-        self, key: str, taken: Parameters, given: Table, mistakes: Mistakes, point: Point | None
-    ) -> dict[str, Any] | None:
-        """The given parameters as the types that are asked for, None where one does not fit or is missing."""
-        values: dict[str, Any] = {}
-        right = True
-        for parameter, entry in given.entries.items():
-            slot = taken.slots.get(parameter)
-            if slot is None and taken.open:
-                values[parameter] = plain(entry.value)
-            elif slot is None:
-                mistakes.unknown_key(entry.key, parameter, taken.slots, f"{key}.parameters", {}, "parameter")
-                right = False
-            else:
-                try:
-                    value, misfits = fit(slot, entry.value)
-                except TypeError as error:
-                    mistakes.add(entry.value.place, _one_line(error))
-                    right = False
-                    continue
-                for misfit in misfits:
-                    mistakes.add_misfit(misfit)
-                right = right and not misfits
-                values[parameter] = value
-        for slot in taken.slots.values():
-            if slot.required and slot.name not in given.entries:
-                right = False
-                if point is not None:
-                    path = f"{key}.parameters.{slot.name}"
-                    mistakes.missing(point, given.place, path, f"is missing; expected {slot.expected}")
-        return values if right else None
+        given = parameters or Table(node.place)
+        return (name, given) if isinstance(given, Table) else None
 
     def _make(
         self, key: str, loaded: Any, name: Scalar, values: dict[str, Any], given: Table, mistakes: Mistakes
@@ -164,17 +120,14 @@ class CatalogObjects:
         """Build the source or the mechanism, to know what it says of itself (`real`, `train_size`, `private`)."""
         if key == "model":
             return Chosen(name.text, values)
-        known = (key, name.text, repr(values))
-        if known not in self._made:
-            build = _dataset if key == "dataset" else _mechanism
-            self._made[known] = _attempt(lambda: build(loaded, name.text, values))
-        outcome = self._made[known]
-        if outcome.error is not None:
-            message = _one_line(outcome.error)
+        build = _dataset if key == "dataset" else _mechanism
+        made, error = self._once(("made", key, name.text, repr(values)), lambda: build(loaded, name.text, values))
+        if error is not None:
+            message = _one_line(error)
             place = _named_in(message, name.place, given)
             mistakes.add(place, f"{key} {shown(name)} cannot be built: {message}", kind="build")
             return None
-        return Chosen(name.text, values, outcome.value)
+        return Chosen(name.text, values, made)
 
 
 def parameters_taken(key: str, loaded: Any) -> Parameters:
@@ -182,19 +135,14 @@ def parameters_taken(key: str, loaded: Any) -> Parameters:
 
     Raises TypeError when it cannot be called, or when Python cannot tell its signature.
     """
-    if key == "dataset" and not _is_factory(loaded):
+    from dpbench.datasets._base import SOURCE_MEMBERS
+
+    source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
+    if key == "dataset" and (source or not callable(loaded)):  # as `dpbench.data.find_dataset` decides it
         return Parameters({})
     if not callable(loaded):
         raise TypeError(f"it is a {type(loaded).__name__}; expected a function or a class")
     return parameters_of(loaded, skip=2 if key == "model" else 0)
-
-
-def _attempt(action: Callable[[], Any]) -> _Outcome:
-    """Importing and building run other people's code: whatever it raises becomes a mistake of the spec."""
-    try:
-        return _Outcome(action())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (reported by the caller, with the line)
-        return _Outcome(None, error)
 
 
 def _dataset(loaded: Any, name: str, values: dict[str, Any]) -> Any:  # noqa: ARG001 (as _mechanism)
@@ -208,14 +156,6 @@ def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) ->
     if not isinstance(getattr(made, "private", None), bool):
         raise DpbenchError(f"{name} returns a {type(made).__name__} without `private`; expected a mechanism")
     return made
-
-
-def _is_factory(loaded: Any) -> bool:
-    """Whether a dataset's object is called to get the source, as `dpbench.data.find_dataset` decides it."""
-    from dpbench.datasets._base import SOURCE_MEMBERS
-
-    is_source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
-    return callable(loaded) and not is_source
 
 
 def _named_in(message: str, place: Place, given: Table) -> Place:

@@ -6,15 +6,15 @@ mistake found later in a point is reported where it can be corrected, and once.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dpbench.catalog import suggestion
+from dpbench.catalog import advice, closest
 from dpbench.errors import Problem
-from dpbench.grammar.annotations import Misfit, shown
+from dpbench.grammar.annotations import Slot, fit, shown
 from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
 MOST_POINTS = 10_000
@@ -36,8 +36,59 @@ class Mistakes:
         problem = Problem(self.file, place.line, place.column, place.path, message, hint)
         self._found.setdefault((place, kind or message), problem)
 
-    def add_misfit(self, misfit: Misfit) -> None:
-        self.add(misfit.place, misfit.message, misfit.hint, "misfit")
+    def values(
+        self,
+        table: Table,
+        slots: Mapping[str, Slot],
+        path: str,
+        point: Point | None,
+        *,
+        homes: Mapping[str, str] | None = None,
+        what: str = "key",
+        others: bool = False,
+    ) -> dict[str, Any] | None:
+        """The values of a mapping by the names of its slots; None where one does not fit, is unknown or missing.
+
+        `path` is the mapping's own in a run; without a `point` absent keys are not reported; `others` allows keys that
+        are no slots; `homes` says of keys of other mappings where they belong.
+        """
+        found: dict[str, Any] = {}
+        right = True
+        for name, entry in table.entries.items():
+            slot = slots.get(name)
+            if slot is not None:
+                fits, found[slot.name] = self._fit(slot, entry.value)
+                right = right and fits
+            elif others:
+                found[name] = plain(entry.value)
+            else:
+                self.unknown_key(entry.key, name, slots, path, homes or {}, what)
+                right = False
+        for name, slot in slots.items():
+            if slot.required and name not in table.entries:
+                right = False
+                if point is not None:
+                    whole = f"{path}.{name}" if path else name
+                    self.missing(point, table.place, whole, f"is missing; expected {slot.expected}")
+        return found if right else None
+
+    def _fit(self, slot: Slot, node: Node) -> tuple[bool, Any]:
+        try:
+            value, misfits = fit(slot, node)
+        except TypeError as error:  # nothing that YAML holds can fit
+            self.add(node.place, str(error))
+            return False, None
+        for place, message, hint in misfits:
+            self.add(place, message, hint, "misfit")
+        return not misfits, value
+
+    def without_repeats(self, node: Node) -> tuple[Node, ...]:
+        """The different items of a list (none for what is no list); those that stand twice are reported."""
+        kept: dict[str, Node] = {}
+        for item in node.items if isinstance(node, Listing) else ():
+            if kept.setdefault(repr(plain(item)), item) is not item:
+                self.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
+        return tuple(kept.values())
 
     def unknown_key(
         self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str], what: str = "key"
@@ -55,7 +106,7 @@ class Mistakes:
             hint = f"it belongs under {homes[name]!r}" if homes[name] else "it belongs at the top of the file"
             self.excuse(f"{homes[name]}.{name}" if homes[name] else name)
         elif names:
-            hint = suggestion(name, names).removeprefix("; ")
+            hint = advice(name, names)
         else:
             hint = f"there is no {what} to set here"
         self.add(key, f"unknown {what} {name!r}", hint, "unknown")
@@ -65,10 +116,6 @@ class Mistakes:
         """The value for this path of a run was given, but wrongly: do not also report that it is missing."""
         self._excused.add(path)
 
-    def excused(self, path: str) -> bool:
-        """Whether the value for this path was given, but wrongly."""
-        return path in self._excused or "" in self._excused
-
     def missing(
         self, point: Point, within: Place, path: str, message: str, hint: str = "", also: tuple[str, ...] = ()
     ) -> None:
@@ -76,8 +123,8 @@ class Mistakes:
 
         `also` are other paths whose presence, even a wrong one, would have done.
         """
-        if not any(map(self.excused, (path, *also))):
-            row = point.place if point.row is not None else None
+        if not {path, *also, ""} & self._excused:
+            row = point.place if point.in_row else None
             self._missing.setdefault((path, message), {})[point.number] = (within, row, message, hint)
 
     def problems(self, points: int) -> tuple[Problem, ...]:
@@ -98,14 +145,14 @@ class Mistakes:
 class Point:
     """One setting: the tree of a run without grid, zip and rows, its label, and where it comes from.
 
-    `place` is that of the row, else of the file's first key; `row` counts from 0, None where the file has no rows.
+    `place` is that of the row (`in_row`), else of the file's first key.
     """
 
     number: int
     tree: Table
     label: str
     place: Place
-    row: int | None
+    in_row: bool
 
 
 @dataclass(frozen=True)
@@ -117,16 +164,7 @@ class _Axis:
     values: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
-class _Row:
-    number: int
-    tree: Table
-    label: str
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), "")
+_Row = tuple[str, Table]  # its label and what it changes
 
 
 def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Point, ...]:
@@ -155,24 +193,23 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
 def _points(
     base: Table, rows: list[_Row], zipped: list[_Axis], together: int, grid: list[_Axis], mistakes: Mistakes
 ) -> Iterator[Point]:
-    varying = [axis for axis in (*zipped, *grid) if len(axis.values) > 1]
-    names = _short_names([axis.path for axis in varying])
-    several = len(rows) > 1 or bool(varying)
+    varying = [axis.path for axis in (*zipped, *grid) if len(axis.values) > 1]
+    ends = [path.rpartition(".")[2] for path in varying]
+    names = {path: end if ends.count(end) == 1 else path for path, end in zip(varying, ends, strict=True)}
     cells = itertools.product(range(together), *(range(len(axis.values)) for axis in grid))
-    whole: list[_Row | None] = [*rows] or [None]
-    for number, (row, (step, *cell)) in enumerate(itertools.product(whole, cells)):
-        tree = merge(base, row.tree) if row else base
+    whole: list[tuple[int, _Row | None]] = [*enumerate(rows, 1)] or [(0, None)]
+    for number, ((place, row), (step, *cell)) in enumerate(itertools.product(whole, cells)):
+        tree = merge(base, row[1]) if row else base
         chosen = [*((axis, step) for axis in zipped), *zip(grid, cell, strict=True)]
         for axis, index in sorted(chosen, key=lambda item: item[0].path.count(".")):
             tree = _set(tree, axis.path.split("."), axis.key, axis.values[index], mistakes)
         words = [f"{names[axis.path]}={value_text(axis.values[index])}" for axis, index in chosen if axis.path in names]
-        if row and (row.label or several):
-            words.insert(0, row.label or f"row {row.number + 1}")
-        place = row.tree.place if row else base.place
-        yield Point(number, tree, ", ".join(words), place, row.number if row else None)
+        if row and (row[0] or len(rows) > 1 or varying):
+            words.insert(0, row[0] or f"row {place}")
+        yield Point(number, tree, ", ".join(words), row[1].place if row else base.place, row is not None)
 
 
-def merge(base: Table, over: Table, path: str = "") -> Table:
+def merge(base: Table, over: Table, top: bool = True) -> Table:
     """`base` with the keys of `over` written over it, mapping by mapping.
 
     A dataset, model or mechanism that gives a `name` starts afresh instead of keeping the parameters of another.
@@ -180,12 +217,11 @@ def merge(base: Table, over: Table, path: str = "") -> Table:
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         old, new = base.get(key), entry.value
-        if isinstance(new, Table) and not (not path and key in CHOICES and "name" in new.entries):
-            if not path and key in CHOICES and isinstance(old, Scalar):
-                old = Table(new.place, {"name": Entry(old.place, old)})
-            if isinstance(old, Table):
-                entries[key] = Entry(base.entries[key].key, merge(old, new, f"{path}.{key}"))
-                continue
+        choice = top and key in CHOICES
+        if isinstance(new, Table) and choice and isinstance(old, Scalar):
+            old = Table(new.place, {"name": Entry(old.place, old)})
+        if isinstance(new, Table) and isinstance(old, Table) and not (choice and "name" in new.entries):
+            entry = Entry(base.entries[key].key, merge(old, new, top=False))
         entries[key] = entry
     return Table(base.place, entries)
 
@@ -220,7 +256,7 @@ def _rows(root: Table, mistakes: Mistakes) -> list[_Row]:
         mistakes.excuse("")
         return []
     rows = []
-    for number, item in enumerate(written.items):
+    for item in written.items:
         if not isinstance(item, Table):
             mistakes.add(item.place, f"found {shown(item)}; expected a mapping of what this row changes")
             mistakes.excuse("")
@@ -235,7 +271,7 @@ def _rows(root: Table, mistakes: Mistakes) -> list[_Row]:
         for key in [key for key in entries if key in NOT_IN_ROWS]:
             hint = "name a row with `label`" if key == "name" else "write it beside rows"
             mistakes.add(entries.pop(key).key, f"{key!r} cannot stand in a row", hint)
-        rows.append(_Row(number, Table(item.place, entries), label))
+        rows.append((label, Table(item.place, entries)))
     return rows
 
 
@@ -258,7 +294,7 @@ def _axes(root: Table, kind: str, mistakes: Mistakes, settable: Sequence[str]) -
             mistakes.add(values.place, f"found {shown(values)}; expected a list of values", hint)
             mistakes.excuse(path)
             continue
-        items = _without_repeats(values.items, mistakes) if kind == "grid" else values.items
+        items = mistakes.without_repeats(values) if kind == "grid" else values.items
         axes.append(_Axis(path, entry.key, items))
     return axes
 
@@ -267,27 +303,15 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
     parts = path.split(".")
     if path in settable or (len(parts) == 3 and parts[0] in CHOICES and parts[1] == "parameters" and parts[2]):
         return True
-    same_end = [known for known in settable if known.rpartition(".")[2] == parts[-1]]
     if len(parts) == 2 and parts[0] in CHOICES:
         meant = parts[0] if parts[1] == "name" else f"{parts[0]}.parameters.{parts[1]}"
     else:
-        meant = same_end[0] if same_end else closest(path, settable)
-    mistakes.excuse(meant or "")
+        same_end = (known for known in settable if known.rpartition(".")[2] == parts[-1])
+        meant = next(same_end, "") or closest(path, settable)
+    mistakes.excuse(meant)
     hint = f"did you mean {meant!r}?" if meant else "known: " + ", ".join([*settable, "model.parameters.<name>, ..."])
     mistakes.add(key, f"unknown path {path!r}", hint)
     return False
-
-
-def _without_repeats(items: tuple[Node, ...], mistakes: Mistakes) -> tuple[Node, ...]:
-    kept: list[Node] = []
-    seen: set[str] = set()
-    for item in items:
-        if repr(plain(item)) in seen:
-            mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
-        else:
-            kept.append(item)
-        seen.add(repr(plain(item)))
-    return tuple(kept)
 
 
 def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], mistakes: Mistakes) -> None:
@@ -296,8 +320,8 @@ def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], 
         if any(axis.path == other.path for other in zipped):
             mistakes.add(axis.key, f"{axis.path!r} is also set by zip", "keep one of the two")
     for axis in (*zipped, *grid):
-        for row in rows:
-            for path, place in _leaves(row.tree):
+        for _, changes in rows:
+            for path, place in _leaves(changes):
                 if path == axis.path or path.startswith(f"{axis.path}."):
                     message = f"{axis.path!r} is also set by {place.path} (line {place.line})"
                     mistakes.add(axis.key, message, "keep one of the two", "conflict")
@@ -310,11 +334,6 @@ def _leaves(tree: Table, path: str = "") -> Iterator[tuple[str, Place]]:
             yield from _leaves(entry.value, here)
         else:
             yield here, entry.key
-
-
-def _short_names(paths: list[str]) -> dict[str, str]:
-    ends = [path.rpartition(".")[2] for path in paths]
-    return {path: end if ends.count(end) == 1 else path for path, end in zip(paths, ends, strict=True)}
 
 
 def value_text(node: Node) -> str:

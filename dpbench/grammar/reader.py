@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import InvalidOperation
 from typing import Any
 
-from dpbench.catalog import catalog, suggestion
-from dpbench.grammar.annotations import Slot, fit, misfit, shown
-from dpbench.grammar.keys import (
-    HOMES,
-    RUN,
-    SECTIONS,
-    Budget,
-    Choice,
-    Printed,
-    Published,
-    Spec,
-    Training,
-)
+from dpbench.catalog import advice, catalog
+from dpbench.grammar.annotations import shown
+from dpbench.grammar.keys import HOMES, PUBLISHED, RUN, SECTIONS, Budget, Choice, Printed, Published, Spec, Training
 from dpbench.grammar.names import CatalogObjects, Chosen
 from dpbench.grammar.points import CHOICES, Mistakes, Point
 from dpbench.grammar.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
@@ -33,18 +23,22 @@ class SpecReader:
 
     def spec(self, tree: Table, point: Point | None) -> Spec | None:
         """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
-        values: dict[str, Any] = {}
-        for key in ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned"):
-            values |= self._value(tree, key, RUN[key], point)
+        simple = {key: tree.entries[key] for key in _SIMPLE if key in tree.entries}
+        read = self.mistakes.values(Table(tree.place, simple), {key: RUN[key] for key in _SIMPLE}, "", point)
+        values: dict[str, Any] = read or {}
+        for entry in simple.values():
+            self.mistakes.without_repeats(entry.value)
         for key in ("dataset", "model", "mechanism", "budget", "training"):
             if key not in tree.entries and point is not None:
-                expected = RUN[key].words or f"{RUN[key].description}, such as {_example(RUN[key])}"
+                expected = RUN[key].words or f"{RUN[key].description}, such as {RUN[key].examples[0]}"
                 self.mistakes.missing(point, tree.place, key, f"is missing; expected {expected}")
         chosen = {
             key: self.objects.choice(key, node, self.mistakes, point) for key in CHOICES if (node := tree.get(key))
         }
         values |= {key: Choice(made.name, made.parameters) for key, made in chosen.items() if made}
-        self._accountants(tree)
+        named = tree.get("accountants")
+        for item in named.items if isinstance(named, Listing) else ():
+            self._accountant(item)
         values |= self._budget(tree, chosen.get("mechanism"), point)
         values |= self._training(tree, chosen, point)
         values |= self._published(tree, chosen.get("dataset"), point)
@@ -52,43 +46,15 @@ class SpecReader:
             return None
         if isinstance(values.get("seeds"), int):
             values["seeds"] = tuple(range(values["seeds"]))
-        line = point.place.line if point.row is not None else tree.entries["name"].key.line
+        line = point.place.line if point.in_row else tree.entries["name"].key.line
         return Spec(label=point.label, file=self.mistakes.file, line=line, **{"source": "", **values})
-
-    def _value(self, tree: Table, key: str, slot: Slot, point: Point | None) -> dict[str, Any]:
-        """The value of a key by the name of its field, or nothing where it is absent or wrong."""
-        entry = tree.entries.get(key)
-        if entry is None:
-            if slot.required and point is not None:
-                self.mistakes.missing(point, tree.place, key, f"is missing; expected {slot.expected}")
-            return {}
-        value, misfits = fit(slot, entry.value)
-        for found in misfits:
-            self.mistakes.add_misfit(found)
-        self._distinct(entry.value)
-        return {} if misfits else {slot.name: value}
 
     def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
         """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
-        slots = SECTIONS[key]
-        values: dict[str, Any] = {}
-        right = True
-        for name, entry in node.entries.items():
-            if name not in slots:
-                homes = {word: home for word, home in HOMES.items() if word not in slots}
-                self.mistakes.unknown_key(entry.key, name, slots, key, homes)
-                right = False
-                continue
-            value, misfits = fit(slots[name], entry.value)
-            for found in misfits:
-                self.mistakes.add_misfit(found)
-            right = right and not misfits
-            values[slots[name].name] = value
-        for name, slot in slots.items():
-            if name not in node.entries and slot.required and point is not None:
-                self.mistakes.missing(point, node.place, f"{key}.{name}", f"is missing; expected {slot.expected}")
-                right = False
-        return {slot.name: slot.default for slot in slots.values() if not slot.required} | values if right else None
+        values = self.mistakes.values(node, SECTIONS[key], key, point, homes=HOMES)
+        if values is None:
+            return None
+        return {slot.name: slot.default for slot in SECTIONS[key].values() if not slot.required} | values
 
     def _exactly_one(self, key: str, node: Table, one: str, other: str, point: Point) -> None:
         first, second = node.entries.get(one), node.entries.get(other)
@@ -112,9 +78,7 @@ class SpecReader:
                 self.mistakes.add(node.place, message, kind="private")
             return {"budget": None}
         if not isinstance(node, Table):
-            if node is not None:
-                self.mistakes.add_misfit(misfit(node, Budget, RUN["budget"].words))
-            return {}
+            return self._no_mapping(node, RUN["budget"].words)
         values = self._section("budget", node, point)
         if accountant := node.get("calibrate_with"):
             self._accountant(accountant)
@@ -128,9 +92,7 @@ class SpecReader:
     def _training(self, tree: Table, chosen: Mapping[str, Chosen | None], point: Point | None) -> dict[str, Any]:
         node = tree.get("training")
         if not isinstance(node, Table):
-            if node is not None:
-                self.mistakes.add_misfit(misfit(node, Training, RUN["training"].words))
-            return {}
+            return self._no_mapping(node, RUN["training"].words)
         values = self._section("training", node, point)
         mechanism, dataset = chosen.get("mechanism"), chosen.get("dataset")
         if point is not None:
@@ -150,27 +112,40 @@ class SpecReader:
         entry = tree.entries.get("published")
         if entry is None:
             return {}
-        if not isinstance(entry.value, Table):
-            self.mistakes.add_misfit(misfit(entry.value, Published, "a mapping of printed numbers"))
-            return {}
-        values = self._section("published", entry.value, point)
-        wrong = values is None
-        for node in _numbers(entry.value):
-            try:
-                Printed.of(node.text)
-            except (InvalidOperation, ValueError):
-                message = f"found {shown(node)}; expected a number in decimal digits"
-                self.mistakes.add(node.place, message, kind="misfit")
-                wrong = True
-        epsilons = entry.value.get("epsilon")
-        for name, claim in (epsilons.entries if isinstance(epsilons, Table) else {}).items():
+        node = entry.value
+        if not isinstance(node, Table):
+            return self._no_mapping(node, "a mapping of printed numbers")
+        values = self._section("published", node, point)
+        printed = {name: self._printed(given.value) for name, given in node.entries.items() if name in _SINGLE}
+        claims = node.get("epsilon")
+        epsilon: dict[str, Printed | None] = {}
+        for name, claim in (claims.entries if isinstance(claims, Table) else {}).items():
+            epsilon[name] = self._printed(claim.value)
             known = tuple(catalog("accountants"))
             if name not in known:
-                hint = suggestion(name, known).removeprefix("; ")
-                self.mistakes.add(claim.key, f"unknown accountant {name!r}", hint, "unknown name")
+                self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
         if point is not None:
             self._comparable(tree, entry, dataset, point)
-        return {} if wrong else {"published": _as_printed(entry.value, values or {})}
+        if values is None or None in (*printed.values(), *epsilon.values()):
+            return {}
+        single = {PUBLISHED[name].name: number for name, number in printed.items()}
+        return {"published": Published(**{**values, **single, "epsilon": epsilon})}
+
+    def _printed(self, node: Node) -> Printed | None:
+        """A number with the digits that the file shows; None for what is none, which is reported."""
+        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            return None
+        try:
+            return Printed.of(node.text)
+        except (InvalidOperation, ValueError):
+            message = f"found {shown(node)}; expected a number in decimal digits"
+            self.mistakes.add(node.place, message, kind="misfit")
+            return None
+
+    def _no_mapping(self, node: Node | None, expected: str) -> dict[str, Any]:
+        if node is not None:
+            self.mistakes.add(node.place, f"found {shown(node)}; expected {expected}", kind="misfit")
+        return {}
 
     def _comparable(self, tree: Table, entry: Entry, dataset: Chosen | None, point: Point) -> None:
         """A printed number stands only beside results from the paper's whole setting on real data."""
@@ -189,60 +164,10 @@ class SpecReader:
             message = "this accuracy would stand beside several settings; expected it in the one row that it belongs to"
             self.mistakes.add(accuracy.key, message, "move `published` into `rows`", "several")
 
-    def _accountants(self, tree: Table) -> None:
-        node = tree.get("accountants")
-        for item in node.items if isinstance(node, Listing) else ():
-            self._accountant(item)
-
     def _accountant(self, node: Node) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.objects.check_name("accountants", node, self.mistakes)
 
-    def _distinct(self, node: Node) -> None:
-        seen: set[str] = set()
-        for item in node.items if isinstance(node, Listing) else ():
-            text = repr(plain(item))
-            if text in seen:
-                self.mistakes.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
-            seen.add(text)
 
-
+_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
 _SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
-
-
-def _numbers(published: Table) -> Iterator[Scalar]:
-    """The printed numbers of a mapping that are numbers at all."""
-    for name, entry in published.entries.items():
-        if name in _SINGLE and isinstance(entry.value, Scalar):
-            nodes: list[Node] = [entry.value]
-        elif name == "epsilon" and isinstance(entry.value, Table):
-            nodes = [claim.value for claim in entry.value.entries.values()]
-        else:
-            nodes = []
-        for node in nodes:
-            if isinstance(node, Scalar) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-                yield node
-
-
-def _as_printed(node: Table, values: Mapping[str, Any]) -> Published:
-    """The numbers with the digits that the file shows."""
-    texts = {name: entry.value.text for name, entry in node.entries.items() if isinstance(entry.value, Scalar)}
-    claims = node.get("epsilon")
-    epsilon = {
-        name: Printed.of(entry.value.text)
-        for name, entry in (claims.entries.items() if isinstance(claims, Table) else ())
-        if isinstance(entry.value, Scalar)
-    }
-    single = {name: Printed.of(texts[name]) if texts.get(name) else None for name in _SINGLE}
-    return Published(
-        accuracy_percent=single["test_accuracy_percent"],
-        averaged_over=values.get("averaged_over"),
-        mu=single["mu"],
-        epsilon=epsilon,
-        seconds_per_epoch=single["seconds_per_epoch"],
-        memory_percent=single["memory_percent"],
-    )
-
-
-def _example(slot: Slot) -> str:
-    return str(slot.examples[0]) if slot.examples else "{...}"

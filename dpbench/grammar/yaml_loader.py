@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -21,13 +21,16 @@ LARGEST_FILE = 1 << 20  # bytes
 LARGEST_TREE = 100_000  # values after all aliases are written out
 DEEPEST = 40  # lists and mappings inside one another
 
-_NULL = re.compile(r"null|Null|NULL|~|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
+_WORDS: tuple[tuple[re.Pattern[str], bool | float | None], ...] = (
+    (re.compile(r"null|Null|NULL|~|"), None),
+    (re.compile(r"true|True|TRUE"), True),
+    (re.compile(r"false|False|FALSE"), False),
+    (re.compile(r"\+?\.(?:inf|Inf|INF)"), math.inf),
+    (re.compile(r"-\.(?:inf|Inf|INF)"), -math.inf),
+    (re.compile(r"\.(?:nan|NaN|NAN)"), math.nan),
+)
 _WHOLE = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
-_NOT_A_NUMBER = re.compile(r"\.(?:nan|NaN|NAN)")
 _MOST_DIGITS = 300  # a whole number of that length still fits in a float
 
 
@@ -122,9 +125,9 @@ def read(path: Path) -> Document:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8", errors="replace")
-        line, column = _position(before, len(before))
+        at = _position(before, len(before))
         message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
-        return Document(file, None, (Problem(file, line, column, "", message, "save the file as UTF-8"),))
+        return Document(file, None, (Problem(file, at.line, at.column, "", message, "save the file as UTF-8"),))
     return parse(text, file)
 
 
@@ -144,62 +147,50 @@ class _Stop(Exception):
     """Nothing more of this file can be read; the reason is already among the problems."""
 
 
-@dataclass(frozen=True)
-class _Sized:
-    """A node and how many values it stands for once aliases are written out."""
-
-    node: Node
-    size: int
-
-
 class _Reader:
     """Builds nodes from PyYAML's events."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
         self.problems: list[Problem] = []
-        self.anchors: dict[str, _Sized | None] = {}  # None while the anchored value is still being read
+        self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
         self.size = 0
         self.events: Iterator[Any] = iter(())
 
     def document(self) -> Node | None:
+        root: Node | None = None
         try:
             self.events = yaml.parse(self.text, Loader=yaml.SafeLoader)
             next(self.events)  # the start of the stream
-            event = next(self.events)
-            if isinstance(event, yaml.StreamEndEvent):
-                self._problem(Place(1, 1, ""), "the file is empty", "start it with `kind: run`")
-                return None
-            found = self._node(next(self.events), "", 0)
-            next(self.events)  # the end of the document
-            after = next(self.events)
-            if not isinstance(after, yaml.StreamEndEvent):
-                message = "a second document starts here (`---`); expected one document in a file"
-                self._problem(self._place(after, ""), message, "move it into a file of its own")
+            if not isinstance(next(self.events), yaml.StreamEndEvent):
+                root = self._node(next(self.events), "", 0)
+                next(self.events)  # the end of the document
+                after = next(self.events)
+                if not isinstance(after, yaml.StreamEndEvent):
+                    message = "a second document starts here (`---`); expected one document in a file"
+                    self._problem(_place(after, ""), message, "move it into a file of its own")
         except _Stop:
             return None
         except yaml.MarkedYAMLError as error:
             self._syntax(error)
             return None
         except yaml.reader.ReaderError as error:
-            line, column = _position(self.text, error.position)
             message = f"the character U+{error.character:04X} is not allowed in YAML"
-            self._problem(Place(line, column, ""), message, "delete it")
+            self._problem(_position(self.text, error.position), message, "delete it")
             return None
         except (ValueError, OverflowError) as error:
             # PyYAML hands the digits of `"\\U..."` to chr() unchecked; it does not say where they stand.
             found_at = re.search(r"\\U[0-9a-fA-F]{8}", self.text)
-            line, column = _position(self.text, found_at.start() if found_at else 0)
-            self._problem(Place(line, column, ""), f"not a character: {error}", "Unicode ends at \\U0010FFFF")
+            at = _position(self.text, found_at.start() if found_at else 0)
+            self._problem(at, f"not a character: {error}", "Unicode ends at \\U0010FFFF")
             return None
-        root = found.node
-        if isinstance(root, Scalar) and root.value is None:
+        if root is None or (isinstance(root, Scalar) and root.value is None):
             self._problem(Place(1, 1, ""), "the file is empty", "start it with `kind: run`")
             return None
         return root
 
-    def _node(self, event: Any, path: str, depth: int) -> _Sized:
-        place = self._place(event, path)
+    def _node(self, event: Any, path: str, depth: int) -> Node:
+        place = _place(event, path)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), place)
         if event.tag is not None:
@@ -208,39 +199,38 @@ class _Reader:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         if depth > DEEPEST:
-            self._problem(replace(place, path=""), f"more than {DEEPEST} lists and mappings inside one another")
-            raise _Stop
+            self._stop(replace(place, path=""), f"more than {DEEPEST} lists and mappings inside one another")
+        self._count(place, 1)
         if isinstance(event, yaml.ScalarEvent):
-            found = _Sized(self._scalar(event, place), 1)
+            found: Node = self._scalar(event, place)
         elif isinstance(event, yaml.SequenceStartEvent):
-            found = self._listing(place, depth)
+            items: list[Node] = []
+            while not isinstance(event_ := next(self.events), yaml.SequenceEndEvent):
+                items.append(self._node(event_, f"{path}[{len(items)}]", depth + 1))
+            found = Listing(place, tuple(items))
         else:
             found = self._table(place, depth)
         if event.anchor is not None:
             self.anchors[event.anchor] = found
         return found
 
-    def _alias(self, name: str, place: Place) -> _Sized:
+    def _alias(self, name: str, place: Place) -> Node:
         found = self.anchors.get(name)
-        if found is not None:
-            self._count(place, found.size)
-            return found
-        if name in self.anchors:
-            self._problem(place, f"the alias '*{name}' stands inside the value that it repeats")
-        else:
+        if found is None and name in self.anchors:
+            self._stop(place, f"the alias '*{name}' stands inside the value that it repeats")
+        if found is None:
             hint = "quote a text that starts with *"
-            self._problem(place, f"the alias '*{name}' has no anchor '&{name}' before it", hint)
-        raise _Stop
+            self._stop(place, f"the alias '*{name}' has no anchor '&{name}' before it", hint)
+        self._count(place, _size(found))
+        return found
 
     def _count(self, place: Place, size: int) -> None:
         self.size += size
         if self.size > LARGEST_TREE:
             hint = "split it, or use fewer aliases"
-            self._problem(place, f"the file stands for more than {LARGEST_TREE} values", hint)
-            raise _Stop
+            self._stop(place, f"the file stands for more than {LARGEST_TREE} values", hint)
 
     def _scalar(self, event: Any, place: Place) -> Scalar:
-        self._count(place, 1)
         text: str = event.value
         if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
             self._problem(place, "half a surrogate pair is not text", "write the character itself")
@@ -251,29 +241,21 @@ class _Reader:
             self._problem(place, f"a number of {len(text)} digits; expected at most {_MOST_DIGITS}")
             return Scalar(place, text, text)
         value = resolve(text)
-        if isinstance(value, float) and math.isinf(value) and not _INFINITE.fullmatch(text):
+        if isinstance(value, float) and math.isinf(value) and not text.lower().endswith(".inf"):
             self._problem(place, f"{text} is too large for a number", "write .inf for infinity")
         return Scalar(place, value, text)
 
-    def _listing(self, place: Place, depth: int) -> _Sized:
-        self._count(place, 1)
-        items: list[Node] = []
-        size = 1
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            found = self._node(event, f"{place.path}[{len(items)}]", depth + 1)
-            items.append(found.node)
-            size += found.size
-        return _Sized(Listing(place, tuple(items)), size)
-
-    def _table(self, place: Place, depth: int) -> _Sized:
-        self._count(place, 1)
+    def _table(self, place: Place, depth: int) -> Table:
         entries: dict[str, Entry] = {}
-        size = 1
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            name = self._key(event, place, depth)
-            key = self._place(event, place.under(_shown_key(name)))
+            if not isinstance(event, yaml.ScalarEvent):
+                hint = "quote text that starts with [, { or *"
+                self._stop(_place(event, place.path), "a key is a list, a mapping or an alias; expected a word", hint)
+            word = self._node(event, place.path, depth + 1)
+            assert isinstance(word, Scalar)
+            name = word.text
+            key = _place(event, place.under(_shown_key(name)))
             found = self._node(next(self.events), key.path, depth + 1)
-            size += found.size
             if name == "<<" and event.style is None:
                 hint = "write the keys out, or repeat the whole value with an alias"
                 self._problem(key, "merge keys (`<<`) are not read", hint)
@@ -281,24 +263,15 @@ class _Reader:
                 first = entries[name].key.line
                 self._problem(key, f"the key {name!r} stands twice (first in line {first})", "delete one of the two")
             else:
-                entries[name] = Entry(key, found.node)
-        return _Sized(Table(place, entries), size)
-
-    def _key(self, event: Any, place: Place, depth: int) -> str:
-        if not isinstance(event, yaml.ScalarEvent):
-            at = self._place(event, place.path)
-            hint = "quote text that starts with [, { or *"
-            self._problem(at, "a key is a list, a mapping or an alias; expected a word", hint)
-            raise _Stop
-        found = self._node(event, place.path, depth + 1).node
-        assert isinstance(found, Scalar)
-        return found.text
-
-    def _place(self, event: Any, path: str) -> Place:
-        return Place(event.start_mark.line + 1, event.start_mark.column + 1, path)
+                entries[name] = Entry(key, found)
+        return Table(place, entries)
 
     def _problem(self, place: Place, message: str, hint: str = "") -> None:
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
+
+    def _stop(self, place: Place, message: str, hint: str = "") -> NoReturn:
+        self._problem(place, message, hint)
+        raise _Stop
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> None:
         mark = error.problem_mark or error.context_mark
@@ -307,7 +280,8 @@ class _Reader:
         if line > last:
             line, column = last, len(self.text.rstrip("\n").split("\n")[-1]) + 1
         opened = error.context_mark.line + 1 if error.context_mark else line
-        message, hint = _in_plain_words(str(error.context or ""), str(error.problem or error), opened)
+        text = ": ".join(filter(None, [error.context, error.problem])) or str(error)
+        message, hint = _in_plain_words(text, opened)
         self._problem(Place(line, column, ""), message, hint)
 
 
@@ -317,26 +291,31 @@ def resolve(text: str) -> bool | int | float | str | None:
     >>> [resolve(text) for text in ("1e-5", "0x1F", ".inf", "true", "on", "1_000", "~")]
     [1e-05, 31, inf, True, 'on', '1_000', None]
     """
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
+    for pattern, value in _WORDS:
+        if pattern.fullmatch(text):
+            return value
     if _WHOLE.fullmatch(text):
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
     if _FLOAT.fullmatch(text):
         return float(text)
-    if _INFINITE.fullmatch(text):
-        return -math.inf if text.startswith("-") else math.inf
-    if _NOT_A_NUMBER.fullmatch(text):
-        return math.nan
     return text
 
 
-def _position(text: str, offset: int) -> tuple[int, int]:
+def _place(event: Any, path: str) -> Place:
+    return Place(event.start_mark.line + 1, event.start_mark.column + 1, path)
+
+
+def _position(text: str, offset: int) -> Place:
     before = text[:offset]
-    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+    return Place(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, "")
+
+
+def _size(node: Node) -> int:
+    """How many values a node stands for, aliases written out."""
+    if isinstance(node, Scalar):
+        return 1
+    inside = node.items if isinstance(node, Listing) else [entry.value for entry in node.entries.values()]
+    return 1 + sum(map(_size, inside))
 
 
 def _shown_key(name: str) -> str:
@@ -344,62 +323,42 @@ def _shown_key(name: str) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _in_plain_words(context: str, problem: str, opened: int) -> tuple[str, str]:
-    """PyYAML's message as a person would say it, and what to do; `opened` is the line where the construct began."""
-    if "'\\t' that cannot start" in problem:
-        return "a tab stands where YAML wants spaces", "indent with spaces"
-    if "mapping values are not allowed" in problem:
-        return "a ':' stands where no key can be", "check the indentation, and quote text that holds ': '"
-    if "sequence entries are not allowed" in problem:
-        return "a '- ' stands where no list can be", "start the list on a line of its own"
-    if "could not find expected ':'" in problem:
-        return "a line that is neither `key: value` nor a list item", "put ': ' after the key"
-    if "flow sequence" in context:
-        return f"the list opened with '[' in line {opened} is not closed, or a comma is missing", "add ']' or ','"
-    if "flow mapping" in context:
-        return f"the mapping opened with '{{' in line {opened} is not closed, or a comma is missing", "add '}' or ','"
-    if "quoted scalar" in context and ("end of stream" in problem or "document separator" in problem):
-        return f"the quotation mark opened in line {opened} is not closed", "close it"
-    if "expected <block end>" in problem:
-        return f"does not line up with the block that starts in line {opened}", "check indentation and brackets"
-    if "that cannot start any token" in problem:
-        character = problem.removeprefix("found character ").split(" that")[0]
-        return f"a value cannot start with {character}", "quote the value"
-    text = f"{context}: {problem}" if context else problem
+# What PyYAML says, in words for people, and what to do; {line} is where the construct began.
+_SYNTAX = (
+    ("'\\t' that cannot start", "a tab stands where YAML wants spaces", "indent with spaces"),
+    (
+        "mapping values are not allowed",
+        "a ':' stands where no key can be",
+        "check the indentation, and quote text that holds ': '",
+    ),
+    ("sequence entries are not allowed", "a '- ' stands where no list can be", "start the list on a line of its own"),
+    ("could not find expected ':'", "a line that is neither `key: value` nor a list item", "put ': ' after the key"),
+    (
+        "flow sequence",
+        "the list opened with '[' in line {line} is not closed, or a comma is missing",
+        "add ']' or ','",
+    ),
+    (
+        "flow mapping",
+        "the mapping opened with '{{' in line {line} is not closed, or a comma is missing",
+        "add '}' or ','",
+    ),
+    ("found unexpected end of stream", "the quotation mark opened in line {line} is not closed", "close it"),
+    ("found unexpected document separator", "the quotation mark opened in line {line} is not closed", "close it"),
+    (
+        "expected <block end>",
+        "does not line up with the block that starts in line {line}",
+        "check indentation and brackets",
+    ),
+)
+
+
+def _in_plain_words(text: str, opened: int) -> tuple[str, str]:
+    """PyYAML's context and problem as a person would say it, and what to do."""
+    for said, message, hint in _SYNTAX:
+        if said in text:
+            return message.format(line=opened), hint
+    character = re.search(r"found character (.*) that cannot start any token", text)
+    if character:
+        return f"a value cannot start with {character[1]}", "quote the value"
     return f"not YAML: {text}".replace("\n", " "), "see https://yaml.org/spec/1.2.2/"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes whatever `resolve` would not read back as text."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (PyYAML's name and signature)
-        return True
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """A number that `dump` writes with these digits."""
-
-    text: str
-
-
-def _write_verbatim(dumper: yaml.SafeDumper, data: Verbatim) -> yaml.ScalarNode:
-    tag = "int" if _WHOLE.fullmatch(data.text) else "float"
-    return dumper.represent_scalar(f"tag:yaml.org,2002:{tag}", data.text)
-
-
-_FIRST = [*"-+.0123456789"]
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"(?:{_WHOLE.pattern})$"), _FIRST)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOAT.pattern})$"), _FIRST)
-_Dumper.add_representer(Verbatim, _write_verbatim)
-
-
-def dump(value: Any) -> str:
-    """YAML text that `parse` reads back as the same plain value.
-
-    >>> print(dump({"delta": 1e-5, "name": "1e-5", "printed": Verbatim("95.00")}), end="")
-    delta: 1.0e-05
-    name: '1e-5'
-    printed: 95.00
-    """
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -10,38 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpbench.assessment import Assessment, GuaranteeLine, Row, Section
-from dpbench.grammar.keys import Printed
+from dpbench.grammar.keys import Printed, Published
 from dpbench.rendering.formatting import bound, number, plus_minus, words
 
+_SIGNS = {"ε": "varepsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "±": "pm", "∞": "infty", "≤": "leq", "≥": "geq"}
+_NAMES = {"\\": "backslash", "^": "asciicircum", "~": "asciitilde", "<": "less", ">": "greater", "|": "bar"}
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
-    "μ": r"$\mu$",
-    "σ": r"$\sigma$",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "−": r"$-$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
+    **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
+    **{sign: f"\\text{name}{{}}" for sign, name in {**_NAMES, '"': "quotedbl"}.items()},
+    **{sign: f"\\{sign}" for sign in "{}$&#%_"},
+    **{chr(code): " " for code in range(32)},
+    "−": "$-$",
     "·": r"$\cdot$",
     "–": "--",
     "[": "{[}",  # at the start of a row it would be an argument of the \\\\ before
     "*": "{*}",
-    **{chr(code): " " for code in range(32)},
 }
 _LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
 
@@ -86,12 +69,8 @@ def _accountants(row: Row) -> Iterable[str]:
         yield from row.context.published.epsilon
 
 
-def _text(printed: Printed | None) -> str | None:
-    return None if printed is None else printed.text
-
-
 def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, Any]:
-    context, facts, settings, published = row.context, row.facts, row.settings, row.context.published
+    context, published = row.context, row.context.published or Published()
     accuracy = row.verdict("printed_accuracy")
     evidence: Mapping[str, Any] = accuracy.evidence if accuracy else {}
     cells: dict[str, Any] = {
@@ -99,49 +78,43 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         "label": row.label,
         "variant": row.variant,
         "source": section.source,
-        **vars(settings),
+        **vars(row.settings),
         "delta": context.delta,
         "target_epsilon": context.target_epsilon,
-        "seeds": " ".join(map(str, row.seeds)),
-        "failed_seeds": " ".join(map(str, row.failed_seeds)),
-        "stale_seeds": " ".join(map(str, row.stale_seeds)),
+        **{name: " ".join(map(str, getattr(row, name))) for name in ("seeds", "failed_seeds", "stale_seeds")},
         "reduced": context.reduced,
-        "checked": row.checked.verdict if row.checked else None,
-        "checked_reason": row.checked.reason if row.checked else None,
+        "checked": row.checked and row.checked.verdict,
+        "checked_reason": row.checked and row.checked.reason,
         "accuracy_percent_mean_measured": row.accuracy.mean,
         "accuracy_percent_deviation": row.accuracy.deviation,
         "accuracy_percent_low_95": row.accuracy.low,
         "accuracy_percent_high_95": row.accuracy.high,
-        "accuracy_percent_printed": published.accuracy_percent.text
-        if published and published.accuracy_percent
-        else None,
-        "printed_averaged_over": published.averaged_over if published else None,
+        "accuracy_percent_printed": published.accuracy_percent,
+        "printed_averaged_over": published.averaged_over,
         "prediction_low_95": evidence.get("low"),
         "prediction_high_95": evidence.get("high"),
-        "accuracy_verdict": accuracy.verdict if accuracy else None,
-        "accuracy_verdict_reason": accuracy.reason if accuracy else None,
+        "accuracy_verdict": accuracy and accuracy.verdict,
+        "accuracy_verdict_reason": accuracy and accuracy.reason,
         "seconds_mean_measured": row.seconds.mean,
         "seconds_per_epoch_measured": row.seconds_per_epoch,
-        "seconds_per_epoch_printed": _text(published.seconds_per_epoch) if published else None,
-        "memory_percent_printed": _text(published.memory_percent) if published else None,
+        "seconds_per_epoch_printed": published.seconds_per_epoch,
+        "memory_percent_printed": published.memory_percent,
     }
     for name in names:
-        line = row.guarantee(name)
-        printed = published.epsilon.get(name) if published else None
-        verdict = row.verdict("printed_epsilon", name)
+        line, verdict = row.guarantee(name), row.verdict("printed_epsilon", name)
         cells |= {
-            f"epsilon_{name}": line.epsilon if line else None,
+            f"epsilon_{name}": line and line.epsilon,
             f"epsilon_{name}_kind": _kind(line),
-            f"epsilon_{name}_lower": line.lower if line else None,
-            f"epsilon_{name}_upper": line.upper if line else None,
-            f"epsilon_{name}_refused": line.refused if line else None,
-            f"mu_{name}": line.mu if line else None,
+            f"epsilon_{name}_lower": line and line.lower,
+            f"epsilon_{name}_upper": line and line.upper,
+            f"epsilon_{name}_refused": line and line.refused,
+            f"mu_{name}": line and line.mu,
             f"mu_{name}_kind": _kind(line) if line and line.mu is not None else None,
-            f"epsilon_{name}_printed": printed.text if printed else None,
-            f"epsilon_{name}_verdict": verdict.verdict if verdict else None,
+            f"epsilon_{name}_printed": published.epsilon.get(name),
+            f"epsilon_{name}_verdict": verdict and verdict.verdict,
         }
     shown = ("private", "privacy_unit", "adjacency", "sampler", "normalisation", "generator", "dataset_real")
-    return cells | {name: getattr(facts, name) for name in shown} | {"tuned": context.tuned}
+    return cells | {name: getattr(row.facts, name) for name in shown} | {"tuned": context.tuned}
 
 
 def _kind(line: GuaranteeLine | None) -> str | None:
@@ -161,6 +134,8 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, Printed):
+        return value.text
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return "" if value is None else value
@@ -182,18 +157,17 @@ def _table(section: Section) -> str:
     lines.append(" & ".join(rf"\scriptsize {latex(note)}" if note else "" for _, note in head) + r" \\")
     lines.append(r"\midrule")
     for row in section.rows:
-        published, verdict = row.context.published, row.verdict("printed_accuracy")
-        accuracy = published.accuracy_percent if published else None
-        cells = [row.title, str(len(row.seeds)), _beside(plus_minus(row.accuracy), accuracy)]
+        published, verdict = row.context.published or Published(), row.verdict("printed_accuracy")
+        cells = [row.title, str(len(row.seeds)), _beside(plus_minus(row.accuracy), published.accuracy_percent)]
         if has_printed:
             cells.append(words(verdict.verdict) if verdict else "–")
         for name in names:
             line = row.guarantee(name)
             ours = _shown(row, bound(line.epsilon, line.kind) if line and line.epsilon is not None else "")
-            cells.append(_beside(ours, published.epsilon.get(name) if published else None))
+            cells.append(_beside(ours, published.epsilon.get(name)))
         if has_mu:
             ours = _shown(row, next((bound(line.mu) for line in row.guarantees if line.mu is not None), ""))
-            cells.append(_beside(ours, published.mu if published else None))
+            cells.append(_beside(ours, published.mu))
         lines.append(" & ".join(map(latex, cells)) + r" \\")
     caption = f"{section.name}: test accuracy over seeds and privacy guarantees"
     deltas = dict.fromkeys(row.context.delta for row in section.rows if row.context.delta is not None)

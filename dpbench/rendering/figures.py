@@ -15,8 +15,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 SERIES = 8  # distinct styles; more series start again with another line
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LINES = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)))
+_MARKERS = {  # matplotlib's name, and the same shape as a path for legends
+    "o": "M4 0A4 4 0 1 0-4 0A4 4 0 1 0 4 0Z",
+    "s": "M-3.5-3.5H3.5V3.5H-3.5Z",
+    "^": "M0-4.4 4.2 3.4H-4.2Z",
+    "D": "M0-4.7 4.7 0 0 4.7-4.7 0Z",
+    "v": "M0 4.4 4.2-3.4H-4.2Z",
+    "P": "M-1.5-4.3H1.5V-1.5H4.3V1.5H1.5V4.3H-1.5V1.5H-4.3V-1.5H-1.5Z",
+    "X": "M-4-2-2-4 0-2 2-4 4-2 2 0 4 2 2 4 0 2-2 4-4 2-2 0Z",
+    "*": "M0-5 1.3-1.7 4.8-1.5 2.1.7 3 4.1 0 2.2-3 4.1-2.1.7-4.8-1.5-1.3-1.7Z",
+}
+_LINES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (5, 1.4, 1, 1.4), (1.2, 1.2))  # full, or dashes and gaps
 _STAND_INS = tuple(f"#0{digit}f0f{digit}" for digit in range(SERIES))
 _INK, _FAINT, _GRID, _PAPER = "#fa0001", "#fa0002", "#fa0003", "#fa0004"
 _COLOURS = {
@@ -113,19 +122,14 @@ def draw(figure: Figure) -> str:
 
 def swatch(style: int) -> Mapping[str, str]:
     """How a series looks in a legend: its colour's variable, a path for its marker and a dash pattern."""
-    marker = {
-        "o": "M4 0A4 4 0 1 0-4 0A4 4 0 1 0 4 0Z",
-        "s": "M-3.5-3.5H3.5V3.5H-3.5Z",
-        "^": "M0-4.4 4.2 3.4H-4.2Z",
-        "D": "M0-4.7 4.7 0 0 4.7-4.7 0Z",
-        "v": "M0 4.4 4.2-3.4H-4.2Z",
-        "P": "M-1.5-4.3H1.5V-1.5H4.3V1.5H1.5V4.3H-1.5V1.5H-4.3V-1.5H-1.5Z",
-        "X": "M-4-2-2-4 0-2 2-4 4-2 2 0 4 2 2 4 0 2-2 4-4 2-2 0Z",
-        "*": "M0-5 1.3-1.7 4.8-1.5 2.1.7 3 4.1 0 2.2-3 4.1-2.1.7-4.8-1.5-1.3-1.7Z",
-    }[_MARKERS[style % SERIES]]
-    line = _LINES[(style // SERIES + style) % len(_LINES)]
-    dashes = "" if isinstance(line, str) else " ".join(f"{1.5 * float(part):g}" for part in line[1])
-    return {"colour": f"var(--s{style % SERIES})", "marker": marker, "dashes": dashes}
+    number, marker, dashes = _look(style)
+    text = " ".join(f"{1.5 * part:g}" for part in dashes)
+    return {"colour": f"var(--s{number})", "marker": _MARKERS[marker], "dashes": text}
+
+
+def _look(style: int) -> tuple[int, str, tuple[float, ...]]:
+    """Number of the colour, marker and dashes of a series."""
+    return style % SERIES, [*_MARKERS][style % SERIES], _LINES[(style // SERIES + style) % len(_LINES)]
 
 
 def _draw_level(axes: Any, level: float, low: float | None, high: float | None, text: str) -> None:
@@ -146,19 +150,19 @@ def _draw_level(axes: Any, level: float, low: float | None, high: float | None, 
 
 
 def _draw_series(axes: Any, series: Series) -> None:
-    colour = _STAND_INS[series.style % SERIES]
-    marker = _MARKERS[series.style % SERIES]
-    dashes = _LINES[(series.style // SERIES + series.style) % len(_LINES)]
+    number, marker, dashes = _look(series.style)
+    colour = _STAND_INS[number]
+    line: Any = {"color": colour, "linestyle": (0, dashes) if dashes else "-", "linewidth": 1.3}
     if series.line:
         xs, ys = [point.x for point in series.line], [point.y for point in series.line]
-        axes.plot(xs, ys, color=colour, linestyle=dashes, linewidth=1.3, alpha=0.85)
+        axes.plot(xs, ys, **line, alpha=0.85)
         band = [point for point in series.line if point.low is not None]
         if len(band) > 1:
             lows, highs = [point.low for point in band], [point.high for point in band]
             axes.fill_between([point.x for point in band], lows, highs, color=colour, alpha=0.14, linewidth=0)
     solid = [point for point in series.points if not point.hollow]
     if series.joined and len(solid) > 1:
-        axes.plot([p.x for p in solid], [p.y for p in solid], color=colour, linestyle=dashes, linewidth=1.3)
+        axes.plot([p.x for p in solid], [p.y for p in solid], **line)
     for point in series.points:
         if point.hollow:
             axes.plot([point.x], [point.y], "D", markersize=8, markerfacecolor="none", markeredgecolor=colour, zorder=4)
@@ -209,20 +213,8 @@ def _limits(axes: Any, figure: Figure) -> None:
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 _KEPT = {
-    "fill",
-    "fill-opacity",
-    "fill-rule",
-    "opacity",
-    "stroke",
-    "stroke-dasharray",
-    "stroke-dashoffset",
-    "stroke-linecap",
-    "stroke-linejoin",
-    "stroke-miterlimit",
-    "stroke-opacity",
-    "stroke-width",
-    "text-anchor",
-    "font-size",
+    *("fill", "fill-opacity", "fill-rule", "font-size", "opacity", "stroke", "stroke-dasharray", "stroke-dashoffset"),
+    *("stroke-linecap", "stroke-linejoin", "stroke-miterlimit", "stroke-opacity", "stroke-width", "text-anchor"),
 }
 _URL = re.compile(r"url\(#([^)]+)\)")
 

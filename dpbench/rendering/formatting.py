@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # which reads specs, and that takes a quarter of a second
     from dpbench.reproduction import Spread
 
 MISSING = "–"
+SIGNS = {"upper_bound": "≤", "lower_bound": "≥", "approximation": "≈", "exact": "=", "certified": "="}
 _WORDS = {
     "add_or_remove": "add or remove one record",
     "replace_one": "replace one record",

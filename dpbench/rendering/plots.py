@@ -27,53 +27,62 @@ class Drawn:
 
 def section_figures(assessment: Assessment, section: Section) -> list[Drawn]:
     """Accuracy against ε, against seconds and against epochs, where there is something to show."""
-    levels = _levels([assessment.row(row_id) for row_id in section.baselines])
     found = []
     accountant = section.headline
     private = [(style, row) for style, row in enumerate(section.rows) if _epsilon(row, accountant) is not None]
     if accountant is not None and private:
-        series = []
-        for style, row in private:
-            line = tuple(
-                _point(step.epsilon[accountant], step)
-                for step in row.curve
-                if 0 < step.epsilon.get(accountant, 0.0) < math.inf
-            )
-            series.append(Series(style, _band(line, len(private)), _end(row, _epsilon(row, accountant) or 0.0)))
         rows = [row for _, row in private]
+        levels = _levels([assessment.row(row_id) for row_id in section.baselines])
         figure = Figure(
             id=f"{section.id}-epsilon",
             title=f"{section.name}: accuracy against ε",
             description=_epsilon_sentence(rows, accountant, levels),
             x_label=_epsilon_label(rows, accountant),
             y_label=ACCURACY,
-            series=tuple(series),
+            series=_courses(
+                private, lambda step: step.epsilon.get(accountant, 0.0), lambda row: _epsilon(row, accountant) or 0.0
+            ),
             levels=levels,
             logarithmic=True,
         )
         found.append(Drawn(figure, tuple((style, row.title) for style, row in private)))
+    drawn = [(style, row) for style, row in enumerate(section.rows) if row.curve]
     axes: tuple[tuple[str, str, Callable[[CurveLine], float]], ...] = (
         ("time", "Training time, s", lambda step: step.seconds),
         ("epoch", "Epochs", lambda step: step.epoch),
     )
-    drawn = [(style, row) for style, row in enumerate(section.rows) if row.curve]
-    for name, label, place in axes:
-        series = []
-        for style, row in drawn:
-            line = tuple(_point(place(step), step) for step in row.curve)
-            series.append(Series(style, _band(line, len(drawn)), _end(row, place(row.curve[-1]))))
-        if series:
-            figure = Figure(
-                id=f"{section.id}-{name}",
-                title=f"{section.name}: accuracy against {label.lower()}",
-                description=_course_sentence([row for _, row in drawn], label, place),
-                x_label=label,
-                y_label=ACCURACY,
-                series=tuple(series),
-                room=1.6,
-            )
-            found.append(Drawn(figure, tuple((style, row.title) for style, row in drawn)))
+    for name, label, place in axes if drawn else ():
+        ends = [f"{row.title}: {percent(row.accuracy.mean)} % at {place(row.curve[-1]):.4g}" for _, row in drawn]
+        figure = Figure(
+            id=f"{section.id}-{name}",
+            title=f"{section.name}: accuracy against {label.lower()}",
+            description=f"Test accuracy along training against {label.lower()}; where each ends: {'; '.join(ends)}.",
+            x_label=label,
+            y_label=ACCURACY,
+            series=_courses(drawn, place),
+            room=1.6,
+        )
+        found.append(Drawn(figure, tuple((style, row.title) for style, row in drawn)))
     return found
+
+
+def _courses(
+    rows: Sequence[tuple[int, Row]], place: Callable[[CurveLine], float], end: Callable[[Row], float] | None = None
+) -> tuple[Series, ...]:
+    """The course of each row (by its style), with a band where there are few rows.
+
+    `end`: where a row ends, by default at its last step; where it is given, steps that lie at 0 are left out.
+    """
+    found = []
+    for style, row in rows:
+        line = []
+        for step in row.curve:
+            x, several = place(step), step.accuracy.count > 1 and len(rows) <= MANY_ROWS
+            if end is None or 0 < x < math.inf:
+                band = (step.accuracy.least, step.accuracy.most) if several else (None, None)
+                line.append(Point(x, step.accuracy.mean, *band))
+        found.append(Series(style, tuple(line), _end(row, end(row) if end else place(row.curve[-1]))))
+    return tuple(found)
 
 
 def claim_figure(record: VerdictRecord) -> Drawn:
@@ -102,16 +111,15 @@ def comparison_figures(assessment: Assessment, comparison: Comparison) -> list[D
     accountant = comparison.headline
     levels = _levels([row for row in rows if not row.facts.private])
     series: list[Series] = []
-    legend: list[tuple[int, str]] = []
     shown: list[Row] = []
+    legend = []
     for name in dict.fromkeys(row.context.name for row in rows):
-        members = [row for row in rows if row.context.name == name and _epsilon(row, accountant) is not None]
-        if members:
-            members.sort(key=lambda row: _epsilon(row, accountant) or 0.0)
-            points = tuple(_end(row, _epsilon(row, accountant) or 0.0)[0] for row in members)
+        placed = [(x, row) for row in rows if row.context.name == name and (x := _epsilon(row, accountant)) is not None]
+        if placed:
+            placed.sort(key=lambda pair: pair[0])
             legend.append((len(series), name))
-            series.append(Series(len(series), (), points, joined=True))
-            shown += members
+            series.append(Series(len(series), (), tuple(_end(row, x)[0] for x, row in placed), joined=True))
+            shown += [row for _, row in placed]
     if not series or accountant is None:
         return []
     figure = Figure(
@@ -133,17 +141,6 @@ def comparison_figures(assessment: Assessment, comparison: Comparison) -> list[D
 def _epsilon(row: Row, accountant: str | None) -> float | None:
     value = row.epsilon(accountant)
     return value if value is not None and 0 < value < math.inf else None
-
-
-def _point(x: float, step: CurveLine) -> Point:
-    several = step.accuracy.count > 1
-    return Point(
-        x, step.accuracy.mean, step.accuracy.least if several else None, step.accuracy.most if several else None
-    )
-
-
-def _band(line: tuple[Point, ...], rows: int) -> tuple[Point, ...]:
-    return line if rows <= MANY_ROWS else tuple(Point(point.x, point.y) for point in line)
 
 
 def _end(row: Row, x: float) -> tuple[Point, ...]:
@@ -172,14 +169,9 @@ def _epsilon_label(rows: Sequence[Row], accountant: str) -> str:
 
 
 def _epsilon_sentence(rows: Sequence[Row], accountant: str, levels: Sequence[Level]) -> str:
-    flags = [" (unchecked)" if row.unchecked else "" for row in rows]
     parts = [
-        f"{row.full_title}: {plus_minus(row.accuracy)} % at ε = {bound(row.epsilon(accountant))}{flag}"
-        for row, flag in zip(rows, flags, strict=True)
+        f"{row.full_title}: {plus_minus(row.accuracy)} % at ε = {bound(row.epsilon(accountant))}"
+        + (" (unchecked)" if row.unchecked else "")
+        for row in rows
     ] + [text for *_, text in levels]
     return f"Test accuracy against ε by {accountant}. " + "; ".join(parts) + "."
-
-
-def _course_sentence(rows: Sequence[Row], label: str, place: Callable[[CurveLine], float]) -> str:
-    parts = [f"{row.title}: {percent(row.accuracy.mean)} % at {place(row.curve[-1]):.4g}" for row in rows]
-    return f"Test accuracy along training against {label.lower()}; where each ends: " + "; ".join(parts) + "."

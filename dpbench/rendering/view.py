@@ -62,4 +62,8 @@ def words_or_none(name: str | None) -> str | None:
     return None if name is None else formatting.words(name)
 
 
-FILTERS = (distinct, kinds, printed_only, mu_line, epsilon_by, examples, models, refusals, words_or_none)
+_NAMES = ("bound", "number", "percent", "signed", "plus_minus", "duration", "words", "seeds", "off", "fact_words")
+FILTERS = (
+    *(distinct, kinds, printed_only, mu_line, epsilon_by, examples, models, refusals, words_or_none),
+    *(getattr(formatting, name) for name in _NAMES),
+)
