@@ -37,6 +37,7 @@ from dpbench.group_privacy import PROMISES
 from dpbench.scaling import repeated
 from dpbench.search import LARGEST, Found, largest_number, largest_whole, smallest_noise
 
+MOST_EPSILON = 1e6  # a target: beyond, accountants are at the end of their doubles, and take long to say so
 WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # what moves unlike releases together, see scaling.py
 FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch", *WHOLE_SEQUENCE)
 WHOLE = ("steps", "batch", "repetitions")
@@ -101,6 +102,8 @@ def solve(
     """
     if not 0 < as_real(epsilon) < math.inf:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
+    if epsilon > MOST_EPSILON:
+        raise DpbenchError(f"epsilon = {epsilon:g}: expected at most {MOST_EPSILON:g}; beyond, nothing is promised")
     most = None if most is None else int(most)
     if find not in FINDS:
         raise DpbenchError(f"find = {find!r}: expected one of {', '.join(FINDS)}")

@@ -35,26 +35,20 @@ def whole(_context: click.Context, _parameter: click.Parameter, value: str | Non
     return int(number)
 
 
-def numbers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """Numbers with commas between them."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(part) for part in value.removesuffix(",").split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r}: expected a list of numbers such as 0.75,0.25") from None
+def listed(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str | None], tuple[Any, ...] | None]:
+    """Values of that type with commas between them."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Any, ...] | None:
+        try:
+            return None if value is None else tuple(kind(part) for part in value.removesuffix(",").split(","))
+        except ValueError:
+            raise click.BadParameter(f"{value!r}: expected a list of {example}") from None
+
+    return read
 
 
-def counts(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """Whole numbers with commas between them."""
-    if value is None:
-        return None
-    try:
-        return tuple(int(part) for part in value.removesuffix(",").split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r}: expected a list of whole numbers such as 140,20,10") from None
-
-
+numbers = listed(float, "numbers such as 0.75,0.25")
+counts = listed(int, "whole numbers such as 140,20,10")
 file_argument = click.argument(
     "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]"
 )
@@ -107,7 +101,12 @@ def release_options(verb: Verb) -> Verb:
             click.option("--selection-noise", type=float, help="σ₁, for confident_gnmax."),
             click.option("--answer-noise", type=float, help="σ₂, for confident_gnmax."),
             click.option("--answered/--not-answered", default=None, help="For confident_gnmax."),
-            click.option("--votes", callback=counts, metavar="N,N", help="Votes of all classes (confident_gnmax)."),
+            click.option(
+                "--votes",
+                callback=counts,
+                metavar="N,N",
+                help="Votes of all classes (confident_gnmax).",
+            ),
             click.option("--adaptive", is_flag=True, help="Later parameters depend on earlier outputs."),
         ]
     ):

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Adjacency = Literal["add_or_remove", "replace_one", "zero_out"]
 Sampler = Literal["poisson", "without_replacement", "shuffled"]
@@ -106,15 +106,26 @@ def _number(name: str, value: object) -> float:
     return number
 
 
-def _check_all(event: Any) -> None:
-    """Every parameter of an event against `PARAMETERS`, kept as a plain value; one with default None may be None."""
-    for slot in fields(event):
-        value = getattr(event, slot.name)
-        if value is not None or slot.default is not None:
-            object.__setattr__(event, slot.name, PARAMETERS[slot.name].check(slot.name, value))
+class _Checked:
+    """What all events share: every parameter is held against `PARAMETERS` and kept as a plain value.
+
+    One with default None may be None.
+    """
+
+    def __post_init__(self) -> None:
+        made: Any = self
+        for slot in fields(made):
+            value = getattr(self, slot.name)
+            if value is not None or slot.default is not None:
+                object.__setattr__(self, slot.name, PARAMETERS[slot.name].check(slot.name, value))
+
+    @property
+    def attained(self) -> bool:
+        """Whether a pair of datasets attains the dominating pair under the released output."""
+        return True
 
 
-class _WholeSum:
+class _WholeSum(_Checked):
     """What `Gaussian` and `Laplace` share: noise on a sum of all records, each clipped to norm 1."""
 
     noise_multiplier: float
@@ -142,8 +153,8 @@ class _WholeSum:
         found = float(exact)
         return found if Fraction(found) <= exact else math.nextafter(found, 0.0)
 
-    def _check_ratio(self) -> None:
-        """Raises ValueError where noise over sensitivity is no double."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         ratio = self.noise_multiplier / self.moved
         ok = ratio > 0 and (math.isfinite(ratio) or math.isinf(self.noise_multiplier))
         _check("noise_multiplier", self.noise_multiplier, ok, f"one that over sensitivity {self.moved!r} is a double")
@@ -167,18 +178,9 @@ class Gaussian(_WholeSum):
     adjacency: Adjacency = "add_or_remove"
     sensitivity: float | None = None
 
-    @property
-    def attained(self) -> bool:
-        """Whether a pair of datasets attains the dominating pair under the released output."""
-        return True
-
-    def __post_init__(self) -> None:
-        _check_all(self)
-        self._check_ratio()
-
 
 @dataclass(frozen=True)
-class SampledGaussian:
+class SampledGaussian(_Checked):
     """A Gaussian sum over a random sample: one step of DP-SGD.
 
     `sampling_rate` is q in [0, 1]; `noise_multiplier` is σ relative to the clip norm, in (0, inf], under every
@@ -208,12 +210,9 @@ class SampledGaussian:
         """Whether a pair of datasets attains the dominating pair under the released output."""
         return self.sampler == "poisson"
 
-    def __post_init__(self) -> None:
-        _check_all(self)
-
 
 @dataclass(frozen=True)
-class RandomSensitivityGaussian:
+class RandomSensitivityGaussian(_Checked):
     """A step of DP-SGD whose gradient norms are estimated by r Gaussian projections (Johnson-Lindenstrauss).
 
     A record moves the sum by Z clip norms, Z = (χ²_r / r)^(−1/2), drawn anew at each step; `projections` is r >= 1.
@@ -236,12 +235,9 @@ class RandomSensitivityGaussian:
         """Whether a pair of datasets attains the dominating pair under the released output."""
         return False
 
-    def __post_init__(self) -> None:
-        _check_all(self)
-
 
 @dataclass(frozen=True)
-class GroupSampledGaussian:
+class GroupSampledGaussian(_Checked):
     """`SampledGaussian` seen by a group of g records that are all there or all absent (or all without effect).
 
     The sum of an aligned group moves by the number of its sampled members, so the pairs are, for remove,
@@ -265,9 +261,6 @@ class GroupSampledGaussian:
         """Whether a pair of datasets attains the dominating pair under the released output."""
         return self.sampler == "poisson" and self.adjacency != "replace_one"
 
-    def __post_init__(self) -> None:
-        _check_all(self)
-
 
 @dataclass(frozen=True)
 class Laplace(_WholeSum):
@@ -284,18 +277,9 @@ class Laplace(_WholeSum):
     adjacency: Adjacency = "add_or_remove"
     sensitivity: float | None = None
 
-    @property
-    def attained(self) -> bool:
-        """Whether a pair of datasets attains the dominating pair under the released output."""
-        return True
-
-    def __post_init__(self) -> None:
-        _check_all(self)
-        self._check_ratio()
-
 
 @dataclass(frozen=True)
-class DiscretePair:
+class DiscretePair(_Checked):
     """Two distributions on the same finite set of outcomes, given as data.
 
     `first` holds the probabilities P(x) with the record, `second` Q(x) without it, in the same order of outcomes.
@@ -310,13 +294,8 @@ class DiscretePair:
     second: tuple[float, ...]
     adjacency: Adjacency = "add_or_remove"
 
-    @property
-    def attained(self) -> bool:
-        """Whether a pair of datasets attains the dominating pair under the released output."""
-        return True
-
     def __post_init__(self) -> None:
-        _check_all(self)
+        super().__post_init__()
         for name in ("first", "second"):
             numbers = getattr(self, name)
             _check(name, numbers, abs(math.fsum(numbers) - 1) <= 1e-12, _PROBABILITIES)
@@ -325,7 +304,7 @@ class DiscretePair:
 
 
 @dataclass(frozen=True)
-class ConfidentGNMax:
+class ConfidentGNMax(_Checked):
     """One query of PATE's Confident-GNMax aggregator (Papernot et al. 2018, Algorithm 1).
 
     First the largest vote count plus N(0, σ₁²) is held against `threshold`; where it passes (`answered`), the class
@@ -351,9 +330,6 @@ class ConfidentGNMax:
         """Whether a pair of datasets attains the dominating pair under the released output."""
         return False
 
-    def __post_init__(self) -> None:
-        _check_all(self)
-
 
 Event = (
     Gaussian
@@ -364,15 +340,7 @@ Event = (
     | DiscretePair
     | ConfidentGNMax
 )
-EVENTS: dict[str, type[Any]] = {
-    "Gaussian": Gaussian,
-    "SampledGaussian": SampledGaussian,
-    "RandomSensitivityGaussian": RandomSensitivityGaussian,
-    "GroupSampledGaussian": GroupSampledGaussian,
-    "Laplace": Laplace,
-    "DiscretePair": DiscretePair,
-    "ConfidentGNMax": ConfidentGNMax,
-}
+EVENTS: dict[str, type[Any]] = {event.__name__: event for event in get_args(Event)}
 
 
 @dataclass(frozen=True)
@@ -399,12 +367,10 @@ class Composition:
     def prefix(self, releases: int) -> Composition:
         """The first `releases` releases: what had been spent when training had got that far."""
         kept: list[tuple[Event, int]] = []
-        left = releases
         for event, count in self.parts:
-            if left <= 0:
-                break
-            kept.append((event, min(count, left)))
-            left -= count
+            if releases > 0:
+                kept.append((event, min(count, releases)))
+            releases -= count
         return Composition(tuple(kept), self.adaptive)
 
 

@@ -75,34 +75,18 @@ class GroupCurve:
     def delta(self, epsilon: float) -> Estimate:
         """δ of the group at `epsilon`, in [0, 1]: the least product up to ε/g.
 
-        Where the product rises at ε/g, a golden-section search looks for its valley below; were there several, what
-        it finds would still be a bound.
+        Where the product rises at ε/g, its valley below is searched for; were there several, what is found would still
+        be a bound.
         """
         epsilon = check_epsilon(epsilon)
         single = epsilon / self.group_size
         least = self._product(single)
         if least > self._product(single * (1 - _STEP)):
-            least = min(least, self._valley(single))
-        return self._estimate(math.exp(least) if least < 0 else 1.0)
+            from scipy.optimize import minimize_scalar
 
-    def _valley(self, end: float) -> float:
-        """The least product on [0, end], for a product with one valley; about 40 of them are looked at."""
-        shrink = (math.sqrt(5) - 1) / 2
-        low, high = 0.0, end
-        left, right = high - shrink * (high - low), low + shrink * (high - low)
-        at_left, at_right = self._product(left), self._product(right)
-        least = min(self._product(low), at_left, at_right)
-        while high - low > 1e-8 * end:
-            if at_left <= at_right:
-                high, right, at_right = right, left, at_left
-                left = high - shrink * (high - low)
-                at_left = self._product(left)
-            else:
-                low, left, at_left = left, right, at_right
-                right = low + shrink * (high - low)
-                at_right = self._product(right)
-            least = min(least, at_left, at_right)
-        return least
+            within = {"bounds": (0.0, single), "options": {"xatol": 1e-8 * single}}
+            least = min(least, self._product(0.0), minimize_scalar(self._product, method="bounded", **within).fun)
+        return self._estimate(math.exp(least) if least < 0 else 1.0)
 
     def epsilon(self, delta: float) -> Estimate:
         """The least ε of the group at `delta` that the bound gives, to 1e-10 and rounded up; infinite where none."""

@@ -137,6 +137,14 @@ class TestCentralLimit:
         for event in (Gaussian(2.0), SampledGaussian(1.0, 2.0)):
             assert gdp_clt.accountant.curve(times(event, 64)).mu == 4.0
 
+    def test_where_doubles_end_epsilon_is_infinite(self) -> None:
+        """δ at ε(1e-5) = 2e52 was 0.5."""
+        curve = gdp_clt.accountant.curve(times(SampledGaussian(0.01, 0.09), 1000))
+        assert curve.epsilon(1e-5).value == math.inf
+        assert "no noise" in str(curve.epsilon(1e-5).reason)
+        near = gdp_clt.accountant.curve(times(SampledGaussian(0.01, 0.15), 1000))  # mu = 1.4e9
+        assert near.delta(near.epsilon(1e-5).value).value == pytest.approx(1e-5, rel=1e-3)
+
     def test_it_refuses_neighbours_by_replacement(self) -> None:
         answer = gdp_clt.accountant.supports(times(SampledGaussian(0.1, 1.0, adjacency="replace_one"), 3))
         assert isinstance(answer, No)

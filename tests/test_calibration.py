@@ -184,6 +184,10 @@ class TestCalibrate:
         with pytest.raises(DpbenchError, match=r"^epsilon = .*: expected a finite number above 0$"):
             calibrate(Gaussian, epsilon=epsilon, delta=1e-5)
 
+    def test_a_target_that_promises_nothing_is_refused_at_once(self) -> None:
+        with pytest.raises(DpbenchError, match=r"^epsilon = 1e\+300: expected at most 1e\+06"):
+            calibrate(Gaussian, epsilon=1e300, delta=1e-5, accountant="exact")
+
     @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, "1e-5"])
     def test_a_bad_delta_is_one_sentence(self, delta: Any) -> None:
         with pytest.raises(DpbenchError, match=r"^delta = .*: expected a number above 0 and below 1$"):

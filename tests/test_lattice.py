@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dpbench.accountants.lattice import composition, rounding
-from dpbench.accountants.lattice.direction import Direction
+from dpbench.accountants.lattice.composition import Direction
 from dpbench.accountants.lattice.losses import loss_law
 from dpbench.accountants.lattice.projections import log_density, sensitivity_nodes
 from dpbench.accounting import No, account, load_accountant

@@ -24,7 +24,7 @@ from dpbench.accountants import (
     rdp_filter,
 )
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._single import least_epsilon
+from dpbench.accountants._split_delta import least_epsilon
 from dpbench.accounting import Accountant, No, load_accountant
 from dpbench.errors import DpbenchError
 from dpbench.events import (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from dpbench.accounting import No, Yes
-from dpbench.compose import adaptive_refusal, common_adjacency
+from dpbench.accounting import GuaranteeKind, No, Yes, as_real
+from dpbench.compose import MOST_RELEASES, adaptive_refusal, as_composition, common_adjacency
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Adjacency,
@@ -80,14 +82,6 @@ def poisson_gaussian_refusal(event: Event) -> str | None:
     return not_covered(event, "Gaussian and SampledGaussian")
 
 
-def poisson_gaussian_support(composition: Composition, theorem: str) -> Yes | No:
-    """Yes for Gaussian releases and Poisson-sampled ones under add-or-remove, with parameters fixed beforehand.
-
-    `theorem` names the composition theorem in the reason; all parts must share one neighbouring relation.
-    """
-    return support(composition, poisson_gaussian_refusal, theorem)
-
-
 def not_covered(event: Event, covered: str) -> str:
     """The reason that refuses a type of event; `covered` lists those that are not refused."""
     return f"no bound for the event {type(event).__name__}: covers {covered} only; choose another accountant"
@@ -97,6 +91,39 @@ def refuse(answer: Yes | No, accountant: str) -> None:
     """Raise DpbenchError with the reason where the answer is no."""
     if isinstance(answer, No):
         raise DpbenchError(f"accountant {accountant!r} refuses: {answer.reason}")
+
+
+@dataclass(frozen=True)
+class Published:
+    """An accountant that consists of a condition and of a curve for what meets it."""
+
+    name: str
+    kind: GuaranteeKind
+    covers: Callable[[Composition], Yes | No]
+    make: Callable[[Composition], Any]
+
+    def supports(self, composition: Composition) -> Yes | No:
+        """No, with the reason, for what its theorem does not cover."""
+        return self.covers(composition)
+
+    def curve(self, composition: Composition) -> Any:
+        """The curve, of the accountant's kind. Raises DpbenchError where `supports` says no."""
+        refuse(self.supports(composition), self.name)
+        return self.make(composition)
+
+
+@dataclass(frozen=True)
+class PublishedUnrounded(Published):
+    """One that also takes a number of releases of one event that is not whole, as papers do that do not round T."""
+
+    make_for: Callable[[Event, float], Any]
+
+    def curve_for(self, event: Event, releases: float) -> Any:
+        """The curve of `releases` from 0 to 2^53, whole or not, of one event. Raises DpbenchError as `curve` does."""
+        if not 0 <= as_real(releases) <= MOST_RELEASES:
+            raise DpbenchError(f"releases = {releases!r}: expected a number from 0 to 2^53")
+        refuse(self.supports(as_composition(event)), self.name)
+        return self.make_for(event, as_real(releases))
 
 
 def adjacency_of(composition: Composition) -> Adjacency:

@@ -11,18 +11,17 @@ Azuma's inequality takes unlike bounds, ε' = √(2 log(1/δ') Σ ε_i²) + Σ �
 
 Half of δ is the slack δ', the other half is split equally over the releases that reveal anything, each by its exact
 curve alone: ε(δ) = ε' with δ' = δ/2 and ε_i = ε_i(δ/2T). The theorem leaves the split free. δ(ε) is the inverse.
+
+>>> from dpbench.events import Composition, Laplace
+>>> round(accountant.curve(Composition(((Laplace(100.0), 1000),))).epsilon(1e-6).value, 4)
+1.8039
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from dpbench.accountants._poisson import refuse, support
-from dpbench.accountants._single import least_epsilon, refusal
-from dpbench.accountants._split_delta import Parts, SplitCurve, releases, rounded_up, split_curve
-from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.events import Composition
+from dpbench.accountants._split_delta import Parts, least_epsilon, releases, rounded_up, split
 
 
 def _epsilon(parts: Parts, log_delta: float) -> float:
@@ -43,28 +42,9 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
     return (math.sqrt(-2 * slack * sum(squares)) + sum(means)) * rounded_up(len(means))
 
 
-@dataclass(frozen=True)
-class AdvancedAccountant:
-    """Advanced composition, an upper bound.
-
-    >>> from dpbench.events import Laplace
-    >>> round(accountant.curve(Composition(((Laplace(100.0), 1000),))).epsilon(1e-6).value, 4)
-    1.8039
-    """
-
-    name: str = "advanced"
-    kind: GuaranteeKind = "upper_bound"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, where the curve of a single release is not known and for adaptive parameters."""
-        return support(composition, refusal, "advanced composition")
-
-    def curve(self, composition: Composition) -> SplitCurve:
-        """The bound as a curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return split_curve(
-            composition, _epsilon, "the theorem's ε, which has e^ε of a single release, exceeds the largest double"
-        )
-
-
-accountant = AdvancedAccountant()
+accountant = split(
+    "advanced",
+    _epsilon,
+    "the theorem's ε, which has e^ε of a single release, exceeds the largest double",
+    "advanced composition",
+)

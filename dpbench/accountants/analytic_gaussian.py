@@ -3,18 +3,21 @@
 Balle and Wang 2018 (arXiv:1805.06530), Theorem 8: a Gaussian release of sensitivity Δ is (ε, δ)-private if and only
 if Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ) <= δ. The left side is δ(ε; μ) of `_gaussian_curve` with μ = Δ/σ; it grows
 with μ, and `sigma` finds the largest μ that meets the target. The theorem is about one release: several are `gdp`'s.
+
+>>> from dpbench.events import Composition, Gaussian
+>>> round(accountant.curve(Composition(((Gaussian(3.730632), 1),))).epsilon(1e-5).value, 6)
+1.0
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 from dpbench.accountants import gdp
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._poisson import refuse, support
+from dpbench.accountants._poisson import Published, support
 from dpbench.accountants._split_delta import revealing
-from dpbench.accounting import GuaranteeKind, No, Yes, as_real, check_delta, check_epsilon
-from dpbench.errors import DpbenchError
+from dpbench.accounting import No, Yes, check_delta, check_epsilon
 from dpbench.events import Composition
 
 _UNIT = 2.0**-53
@@ -57,33 +60,9 @@ def one_gaussian_support(composition: Composition, theorem: str) -> Yes | No:
     return answer
 
 
-@dataclass(frozen=True)
-class AnalyticGaussianAccountant:
-    """Theorem 8 of Balle and Wang 2018: exact, for one Gaussian release.
-
-    >>> from dpbench.events import Gaussian
-    >>> round(accountant.curve(Composition(((Gaussian(3.730632), 1),))).epsilon(1e-5).value, 6)
-    1.0
-    """
-
-    name: str = "analytic_gaussian"
-    kind: GuaranteeKind = "exact"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for anything but one Gaussian release and for adaptive parameters."""
-        return one_gaussian_support(composition, "Balle and Wang's Theorem 8")
-
-    def curve(self, composition: Composition) -> GaussianCurve:
-        """The exact curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return gdp.gaussian_curve(composition, self.kind)
-
-
-accountant = AnalyticGaussianAccountant()
-
-
-def check_target(epsilon: float, highest: float, theorem: str) -> float:
-    """`epsilon` as a float. Raises DpbenchError unless it lies above 0 and below `highest`, as `theorem` asks."""
-    if not 0 < as_real(epsilon) < highest:
-        raise DpbenchError(f"epsilon = {epsilon!r}: expected a number above 0 and below {highest:g}, for {theorem}")
-    return float(epsilon)
+accountant = Published(
+    "analytic_gaussian",
+    "exact",
+    partial(one_gaussian_support, theorem="Balle and Wang's Theorem 8"),
+    partial(gdp.gaussian_curve, kind="exact"),
+)

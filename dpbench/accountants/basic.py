@@ -4,18 +4,18 @@ Dwork, Kenthapadi, McSherry, Mironov and Naor 2006 (Theorem 1 there; Dwork and R
 are (ε_i, δ_i)-private are (Σ ε_i, Σ δ_i)-private together. δ is split equally over the T releases that reveal
 anything, whatever they are, so ε(δ) = Σ count · ε_i(δ/T); δ(ε) is its inverse. The theorem leaves the split free, and
 another one may give less. A composition of pure releases (`Laplace`) has δ = 0 from Σ 1/b on.
+
+>>> from dpbench.events import Composition, Laplace
+>>> curve = accountant.curve(Composition(((Laplace(10.0), 5),)))
+>>> curve.delta(0.51).value, round(curve.epsilon(1e-9).value, 6)
+(0.0, 0.5)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from dpbench.accountants._poisson import refuse, support
-from dpbench.accountants._single import least_epsilon, refusal
-from dpbench.accountants._split_delta import Parts, SplitCurve, releases, rounded_up, split_curve
-from dpbench.accounting import GuaranteeKind, No, Yes
-from dpbench.events import Composition
+from dpbench.accountants._split_delta import Parts, least_epsilon, releases, rounded_up, split
 
 
 def _epsilon(parts: Parts, log_delta: float) -> float:
@@ -24,27 +24,6 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
     return sum(count * least_epsilon(event, share) for event, count in parts) * rounded_up(len(parts))
 
 
-@dataclass(frozen=True)
-class BasicAccountant:
-    """Basic composition, an upper bound.
-
-    >>> from dpbench.events import Laplace
-    >>> curve = accountant.curve(Composition(((Laplace(10.0), 5),)))
-    >>> curve.delta(0.51).value, round(curve.epsilon(1e-9).value, 6)
-    (0.0, 0.5)
-    """
-
-    name: str = "basic"
-    kind: GuaranteeKind = "upper_bound"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, where the curve of a single release is not known and for adaptive parameters."""
-        return support(composition, refusal, "basic composition")
-
-    def curve(self, composition: Composition) -> SplitCurve:
-        """The bound as a curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return split_curve(composition, _epsilon, "the ε of single releases add up to more than the largest double")
-
-
-accountant = BasicAccountant()
+accountant = split(
+    "basic", _epsilon, "the ε of single releases add up to more than the largest double", "basic composition"
+)

@@ -5,18 +5,26 @@ Dwork and Roth 2014, Theorem A.1: for ε in (0, 1) and c² > 2 log(1.25/δ), a G
 covered, because δ(ε; σ) is continuous), and infinite, with the reason, where it is not: the formula goes on, but it
 proves nothing there, and for large ε it is false (Balle and Wang 2018, section 2.3). δ(ε) = 1.25 e^(−ε²σ²/2Δ²) up to
 ε = 1, and from there on what it is at 1, for a larger ε only weakens the promise.
+
+>>> from dpbench.events import Composition, Gaussian
+>>> round(accountant.curve(Composition(((Gaussian(10.0), 1),))).epsilon(1e-5).value, 4)
+0.4845
+>>> accountant.curve(Composition(((Gaussian(1.0), 1),))).epsilon(1e-5).value
+inf
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from dpbench.accountants import gdp
-from dpbench.accountants._poisson import adjacency_of, refuse
-from dpbench.accountants.analytic_gaussian import check_target, one_gaussian_support
-from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
-from dpbench.events import Adjacency, Composition
+from dpbench.accountants._poisson import Published, adjacency_of
+from dpbench.accountants.analytic_gaussian import one_gaussian_support
+from dpbench.accounting import Estimate, GuaranteeKind, as_real, check_delta, check_epsilon
+from dpbench.errors import DpbenchError
+from dpbench.events import Adjacency
 
 _UP = 1 + 2.0**-48
 THEOREM = "Theorem A.1 of Dwork and Roth 2014"
@@ -30,7 +38,11 @@ def sigma(epsilon: float, delta: float) -> float:
     >>> round(sigma(0.5, 1e-5), 4)
     9.6896
     """
-    check_target(epsilon, 1.0, THEOREM + "; use `analytic_gaussian` for larger ones")
+    if not 0 < as_real(epsilon) < 1:
+        raise DpbenchError(
+            f"epsilon = {epsilon!r}: expected a number above 0 and below 1, for {THEOREM}; use `analytic_gaussian` for"
+            " larger ones"
+        )
     return math.sqrt(2 * math.log(1.25 / check_delta(delta))) / epsilon * _UP
 
 
@@ -63,28 +75,9 @@ class ClassicalCurve:
         return Estimate(min(value, 1.0), None, min(value, 1.0))
 
 
-@dataclass(frozen=True)
-class ClassicalGaussianAccountant:
-    """Theorem A.1 of Dwork and Roth 2014: an upper bound for one Gaussian release, ε at most 1.
-
-    >>> from dpbench.events import Gaussian
-    >>> round(accountant.curve(Composition(((Gaussian(10.0), 1),))).epsilon(1e-5).value, 4)
-    0.4845
-    >>> accountant.curve(Composition(((Gaussian(1.0), 1),))).epsilon(1e-5).value
-    inf
-    """
-
-    name: str = "classical_gaussian"
-    kind: GuaranteeKind = "upper_bound"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for anything but one Gaussian release and for adaptive parameters."""
-        return one_gaussian_support(composition, THEOREM)
-
-    def curve(self, composition: Composition) -> ClassicalCurve:
-        """The bound as a curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return ClassicalCurve(gdp.total_mu(composition), adjacency_of(composition))
-
-
-accountant = ClassicalGaussianAccountant()
+accountant = Published(
+    "classical_gaussian",
+    "upper_bound",
+    partial(one_gaussian_support, theorem=THEOREM),
+    lambda composition: ClassicalCurve(gdp.total_mu(composition), adjacency_of(composition)),
+)

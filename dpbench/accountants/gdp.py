@@ -8,17 +8,28 @@ A Gaussian release of sensitivity Δ is Δ/σ-GDP (Theorem 2.7) and a compositio
 (Corollary 3.3), both attained, so δ(ε; μ) of Corollary 2.13 is the whole truth: kind `exact`, with both ends of the
 computed number. Sampled releases count where sampling does nothing: at rate 0, with infinite noise, and at rate 1,
 where a group of g moves the sum by g and a replaced record by up to 2.
+
+>>> curve = accountant.curve(Composition(((Gaussian(4.0), 16),)))
+>>> curve.mu, round(curve.epsilon(1e-5).value, 6)
+(1.0, 4.377178)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from functools import partial
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_refusal, refuse, reveals_nothing, support
-from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.accountants._poisson import (
+    Published,
+    adjacency_of,
+    not_covered,
+    poisson_refusal,
+    reveals_nothing,
+    support,
+)
+from dpbench.accounting import GuaranteeKind
 from dpbench.compose import common_adjacency, merge, weighted_sum
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, GroupSampledGaussian, SampledGaussian
@@ -128,26 +139,9 @@ def gaussian_curve(composition: Composition, kind: GuaranteeKind) -> GaussianCur
     return GaussianCurve(mu, kind, adjacency_of(composition), reason, error)
 
 
-@dataclass(frozen=True)
-class GdpAccountant:
-    """μ-GDP, exact, for compositions of Gaussian releases.
-
-    >>> curve = accountant.curve(Composition(((Gaussian(4.0), 16),)))
-    >>> curve.mu, round(curve.epsilon(1e-5).value, 6)
-    (1.0, 4.377178)
-    """
-
-    name: str = "gdp"
-    kind: GuaranteeKind = "exact"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for anything but Gaussian releases and for adaptive parameters."""
-        return support(composition, refusal, "the composition theorem of f-DP")
-
-    def curve(self, composition: Composition) -> GaussianCurve:
-        """The exact curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return gaussian_curve(composition, self.kind)
-
-
-accountant = GdpAccountant()
+accountant = Published(
+    "gdp",
+    "exact",
+    partial(support, refusal=refusal, theorem="the composition theorem of f-DP"),
+    partial(gaussian_curve, kind="exact"),
+)

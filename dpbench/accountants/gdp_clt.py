@@ -15,19 +15,33 @@ either side of the answer, so the kind is always `approximation`; the smaller σ
 release as exactly 1/σ-GDP and a composition of μ_i-GDP releases as exactly √(Σ μ_i²)-GDP. There (3.1) would give
 e^(1/σ²) − 1 in place of 1/σ², 13 times too much at σ = 0.5. A plain Gaussian, and a sampled one at rate 1, which is
 the same release, hence count 1/σ². The price is a jump at p = 1: close below it (3.1) applies and overstates μ.
+
+>>> from dpbench.events import SampledGaussian
+>>> step = SampledGaussian(256 / 60000, 1.3)
+>>> round(accountant.curve(Composition(((step, 3516),))).mu, 3)
+0.227
+>>> round(accountant.curve_for(step, 15 * 60000 / 256).mu, 2)
+0.23
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 
 from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._poisson import adjacency_of, not_covered, poisson_gaussian_support, refuse
-from dpbench.accounting import GuaranteeKind, No, Yes, as_real
-from dpbench.compose import MOST_RELEASES, as_composition, weighted_sum
+from dpbench.accountants._poisson import (
+    PublishedUnrounded,
+    adjacency_of,
+    not_covered,
+    poisson_gaussian_refusal,
+    support,
+)
+from dpbench.compose import as_composition, weighted_sum
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
+
+_MOST_MU = 1e12  # beyond, δ at the double nearest to ε(δ) is no longer within a percent of δ
 
 
 def squared_mu(event: Event) -> float:
@@ -53,45 +67,20 @@ def squared_mu(event: Event) -> float:
         return math.inf
 
 
-@dataclass(frozen=True)
-class GdpCltAccountant:
-    """Equations (3.1) and (3.2) of Bu et al. 2020: an approximation for Poisson sampling and add-or-remove.
-
-    >>> from dpbench.events import SampledGaussian
-    >>> round(accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))).mu, 3)
-    0.227
-    """
-
-    name: str = "gdp_clt"
-    kind: GuaranteeKind = "approximation"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for other samplers, neighbours and adaptive parameters."""
-        return poisson_gaussian_support(composition, "the central limit theorem of f-DP")
-
-    def curve(self, composition: Composition) -> GaussianCurve:
-        """The curve of μ_CLT-GDP. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        mu = math.sqrt(weighted_sum(composition, squared_mu, 0.0))
-        return self._curve(mu, composition)
-
-    def curve_for(self, event: Event, releases: float) -> GaussianCurve:
-        """The curve of `releases` >= 0 releases of one event, whole or not. Raises DpbenchError as `curve` does.
-
-        >>> from dpbench.events import SampledGaussian
-        >>> round(accountant.curve_for(SampledGaussian(256 / 60000, 1.3), 15 * 60000 / 256).mu, 2)
-        0.23
-        """
-        if not 0 <= as_real(releases) <= MOST_RELEASES:
-            raise DpbenchError(f"releases = {releases!r}: expected a number from 0 to 2^53")
-        releases = as_real(releases)
-        single = as_composition(event)
-        refuse(self.supports(single), self.name)
-        return self._curve(math.sqrt(releases * squared_mu(event)) if releases else 0.0, single)
-
-    def _curve(self, mu: float, composition: Composition) -> GaussianCurve:
-        reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
-        return GaussianCurve(mu, self.kind, adjacency_of(composition), reason)
+def _curve(squared: float, composition: Composition) -> GaussianCurve:
+    mu, reason = math.sqrt(squared), None
+    if mu > _MOST_MU:
+        mu, reason = (
+            math.inf,
+            f"mu exceeds {_MOST_MU:g}, beyond which doubles tell no ε from another: no noise",
+        )
+    return GaussianCurve(mu, "approximation", adjacency_of(composition), reason)
 
 
-accountant = GdpCltAccountant()
+accountant = PublishedUnrounded(
+    "gdp_clt",
+    "approximation",
+    partial(support, refusal=poisson_gaussian_refusal, theorem="the central limit theorem of f-DP"),
+    lambda composition: _curve(weighted_sum(composition, squared_mu, 0.0), composition),
+    lambda event, releases: _curve(releases * squared_mu(event) if releases else 0.0, as_composition(event)),
+)

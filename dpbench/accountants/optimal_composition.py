@@ -33,19 +33,23 @@ enlarged and sums of V reduced by that and by their rounding. Both shares of a s
 rounding, and so has its place between two neighbours, which moves its V alone. Left out are numbers of false answers
 farther than t √k from their mean, of probability at most 2 e^(−2t²) (Hoeffding), 2e-20 δ', what the lattice's ends cut
 off, and W below the smallest double; all are added, 1e-300 for the last, which is far above what it makes of V.
+
+The bound is never above `basic` or `advanced` by more than rounding:
+
+>>> from dpbench.events import Composition, Laplace
+>>> round(accountant.curve(Composition(((Laplace(100.0), 1000),))).epsilon(1e-6).value, 3) < 1.8039
+True
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpbench.accountants._poisson import refuse, support
-from dpbench.accountants._single import least_epsilon, refusal
-from dpbench.accountants._split_delta import Parts, SplitCurve, releases, split_curve
-from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.accountants._poisson import Published, adjacency_of, support
+from dpbench.accountants._split_delta import Parts, SplitCurve, least_epsilon, refusal, releases, revealing
+from dpbench.accounting import No, Yes
 from dpbench.events import Composition
 
 if TYPE_CHECKING:
@@ -169,31 +173,18 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
     return least_total(kinds, max(left, 0.0))
 
 
-@dataclass(frozen=True)
-class OptimalCompositionAccountant:
-    """Optimal composition of (ε, δ), an upper bound; never above `basic` or `advanced` by more than rounding.
-
-    >>> from dpbench.events import Laplace
-    >>> round(accountant.curve(Composition(((Laplace(100.0), 1000),))).epsilon(1e-6).value, 3) < 1.8039
-    True
-    """
-
-    name: str = "optimal_composition"
-    kind: GuaranteeKind = "upper_bound"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, where a single release's curve is not known, for adaptive parameters, and too many."""
-        total = sum(count for _, count in composition.parts)
-        if total > MOST_RELEASES:
-            return No(f"count = {total}: sums over the false answers serve up to {MOST_RELEASES}; use 'advanced'")
-        return support(composition, refusal, "optimal composition")
-
-    def curve(self, composition: Composition) -> SplitCurve:
-        """The bound as a curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        total = releases(composition.parts)
-        slack = (total * (4 * math.log(total + 2) + 2) + 1e3) * 2 * _UNIT  # twice the error of log W
-        return split_curve(composition, _epsilon, "the ε of a single release exceeds the largest double", slack)
+def _supports(composition: Composition) -> Yes | No:
+    total = releases(composition.parts)
+    if total > MOST_RELEASES:
+        return No(f"count = {total}: sums over the false answers serve up to {MOST_RELEASES}; use 'advanced'")
+    return support(composition, refusal, "optimal composition")
 
 
-accountant = OptimalCompositionAccountant()
+def _curve(composition: Composition) -> SplitCurve:
+    total = releases(composition.parts)
+    slack = (total * (4 * math.log(total + 2) + 2) + 1e3) * 2 * _UNIT  # twice the error of log W
+    infinite = "the ε of a single release exceeds the largest double"
+    return SplitCurve(revealing(composition), adjacency_of(composition), _epsilon, infinite, slack)
+
+
+accountant = Published("optimal_composition", "upper_bound", _supports, _curve)

@@ -16,7 +16,7 @@ at δ. `classical`: Mironov 2017, Proposition 3, the same without the last two t
 
 **Orders.** All real orders from 1 + 2^-20 to 16384 compete, but few are looked at: log A_α is convex in α, and so is
 (α−1) log(1 − 1/α) − log α = (α−1) log(α−1) − α log α (its second derivative is 1/(α−1) − 1/α > 0). Hence log δ is
-convex in α, and ε, a convex function over a linear positive one, has a single valley (`renyi.valley`). Where a leaf is
+convex in α, and ε, a convex function over a linear positive one, has a single valley (`lowest_order`). Where a leaf is
 a bound that is not convex (sampling without replacement, the smaller of two), a lower place may be missed, but what is
 found is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035, at 1e-5 not below 4.9e-5.
 It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
@@ -30,41 +30,28 @@ that is smaller by about 1e-9, for the search at that ε may end at another orde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, support
 from dpbench.accountants.renyi.events import log_moment, refusal
 from dpbench.accountants.renyi.orders import HIGHEST_ORDER
-from dpbench.accountants.renyi.valley import lowest_order
 from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
 from dpbench.compose import merge, weighted_sum
 from dpbench.errors import DpbenchError
-from dpbench.events import Adjacency, Composition
+from dpbench.events import Adjacency, Composition, Event
 
 Conversion = Literal["canonne", "classical"]
 CONVERSIONS: tuple[Conversion, ...] = ("canonne", "classical")
 _ROUNDING = 4e-16  # of a logarithm or a sum of a few
 _SEARCH = 1e-9, 1e-10  # of log δ, absolute and relative: two searches for one order end closer than that
 
-__all__ = [
-    "CONVERSIONS",
-    "HIGHEST_ORDER",
-    "Conversion",
-    "RdpAccountant",
-    "RdpCurve",
-    "accountant",
-    "best_delta",
-    "best_epsilon",
-    "bound",
-    "check_conversion",
-    "conversion_term",
-    "epsilon_at",
-    "log_delta_at",
-    "log_moment",
-    "moment_error",
-]
+LOWEST_BETA = 2.0**-20  # orders from 1 + 2^-20 on: a plain Gaussian asks for less only where μ is above 1e6
+_TOLERANCE = 3e-7  # of log(α − 1)
+_GOLDEN = (3 - math.sqrt(5)) / 2
+
+__all__ = ["CONVERSIONS", "HIGHEST_ORDER", "Conversion", "RdpAccountant", "RdpCurve", "accountant", "log_moment"]
 
 
 def check_conversion(conversion: str) -> None:
@@ -118,70 +105,177 @@ def _size(order: float, conversion: Conversion) -> float:
     return 0.0 if conversion == "classical" else 1 + 2 * order * math.log(order)
 
 
-def best_epsilon(moment: Callable[[float], float], delta: float, conversion: Conversion) -> tuple[float, float]:
-    """The least ε at `delta` over all real orders, not below 0, and the order that gives it."""
-    log_delta = math.log(check_delta(delta)) * (1 + _SEARCH[1]) - _SEARCH[0]
-    order, value = lowest_order(lambda a: epsilon_at(moment(a), a, log_delta, conversion), HIGHEST_ORDER)
-    return max(value, 0.0), order
-
-
-def best_delta(moment: Callable[[float], float], epsilon: float, conversion: Conversion) -> tuple[float, float]:
-    """The least δ at `epsilon` over all real orders, above 0 and not above 1, and the order that gives it."""
-    epsilon = check_epsilon(epsilon)
-    order, value = lowest_order(lambda a: log_delta_at(moment(a), a, epsilon, conversion), HIGHEST_ORDER)
-    return math.exp(min(value, 0.0)) or math.ulp(0.0), order  # a bound must not underflow to zero
-
-
-def bound(value: float) -> Estimate:
-    """An upper bound as an estimate; the reason where it is infinite."""
-    reason = None
-    if value == math.inf:
-        reason = "the Rényi divergence exceeds the largest double at every order: there is next to no noise"
-    return Estimate(value, None, value, reason)
-
-
 @dataclass(frozen=True)
 class RdpCurve:
-    """The best bound over all orders, for one composition.
+    """The least of the bounds at some orders, all real ones where `orders` is None, for one composition.
 
-    `moments` remembers log A_α of the whole composition per order; it never changes an answer.
+    `moment` gives its log A_α. `shares` divides δ: each order is asked at δ / `shares` (1: the orders do not share, as
+    where all parameters were fixed; else the number of orders, for a union bound over them). `silent`: nothing at all
+    was revealed. `known` remembers moments; it never changes an answer.
     """
 
-    composition: Composition
+    moment: Callable[[float], float]
     adjacency: Adjacency
+    silent: bool
     conversion: Conversion = "canonne"
+    orders: Sequence[float] | None = None
+    shares: int = 1
     kind: GuaranteeKind = "upper_bound"
     mu: None = None
-    moments: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
+    known: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     def log_moment(self, order: float) -> float:
-        """Σ count · log A_α over the releases at order α > 1."""
-        if order not in self.moments:
-            self.moments[order] = weighted_sum(self.composition, lambda event: log_moment(event, order), 0.0)
-        return self.moments[order]
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing at all is revealed: no release, or none that depends on the data."""
-        return all(reveals_nothing(event) for event, _ in merge(self.composition))
+        """log A_α of the whole composition at order α > 1."""
+        if order not in self.known:
+            self.known[order] = self.moment(order)
+        return self.known[order]
 
     def delta_and_order(self, epsilon: float) -> tuple[Estimate, float]:
-        """δ at `epsilon`, and the order that gives it."""
-        value, order = best_delta(self.log_moment, epsilon, self.conversion)
-        return bound(0.0 if self.silent else value), order
+        """δ at `epsilon`, above 0 but where nothing is revealed, and the order that gives it."""
+        epsilon = check_epsilon(epsilon)
+        order, least = self._lowest(lambda a: log_delta_at(self.log_moment(a), a, epsilon, self.conversion))
+        value = math.exp(min(least + math.log(self.shares), 0.0)) or math.ulp(0.0)  # a bound must not underflow to zero
+        return self._estimate(value), order
 
     def epsilon_and_order(self, delta: float) -> tuple[Estimate, float]:
-        """ε at `delta`, and the order that gives it."""
-        value, order = best_epsilon(self.log_moment, delta, self.conversion)
-        return bound(0.0 if self.silent else value), order
+        """ε at `delta`, not below 0, and the order that gives it."""
+        log_delta = math.log(check_delta(delta)) - math.log(self.shares)
+        if self.orders is None:
+            log_delta = log_delta * (1 + _SEARCH[1]) - _SEARCH[0]
+        order, least = self._lowest(lambda a: epsilon_at(self.log_moment(a), a, log_delta, self.conversion))
+        return self._estimate(max(least, 0.0)), order
 
     def delta(self, epsilon: float) -> Estimate:
-        """An upper bound on δ at `epsilon`, in [0, 1]."""
+        """A bound on δ at `epsilon`, in [0, 1]."""
         return self.delta_and_order(epsilon)[0]
 
     def epsilon(self, delta: float) -> Estimate:
-        """An upper bound on ε at `delta`, in [0, inf]."""
+        """A bound on ε at `delta`, in [0, inf]."""
         return self.epsilon_and_order(delta)[0]
+
+    def _lowest(self, bound: Callable[[float], float]) -> tuple[float, float]:
+        if self.orders is None:
+            return lowest_order(bound, HIGHEST_ORDER)
+        return min(((order, bound(order)) for order in self.orders), key=lambda found: found[1])
+
+    def _estimate(self, value: float) -> Estimate:
+        reason = "the Rényi divergence exceeds the largest double at every order: there is next to no noise"
+        value = 0.0 if self.silent else value
+        return Estimate(
+            value,
+            None,
+            value if self.kind == "upper_bound" else None,
+            reason if value == math.inf else None,
+        )
+
+
+def renyi_curve(composition: Composition, leaf: Callable[[Event, float], float] = log_moment, **how: Any) -> RdpCurve:
+    """The curve of a supported composition; `leaf` is an event's log moment at an order, `how` as for `RdpCurve`."""
+
+    def moment(order: float) -> float:
+        return weighted_sum(composition, lambda event: leaf(event, order), 0.0)
+
+    silent = all(reveals_nothing(event) for event, _ in merge(composition))
+    return RdpCurve(moment, adjacency_of(composition), silent, **how)
+
+
+def lowest_order(function: Callable[[float], float], highest: int) -> tuple[float, float]:
+    """The order α in [1 + 2^-20, `highest`] where a function with a single valley is lowest, and its value there.
+
+    Whole orders double until the function rises, and bisection on the sign of its slope finds the best of them, n.
+    The best real order lies within one of n; below 2, α − 1 is halved until the function rises. Brent's method then
+    closes in on α − 1 to 3e-7 of itself: the function is flat there, and its value far closer to the lowest. Whatever
+    is returned, the value is the function's own, and so a bound where the function is one.
+    """
+    values: dict[float, float] = {}
+
+    def at(order: float) -> float:
+        if order not in values:
+            values[order] = function(order)
+        return values[order]
+
+    best = _lowest_whole(at, highest)
+    if best == highest:
+        return _from_the_end(at, float(best), best - 1.0)
+    if best > 2:
+        return _refine(at, best - 1.0, float(best), best + 1.0)
+    # 2 is the best whole order: halve α − 1 while that helps, so that the middle of the three is the lowest
+    beta = 1.0
+    while beta > LOWEST_BETA and at(1 + beta / 2) <= at(1 + beta):
+        beta /= 2
+    if beta <= LOWEST_BETA:
+        return _from_the_end(at, 1 + beta, 1 + 2 * beta)
+    return _refine(at, 1 + beta / 2, 1 + beta, 1 + 2 * beta)
+
+
+def _lowest_whole(at: Callable[[float], float], highest: int) -> int:
+    high = 4
+    while high < highest and at(high) < at(high // 2):
+        high *= 2
+    high = min(high, highest)
+    low = max(2, high // 4)
+    while low < high:
+        middle = (low + high) // 2
+        if at(middle) <= at(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _from_the_end(at: Callable[[float], float], end: float, beyond: float) -> tuple[float, float]:
+    """The lowest place between `end` and `beyond`, where it is higher, halved towards the end until it is not."""
+    while abs(beyond - end) > 2 * _TOLERANCE * (end - 1):
+        middle = (end + beyond) / 2
+        if at(middle) < at(end):
+            return _refine(at, min(end, beyond), middle, max(end, beyond))
+        beyond = middle
+    return end, at(end)
+
+
+def _refine(at: Callable[[float], float], low: float, middle: float, high: float) -> tuple[float, float]:
+    """The lowest place between `low` and `high`, where `middle` is at least as low as both.
+
+    Brent's method (Algorithms for Minimization without Derivatives, 1973, chapter 5) in s = log(α − 1).
+    """
+
+    def f(s: float) -> float:
+        return at(1 + math.exp(s))
+
+    left, best, right = math.log(low - 1), math.log(middle - 1), math.log(high - 1)
+    value = at(middle)
+    # the two next best places so far, and the last two moves
+    (second_value, second), (third_value, third) = sorted(((at(low), left), (at(high), right)))
+    move = before = right - left
+    for _ in range(60):
+        centre = (left + right) / 2
+        if abs(best - centre) + (right - left) / 2 <= 2 * _TOLERANCE:
+            break
+        # the vertex of the parabola through the three places, best + over / under
+        one, two = (best - second) * (value - third_value), (best - third) * (value - second_value)
+        over, under = (best - third) * two - (best - second) * one, 2 * (one - two)
+        step = over / under if under and math.isfinite(over) and math.isfinite(under) else math.inf
+        if abs(step) < _TOLERANCE and abs(move) < 1e-3:
+            break  # the far end of the bracket need not follow
+        if not (left < best + step < right and abs(step) < abs(before) / 2):
+            step = _GOLDEN * ((right if best < centre else left) - best)
+            before = (right if best < centre else left) - best
+        else:
+            before = move
+        if abs(step) < _TOLERANCE:
+            step = math.copysign(_TOLERANCE, centre - best if step == 0 else step)
+        move, trial = step, best + step
+        found = f(trial)
+        if found <= value:
+            left, right = (left, best) if trial < best else (best, right)
+            third, third_value, second, second_value, best, value = second, second_value, best, value, trial, found
+        else:
+            left, right = (trial, right) if trial < best else (left, trial)
+            if found <= second_value or second == best:
+                third, third_value, second, second_value = second, second_value, trial, found
+            elif found <= third_value or third in (best, second):
+                third, third_value = trial, found
+    return (middle, at(middle)) if at(middle) <= value else (1 + math.exp(best), value)
 
 
 @dataclass(frozen=True)
@@ -213,7 +307,7 @@ class RdpAccountant:
     def curve(self, composition: Composition) -> RdpCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        return RdpCurve(composition, adjacency_of(composition), self.conversion)
+        return renyi_curve(composition, conversion=self.conversion)
 
 
 accountant = RdpAccountant()

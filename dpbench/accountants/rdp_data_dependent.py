@@ -16,19 +16,24 @@ smaller or the theorem's conditions fail. Conversion: Mironov 2017, the least ov
 **Why this is no promise.** The theorem bounds the divergence from *these* votes to any neighbour's, not the reverse,
 and the bound itself reveals something of the votes; the paper releases it with smooth sensitivity. So the kind is
 `approximation`, compositions with an event without votes are refused, and the promise is `rdp`'s number.
+
+>>> from dpbench.events import Composition
+>>> query = ConfidentGNMax(200, 150, 40, votes=(225, 25))
+>>> curve = accountant.curve(Composition(((query, 100),)))
+>>> curve.kind, curve.epsilon(1e-5).upper is None
+('approximation', True)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from functools import partial
 
 from dpbench.accountants._gaussian_curve import log_below
-from dpbench.accountants._poisson import not_covered, refuse, support
-from dpbench.accountants.renyi.fixed_orders import FixedOrdersCurve, fixed_orders_curve
-from dpbench.accounting import GuaranteeKind, No, Yes
+from dpbench.accountants._poisson import Published, not_covered, support
+from dpbench.accountants.rdp import renyi_curve
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, ConfidentGNMax, Event
+from dpbench.events import ConfidentGNMax, Event
 
 ORDERS: tuple[float, ...] = (*(half / 2 for half in range(3, 200)), *(100.0 * 1.1**power for power in range(25)))
 
@@ -107,27 +112,9 @@ def _log_one_minus(log_value: float) -> float:
     return math.log(-math.expm1(log_value)) if log_value > -math.log(2) else math.log1p(-math.exp(log_value))
 
 
-@dataclass(frozen=True)
-class RdpDataDependentAccountant:
-    """Theorem 6 of Papernot et al. 2018 for Confident-GNMax queries with votes: an approximation, no promise.
-
-    >>> query = ConfidentGNMax(200, 150, 40, votes=(225, 25))
-    >>> curve = accountant.curve(Composition(((query, 100),)))
-    >>> curve.kind, curve.epsilon(1e-5).upper is None
-    ('approximation', True)
-    """
-
-    name: str = "rdp_data_dependent"
-    kind: GuaranteeKind = "approximation"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for anything but Confident-GNMax with votes and for adaptive parameters."""
-        return support(composition, refusal, "the composition of data-dependent Rényi divergences")
-
-    def curve(self, composition: Composition) -> FixedOrdersCurve:
-        """The number that the paper states before smooth sensitivity. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        return replace(fixed_orders_curve(composition, ORDERS, log_moment, "classical"), kind=self.kind)
-
-
-accountant = RdpDataDependentAccountant()
+accountant = Published(
+    "rdp_data_dependent",
+    "approximation",
+    partial(support, refusal=refusal, theorem="the composition of data-dependent Rényi divergences"),
+    partial(renyi_curve, leaf=log_moment, orders=ORDERS, conversion="classical", kind="approximation"),
+)

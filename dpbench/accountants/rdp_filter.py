@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dpbench.accountants._poisson import refuse, support
-from dpbench.accountants.rdp import Conversion, check_conversion, epsilon_at
+from dpbench.accountants.rdp import Conversion, RdpCurve, check_conversion, epsilon_at, renyi_curve
 from dpbench.accountants.renyi.events import log_moment, refusal
-from dpbench.accountants.renyi.fixed_orders import FixedOrdersCurve, fixed_orders_curve
 from dpbench.accounting import GuaranteeKind, No, Yes, as_real, check_delta, check_epsilon, is_whole
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
@@ -176,11 +175,10 @@ class RdpFilterAccountant:
         """No, with the reason, for events without a proven finite moment; adaptive parameters are covered."""
         return support(composition, refusal, None)
 
-    def curve(self, composition: Composition) -> FixedOrdersCurve:
+    def curve(self, composition: Composition) -> RdpCurve:
         """The bound as a curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
-        curve = fixed_orders_curve(composition, self.orders, log_moment, self.conversion)
-        return replace(curve, shares=len(self.orders))
+        return renyi_curve(composition, conversion=self.conversion, orders=self.orders, shares=len(self.orders))
 
 
 accountant = RdpFilterAccountant()

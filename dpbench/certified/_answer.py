@@ -73,7 +73,7 @@ class Question:
         for curve in self.curves:
             ceiling = curve.ceiling(at) if results else Fraction(1)
             if ceiling < max((lower for (lower, _), _, _ in results), default=Fraction(0)):
-                results.append(((Fraction(0), ceiling), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
+                results.append(((Fraction(0), ceiling), Ball(arb(0)), curve))
                 continue
             ball = curve.delta(at, target, self.digits + 0.3)
             results.append((_inside(ball), ball, curve))
@@ -98,7 +98,7 @@ class Question:
             known = max((lower for (lower, _), _, _ in coarse), default=Fraction(0))
             largest = curve.largest_loss()
             if largest is not None and largest < known:
-                coarse.append(((Fraction(0), largest), Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64), curve))
+                coarse.append(((Fraction(0), largest), Ball(arb(0)), curve))
                 continue
             lower, upper, ball = curve.epsilon(wanted, 3)
             coarse.append(((lower, upper), ball, curve))

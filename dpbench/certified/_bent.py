@@ -15,13 +15,13 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from flint import acb, arb, ctx
+from flint import acb, arb
 
-from dpbench.certified._contour import Ball, Exponents
+from dpbench.certified._contour import Ball, Exponents, half_sum
 from dpbench.certified._exact_sums import normal_cdf
 from dpbench.certified._factors import Factor
 from dpbench.certified._mixture import Mixture, positive
@@ -29,6 +29,7 @@ from dpbench.certified._numbers import ball_of, integral, log_fraction, spend, w
 from dpbench.errors import DpbenchError
 
 MOST_BENT = 1500  # nodes in w; each costs some hundredths of a second
+LogRatio = Callable[[Any, bool], Any]
 _STEEPEST = 0.8  # of κ₁: the slope that the outermost hyperbola has
 
 
@@ -130,27 +131,32 @@ class Bend:
             yield acb(start), start + cut * turn, False
         yield start + cut * turn, start + run * turn, True
 
-    def moment(self, z: Any, low: float, run: float, least: Any, first: Any, tolerance: Any) -> Any:
-        """∫ p R e^(z (log R − e)) along the contour, as a ball: M(z) e^(−ze)."""
-        q, noise, level = ball_of(self.rate), arb(self.noise), arb(self.level)
-        precision = noise**2
-        odds = (1 - q) / q
-        log_rate = q.log()
+    def log_ratio(self, beyond: bool) -> LogRatio:
+        """log R as a function of s and whether it has to be analytic there; `beyond` s₀ by the formula that suits."""
+        q = ball_of(self.rate)
+        odds, log_rate = (1 - q) / q, q.log()
 
         def near(v: Any, analytic: bool) -> Any:
-            log_ratio = (1 - q + q * v.exp()).log(analytic=analytic)
-            return (-precision * (v + 1 / (2 * precision)) ** 2 / 2 + log_ratio + z * (log_ratio - level)).exp()
+            return (1 - q + q * v.exp()).log(analytic=analytic)
 
         def far(v: Any, analytic: bool) -> Any:
-            log_ratio = v + log_rate + (1 + odds * (-v).exp()).log(analytic=analytic)
-            return (-precision * (v + 1 / (2 * precision)) ** 2 / 2 + log_ratio + z * (log_ratio - level)).exp()
+            return v + log_rate + (1 + odds * (-v).exp()).log(analytic=analytic)
 
+        return far if beyond else near
+
+    def moment(self, z: Any, low: float, run: float, least: Any, first: Any, tolerance: Any) -> Any:
+        """∫ p R e^(z (log R − e)) along the contour, as a ball: M(z) e^(−ze)."""
+        noise, level = arb(self.noise), arb(self.level)
+        precision = noise**2
         total = acb(0)
         for begin, end, beyond in self.pieces(low, run):
-            found = integral(
-                far if beyond else near, begin, end, 20.0, abs_tol=tolerance, rel_tol=0, eval_limit=100_000
-            )
-            total += found
+            log_ratio = self.log_ratio(beyond)
+
+            def integrand(v: Any, analytic: bool, log_ratio: LogRatio = log_ratio) -> Any:
+                found = log_ratio(v, analytic)
+                return (-precision * (v + 1 / (2 * precision)) ** 2 / 2 + found + z * (found - level)).exp()
+
+            total += integral(integrand, begin, end, 20.0, abs_tol=tolerance, rel_tol=0, eval_limit=100_000)
         total *= noise / (2 * arb.pi()).sqrt()
         outside = self.outside(low, run, least, first)
         return total + acb(arb(0, outside), arb(0, outside))
@@ -182,25 +188,18 @@ class Bend:
 
         As κ (log|R| − e) <= arg R this falls as u grows.
         """
-        q, noise, level = ball_of(self.rate), arb(self.noise), arb(self.level)
+        noise, level = arb(self.noise), arb(self.level)
         precision = noise**2
-        shift, odds, log_rate = 1 / (2 * precision), (1 - q) / q, q.log()
+        shift = 1 / (2 * precision)
         total = arb(0)
         for place, (begin, end, beyond) in enumerate(self.pieces(low, run)):
             cs = exponents if place else exponents[:1]
-            turn = end - begin
-            back = turn.conjugate()
-            base = begin.conjugate()
+            turn, log_ratio = end - begin, self.log_ratio(beyond)
+            around = begin, turn, begin.conjugate(), turn.conjugate(), log_ratio, cs
 
-            def log_ratio(v: Any, analytic: bool, beyond: bool = beyond) -> Any:
-                if beyond:
-                    return v + log_rate + (1 + odds * (-v).exp()).log(analytic=analytic)
-                return (1 - q + q * v.exp()).log(analytic=analytic)
-
-            def modulus(
-                t: Any, analytic: bool, parts: tuple[Any, ...] = (begin, turn, base, back), cs: Any = cs
-            ) -> Any:
-                above, below = parts[0] + parts[1] * t, parts[2] + parts[3] * t
+            def modulus(t: Any, analytic: bool, around: tuple[Any, ...] = around) -> Any:
+                begin, turn, base, back, log_ratio, cs = around
+                above, below = begin + turn * t, base + back * t
                 up, down = log_ratio(above, analytic), log_ratio(below, analytic)
                 size, argument = (up + down) / 2, (up - down) / acb(0, 2)
                 weight = -precision * ((above + shift) ** 2 + (below + shift) ** 2) / 4 + size
@@ -249,19 +248,14 @@ class BentTransform:
             if not self.mirrored:
                 return ball
             growth = epsilon.exp()
-            value = 1 - growth + growth * ball.value
-            return Ball(value, ball.aliasing, ball.tail, ball.moments, ball.rounding, ball.nodes, ball.bits)
+            return replace(ball, value=1 - growth + growth * ball.value)
 
     def _remove(self, epsilon: Any) -> Ball:
         plan = self.plan
         away = epsilon - ball_of(plan.reference)
         if not away >= 0:
-            return Ball(arb(0.5, 0.5), 0.0, 0.0, 0.0, 0.0, len(self.nodes), self.bits)
-        total = arb(0)
-        for k, (z, value) in enumerate(zip(self.nodes, self.values, strict=True)):
-            term = (value * (-z * away).exp()).real
-            total += term if k else term / 2
-        total *= arb(plan.scale) * arb(plan.step) / arb.pi()
+            return Ball(arb(0.5, 0.5), nodes=len(self.nodes), bits=self.bits)
+        total = half_sum(self.nodes, self.values, away) * arb(plan.scale) * arb(plan.step) / arb.pi()
         size = (-arb(plan.corner) * away).exp()
         aliasing, tail = positive(self.discretised * size), positive(self.tail * size)
         rounding = float(arb(total.rad()).upper())
@@ -291,11 +285,6 @@ def serves(parts: Sequence[tuple[Factor, int]]) -> bool:
     return kinds in ({"remove"}, {"add"})
 
 
-def lowest_loss(parts: Sequence[tuple[Factor, int]]) -> float:
-    """Σ T log(1−q), the infimum of the loss in the remove direction, in doubles."""
-    return sum(count * math.log1p(-float(f.weights[1])) for f, count in parts if isinstance(f, Mixture))
-
-
 def bent_transform(
     parts: Sequence[tuple[Factor, int]],
     epsilon: float,
@@ -320,8 +309,8 @@ def bent_transform(
 
 
 def _plan(parts: Sequence[tuple[Factor, int]], epsilon: float, log_target: float) -> BentPlan:
-    lowest = lowest_loss(parts)
-    room = 0.93 * (epsilon - lowest)
+    lowest = sum(count * math.log1p(-float(f.weights[1])) for f, count in parts if isinstance(f, Mixture))
+    room = 0.93 * (epsilon - lowest)  # above the infimum of the loss, in doubles
     exponents = Exponents(parts)
     saddle = max(exponents.saddle(epsilon)[0], 0.2)
     releases = sum(count for _, count in parts)
@@ -398,18 +387,13 @@ def _try(
         if w / step > MOST_BENT or w > 60:
             return None
     count = math.ceil(w / step) + 1
-    return BentPlan(tuple(bends), _exact(bends), corner, scale, angle, step, count, nats + math.log(total) + 4)
-
-
-def _exact(bends: Sequence[tuple[Bend, int]]) -> Fraction:
-    return sum((count * Fraction(bend.level) for bend, count in bends), Fraction(0))
+    reference = sum((count * Fraction(bend.level) for bend, count in bends), Fraction(0))
+    return BentPlan(tuple(bends), reference, corner, scale, angle, step, count, nats + math.log(total) + 4)
 
 
 def _transform(plan: BentPlan, mirrored: bool, progress: Callable[[str], None] | None) -> BentTransform:
     bits = int(plan.digits * 1.5 / math.log(2)) + 64
-    saved = ctx.prec
-    ctx.prec = bits
-    try:
+    with working_bits(bits):
         corner, scale, angle, step = arb(plan.corner), arb(plan.scale), arb(plan.angle), arb(plan.step)
         steepest = (2 * angle).tan()
         middle, highest = corner + scale * angle.sin(), corner + scale * (2 * angle).sin()
@@ -446,5 +430,3 @@ def _transform(plan: BentPlan, mirrored: bool, progress: Callable[[str], None] |
             if progress is not None and k % 20 == 19:
                 progress(f"bent contour: {k + 1} of {plan.count} nodes")
         return BentTransform(plan, nodes, values, positive(discretised), positive(tail), bits, mirrored)
-    finally:
-        ctx.prec = saved

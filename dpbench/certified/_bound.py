@@ -8,6 +8,7 @@ matter of tightness only. Section 6 of docs/certified.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,26 +82,27 @@ class LiftedLine:
 
 
 def best_lift(
-    release: Mixture, c: float, u: float, low: float, high: float, top: float, start: LiftedLine | None
+    size: Callable[[LiftedLine], float],
+    starts: Sequence[LiftedLine],
+    ceiling: float,
+    shift: float,
+    rounds: int,
+    least: float = 0.0,
 ) -> tuple[float, LiftedLine]:
-    """The best contour found by a pattern search, from `start` where one is known; and log of its bound, in doubles."""
-    ceiling = 0.98 * math.pi / release.largest
-    found: dict[LiftedLine, float] = {}
+    """log of the bound of the best contour that a pattern search finds from the best of `starts`, and that contour.
+
+    `size` is what is to be small, in doubles; `shift` moves the middle at first, down to `least`.
+    """
+    known: dict[LiftedLine, float] = {}
 
     def at(line: LiftedLine) -> float:
-        if line not in found:
-            found[line] = line.estimate(release, c, u, low, high, top)
-        return found[line]
+        if line not in known:
+            known[line] = size(line)
+        return known[line]
 
-    if start is None:
-        middles = [low - 3 + (high - low + 6) * i / 8 for i in range(9)]
-        wide = min(ceiling, 6 / release.noise_multiplier)
-        tops = [wide, wide / 3, wide / 20, wide / 200]
-        start = min((LiftedLine(t, m) for t in tops for m in middles), key=at)
-    best = start
-    factor, shift = 1.8, (high - low) / 16
-    for _ in range(20):
-        if shift < (high - low) / 200:
+    best, factor = min(starts, key=at), 1.8
+    for _ in range(rounds):
+        if shift < least:
             break
         tries = [
             LiftedLine(min(best.top * f, ceiling), best.middle + d)

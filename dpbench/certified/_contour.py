@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint import acb, arb, ctx
+from flint import acb, arb
 
 from dpbench.certified._factors import Factor
 from dpbench.certified._mixture import positive
-from dpbench.certified._numbers import spend
+from dpbench.certified._numbers import spend, working_bits
 from dpbench.errors import DpbenchError
 
 Parts = Sequence[tuple[Factor, int]]
@@ -47,12 +47,12 @@ class Ball:
     """δ(ε) of one direction, and where its radius comes from (doubles rounded up, to read; the ball holds it all)."""
 
     value: Any
-    aliasing: float
-    tail: float
-    moments: float
-    rounding: float
-    nodes: int
-    bits: int
+    aliasing: float = 0.0
+    tail: float = 0.0
+    moments: float = 0.0
+    rounding: float = 0.0
+    nodes: int = 0
+    bits: int = 64
 
 
 def log_hinge(a: float) -> float:
@@ -240,30 +240,19 @@ class Transform:
         """δ(ε) for a ball ε (any real number), with every error enclosed."""
         plan = self.plan
         spend(4 * len(self.nodes))
-        saved = ctx.prec
-        ctx.prec = self.bits
-        try:
+        with working_bits(self.bits):
             c, step = arb(plan.c), arb(plan.step)
-            total = arb(0)
-            for k, (z, value) in enumerate(zip(self.nodes, self.values, strict=True)):
-                term = (value * (-z * epsilon).exp()).real
-                total += term if k else term / 2
-            total *= step / arb.pi()
+            total = half_sum(self.nodes, self.values, epsilon) * step / arb.pi()
             rounding = float(arb(total.rad()).upper())
             size = (-c * epsilon).exp()
             tail = tail_bound(self.tail * size, step, plan.count * step)
             aliasing = aliasing_bound(c, step, epsilon, arb(plan.beyond), self.above)
-            value = total + arb(0, tail)
-            value += (
-                arb(0, aliasing / 2) - aliasing / 2 if self.above is not None else arb(0, aliasing / 2) + aliasing / 2
-            )
-            if self.above is None:
-                value += 1
+            value = total + arb(0, tail) + arb(0, aliasing / 2)
+            value += 1 + aliasing / 2 if self.above is None else -aliasing / 2
             spread = float(positive(self.spread * size))
-            bits = self.bits
-        finally:
-            ctx.prec = saved
-        return Ball(value, float(aliasing), float(tail), spread, max(rounding - spread, 0.0), len(self.nodes), bits)
+        return Ball(
+            value, float(aliasing), float(tail), spread, max(rounding - spread, 0.0), len(self.nodes), self.bits
+        )
 
     def slope(self, epsilon: float) -> float:
         """dδ/dε in doubles, for Newton's steps only."""
@@ -273,6 +262,15 @@ class Transform:
             term = float((value * z * (-z * arb(epsilon)).exp()).real.mid())
             total -= term if k else term / 2
         return total * self.plan.step / math.pi
+
+
+def half_sum(nodes: Sequence[Any], values: Sequence[Any], epsilon: Any) -> Any:
+    """Re Σ value e^(−zε) over the nodes, the first one, which is real, halved."""
+    total = arb(0)
+    for k, (z, value) in enumerate(zip(nodes, values, strict=True)):
+        term = (value * (-z * epsilon).exp()).real
+        total += term if k else term / 2
+    return total
 
 
 def tail_bound(size: Any, step: Any, first: Any) -> Any:
@@ -306,9 +304,7 @@ def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], Non
             f"expected releases that {MOST_NODES} nodes resolve, not {plan.count}: the privacy loss is too large for a"
             " proof, ask `dpbench account`"
         )
-    saved = ctx.prec
-    ctx.prec = bits
-    try:
+    with working_bits(bits):
         spend(10 * plan.count * len(parts))
         c, step = arb(plan.c), arb(plan.step)
         nodes = [acb(c, k * step) for k in range(plan.count)]
@@ -332,5 +328,3 @@ def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], Non
             for factor, count in parts:
                 above *= factor.upper(arb(plan.beyond)) ** count
         return Transform(plan, nodes, values, positive(spread), positive(tail), above, bits)
-    finally:
-        ctx.prec = saved

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -64,8 +64,8 @@ class Curve:
         if self.closed is not None:
             return self._closed_delta(epsilon, log_target, digits)
         at = float(epsilon)
-        if self._beyond_all(epsilon):
-            return Ball(arb(0), 0.0, 0.0, 0.0, 0.0, 0, 64)
+        if not self.ceiling(epsilon):
+            return Ball(arb(0))
         guess = log_target
         if not self.strip:
             enough = SMALLEST if log_target is None else log_target
@@ -142,39 +142,28 @@ class Curve:
     def _all_of(self, ball: Ball) -> Ball:
         """δ lies in [0, 1]; infinite losses add their probability (in the strip the integral holds them already)."""
         value = ball.value if self.strip else ball.value + self.side.infinite()
-        return Ball(value, ball.aliasing, ball.tail, ball.moments, ball.rounding, ball.nodes, ball.bits)
+        return replace(ball, value=value)
 
-    def _beyond_all(self, epsilon: Fraction) -> bool:
-        """Whether ε is proven to be at or beyond the largest loss, where δ is exactly 0."""
-        if self.side.finite:
-            return False
-        with working_bits(128):
-            total = arb(0)
-            for factor, count in self.side.parts:
-                largest = factor.largest_loss()
-                if largest is None:
-                    return False
-                total += count * largest
-            return bool(ball_of(epsilon) >= total)
-
-    def largest_loss(self) -> Fraction | None:
-        """A proven bound of the finite losses' supremum; None where there is none."""
+    def _largest(self) -> Any | None:
+        """A ball of the finite losses' supremum; None where there is none, or losses are infinite."""
         losses = [(factor.largest_loss(), count) for factor, count in self.side.parts]
         if self.side.finite or any(loss is None for loss, _ in losses):
             return None
+        return sum((count * loss for loss, count in losses), arb(0))
+
+    def largest_loss(self) -> Fraction | None:
+        """A proven bound of the finite losses' supremum; None where there is none."""
         with working_bits(128):
-            return ends(sum((count * loss for loss, count in losses), arb(0)))[1]
+            largest = self._largest()
+            return None if largest is None else ends(largest)[1]
 
     def ceiling(self, epsilon: Fraction) -> Fraction:
         """A proven bound that costs nothing: δ(ε) <= 1 − e^(ε − L) with L the largest loss; 1 where there is none."""
-        losses = [(factor.largest_loss(), count) for factor, count in self.side.parts]
-        if self.side.finite or any(loss is None for loss, _ in losses):
-            return Fraction(1)
         with working_bits(128):
-            most = sum((count * loss for loss, count in losses), arb(0))
-            if ball_of(epsilon) >= most:
-                return Fraction(0)
-            return max(ends(1 - (ball_of(epsilon) - most).exp())[1], Fraction(0))
+            largest = self._largest()
+            if largest is None:
+                return Fraction(1)
+            return max(ends(1 - (ball_of(epsilon) - largest).exp())[1], Fraction(0))
 
     def _chernoff(self, epsilon: Fraction, enough: float) -> Ball:
         """[0, B] with Chernoff's bound B = M(a) e^(−aε) a^a (1+a)^(−1−a) in balls, plus the infinite losses."""
@@ -186,7 +175,7 @@ class Curve:
                 bound *= factor.upper(line) ** count
             top = positive(bound)
             value = top / 2 + arb(0, positive(top / 2)) + self.side.infinite()
-            return Ball(value, 0.0, float(top), 0.0, 0.0, 1, 128)
+            return Ball(value, tail=float(top), nodes=1, bits=128)
 
     def _closed_delta(self, epsilon: Fraction, log_target: float | None, digits: float) -> Ball:
         """A closed form, in more and more bits until the radius is small enough."""
@@ -201,9 +190,9 @@ class Curve:
                     value = found
                     small = _log(value.rad()) <= -2000 or (log_target is not None and _log(value.rad()) <= log_target)
                     if value.is_exact() or small or value.rel_accuracy_bits() >= digits * 3.33 + 3:
-                        return Ball(value, 0.0, 0.0, 0.0, float(value.rad()), 0, bits)
+                        return Ball(value, rounding=float(value.rad()), bits=bits)
             bits *= 2
-        return Ball(value if found is not None else arb(0.5, 0.5), 0.0, 0.0, 0.0, float(value.rad()), 0, bits)
+        return Ball(value if found is not None else arb(0.5, 0.5), rounding=float(value.rad()), bits=bits)
 
     def epsilon(self, delta: Fraction, digits: float) -> tuple[Fraction, Fraction, Ball]:
         """Proven ends of the smallest ε >= 0 with δ(ε) <= `delta`; and the ball of δ at the upper end."""
@@ -213,7 +202,7 @@ class Curve:
             if delta not in self.exact or digits > ATOM_DIGITS:
                 lower, upper, value, bits = atoms_epsilon(atoms, delta, max(digits, ATOM_DIGITS))
                 rounding = float(arb(value.rad()).upper())
-                self.exact[delta] = lower, upper, Ball(value, 0.0, 0.0, 0.0, rounding, 0, bits)
+                self.exact[delta] = lower, upper, Ball(value, rounding=rounding, bits=bits)
             return self.exact[delta]
         if self.closed is None and not self.strip and self.exponents.saddle(0.0, log_delta - 1)[1] <= log_delta:
             ball = self._chernoff(Fraction(0), log_delta - 1)

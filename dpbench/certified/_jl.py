@@ -21,10 +21,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from flint import acb, acb_mat, arb, ctx
+from flint import acb, arb, ctx
 
-from dpbench.certified._bound import LiftedLine
-from dpbench.certified._mixture import MOST_NODES, Direction, positive, powers
+from dpbench.certified._bound import LiftedLine, best_lift
+from dpbench.certified._mixture import MOST_NODES, Direction, positive, sums_of_powers, widened
 from dpbench.certified._numbers import ball_of, integral, spend, working_bits
 from dpbench.errors import DpbenchError
 
@@ -220,11 +220,7 @@ class JlFactor:
             raise AssertionError("the lifted strip must stay below π and √r/σ")
         radius = positive(radius + self.aliasing(c, h, height))
         values = self._sums(c, step, count, arb(low), h, height, nodes)
-        disc = acb(arb(0, radius), arb(0, radius))
-        values = [value + disc for value in values]
-        if self.direction == "add":
-            values = [value.conjugate() for value in values]
-        return values, radius
+        return widened(values, radius, self.direction), radius
 
     def _range(self, c: float, y: float, step: float, most: float, digits: float) -> tuple[float, float, Any]:
         """The first and the last place of the sum over s, and the bound of what lies outside of it."""
@@ -241,8 +237,6 @@ class JlFactor:
     def _sums(self, c: Any, step: Any, count: int, low: Any, h: Any, height: Any, nodes: int) -> list[Any]:
         """The finite sums over s for all u, by the product of two matrices; the limit of the power taken out."""
         kappa = self.kappa(c)
-        short = max(1, math.isqrt(count))
-        rows = -(-count // short)
         weights, phases = [], []
         whole = acb(0)
         for j in range(nodes):
@@ -252,11 +246,7 @@ class JlFactor:
             whole += weight
             weights.append(weight * (kappa * logarithm).exp())
             phases.append((acb(0, step) * logarithm).exp())
-        columns = powers(phases, short + 1)
-        rows_of = powers(columns.pop(), rows)
-        left = [[a * b for a, b in zip(weights, row, strict=True)] for row in rows_of]
-        product = acb_mat(left) * acb_mat(columns).transpose()
-        sums = [product[k // short, k % short] for k in range(count)]
+        sums = sums_of_powers(weights, phases, count)
         if self.rate == 1:
             return sums
         log_rest = ball_of(1 - self.rate).log()
@@ -319,24 +309,10 @@ class JlFactor:
             return self.estimate(c, u, start), start
         ceiling = 0.9 * min(math.pi, math.sqrt(self.projections) / self.noise_multiplier)
         width = 1 / self.noise_multiplier
-        if start is None:
-            lines = [
-                LiftedLine(ceiling * t, m) for t in (1, 0.5, 0.1, 0.01) for m in (-6 * width, -2 * width, 0.0, 2.0, 5.0)
-            ]
-            start = min(lines, key=lambda line: self.estimate(c, u, line))
-        best, value = start, self.estimate(c, u, start)
-        factor, shift = 1.8, 2.0
-        for _ in range(14):
-            tries = [
-                LiftedLine(min(best.top * f, ceiling), best.middle + d)
-                for f, d in ((factor, 0.0), (1 / factor, 0.0), (1.0, shift), (1.0, -shift), (factor, shift))
-            ]
-            found = min((self.estimate(c, u, line), i) for i, line in enumerate(tries))
-            if found[0] < value:
-                value, best = found[0], tries[found[1]]
-            else:
-                factor, shift = math.sqrt(factor), shift / 2
-        return value, best
+        starts = [
+            LiftedLine(ceiling * t, m) for t in (1, 0.5, 0.1, 0.01) for m in (-6 * width, -2 * width, 0.0, 2.0, 5.0)
+        ]
+        return best_lift(lambda line: self.estimate(c, u, line), starts if start is None else [start], ceiling, 2.0, 14)
 
     def tail(self, c: Any, u: Any, line: LiftedLine, digits: float) -> Any:
         """A proven upper bound of |M(c + iu')| for all u' >= u (section 9.5).

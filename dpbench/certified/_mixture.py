@@ -48,6 +48,22 @@ def powers(numbers: list[Any], count: int) -> list[list[Any]]:
     return table[:count]
 
 
+def sums_of_powers(weights: list[Any], phases: list[Any], count: int) -> list[Any]:
+    """Σ_j weight_j phase_j^k for k = 0 ... count − 1, as the product of two matrices (section 5)."""
+    short = max(1, math.isqrt(count))
+    columns = powers(phases, short + 1)
+    rows_of = powers(columns.pop(), -(-count // short))
+    left = [[a * b for a, b in zip(weights, row, strict=True)] for row in rows_of]
+    product = acb_mat(left) * acb_mat(columns).transpose()
+    return [product[k // short, k % short] for k in range(count)]
+
+
+def widened(values: list[Any], radius: Any, direction: Direction) -> list[Any]:
+    """The sums with all that they may be off by; of the add direction their conjugates are M."""
+    disc = acb(arb(0, radius), arb(0, radius))
+    return [(value + disc).conjugate() if direction == "add" else value + disc for value in values]
+
+
 @dataclass(frozen=True)
 class Mixture:
     """One release, one direction. `weights` are b_0 ... b_g, `noise_multiplier` is σ.
@@ -361,11 +377,7 @@ class Mixture:
         right = self.outside(arb(low) + nodes * h, 1, c, height, h)
         outside = positive(left + right)
         radius = positive(outside + self.aliasing(positive(sums[0]) + outside, c, h, height))
-        disc = acb(arb(0, radius), arb(0, radius))
-        values = [value + disc for value in sums]
-        if self.direction == "add":
-            values = [value.conjugate() for value in values]
-        return values, radius
+        return widened(sums, radius, self.direction), radius
 
     def aliasing(self, whole_sum: Any, c: Any, h: Any, height: Any) -> Any:
         """The bound of what the trapezoidal sum over s differs from the integral, at any u >= 0 (section 3).
@@ -387,8 +399,6 @@ class Mixture:
         """The finite sums over s, for all u at once as the product of two matrices (section 5)."""
         precision = self.precision()
         plus, minus = self.exponents(c)
-        short = max(1, math.isqrt(count))
-        rows = -(-count // short)
         scale = h * (precision / (2 * arb.pi())).sqrt()
         shift = 1 / (2 * precision)
         weights, phases = [], []
@@ -403,15 +413,11 @@ class Mixture:
                 loss = log_plus - log_minus
             weights.append(scale * exponent.exp())
             phases.append((acb(0, step) * loss).exp())
-        columns = powers(phases, short + 1)
-        rows_of = powers(columns.pop(), rows)
-        left = [[a * b for a, b in zip(weights, row, strict=True)] for row in rows_of]
-        product = acb_mat(left) * acb_mat(columns).transpose()
-        return [product[k // short, k % short] for k in range(count)]
+        return sums_of_powers(weights, phases, count)
 
-    def upper(self, a: Any, digits: float = 30.0) -> Any:
+    def upper(self, a: Any) -> Any:
         """An upper bound of M(a) for real a, as an exact ball."""
-        values, _ = self.moments(a, arb(0), 1, digits)
+        values, _ = self.moments(a, arb(0), 1, 30.0)
         return arb(values[0].real.upper())
 
     # The tail in u.
@@ -424,9 +430,18 @@ class Mixture:
         `start` is where the search for the contour starts; with `fixed` it also ends there.
         """
         low, high, top = self._short_span(c)
+
+        def size(line: LiftedLine) -> float:
+            return line.estimate(self, c, u, low, high, top)
+
         if fixed and start is not None:
-            return start.estimate(self, c, u, low, high, top), start
-        return best_lift(self, c, u, low, high, top, start)
+            return size(start), start
+        ceiling, reach = 0.98 * math.pi / self.largest, high - low
+        middles = [low - 3 + (reach + 6) * i / 8 for i in range(9)]
+        wide = min(ceiling, 6 / self.noise_multiplier)
+        tops = [wide, wide / 3, wide / 20, wide / 200]
+        starts = [LiftedLine(t, m) for t in tops for m in middles] if start is None else [start]
+        return best_lift(size, starts, ceiling, reach / 16, 20, reach / 200)
 
     def tail(self, c: Any, u: Any, line: LiftedLine, digits: float) -> Any:
         """A proven upper bound of |M(c + iu')| for all u' >= u: the integral of the modulus along `line`."""

@@ -22,38 +22,58 @@ returned ball, so the ball contains H(a) whatever the precision. H is convex, de
 and has the slope −Q(S).
 
 Losses are measured from an *anchor*, L = anchor + y, with anchor = log(1−q) for remove, −log(1−q) for add and 0 for
-q = 1: that is where the loss of a rarely sampled record is concentrated, and no digits are lost there.
+q = 1: that is where the loss of a rarely sampled record is concentrated, and no digits are lost there. Groups and
+random sensitivities are like that, with another chance 1−q that nobody is sampled and another μ.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from flint import arb
 
-from dpbench.references import _quadrature
 from dpbench.references._enclosure import Ball, ball
-from dpbench.references._release import Direction, Hinge
+from dpbench.references._quadrature import Mixtures
+from dpbench.references._release import Directed, Direction, Hinge, Law
 
 COARSENING = 4  # cells may grow to 1/COARSENING of the growth of the loss's own scale
+Inside = Callable[[Ball], tuple[Ball, Ball]]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The pair (P, Q) of one release in one direction; all its numbers are exact rationals."""
+class SampledLaw(Law):
+    """A law of μ = rest · ν + ... against ν or the reverse, whose ratio μ/ν increases from `rest` without an end."""
 
     rate: Fraction
     variance: Fraction
+
+    @property
+    def rest(self) -> Fraction:
+        """The probability that nobody is sampled who makes a difference."""
+        return 1 - self.rate
+
+    def largest_loss(self, direction: Direction, /) -> Ball | None:
+        """−log(rest) for add, since ν ≤ μ / rest."""
+        return None if direction == "remove" or not self.rest else -ball(self.rest).log()
+
+
+class SampledPair(Directed):
+    """The pair of such a law in one direction; `inside` gives H on the anchor's side where S is a half line."""
+
+    law: Any
     direction: Direction
 
+    @abstractmethod
+    def inside(self, anchor: Ball) -> Inside:
+        """H(a) and its slope at y > 0 for remove, y < 0 for add, and anywhere where `rest` is 0."""
+
     def anchor(self) -> Ball:
-        """The loss from which `hinge` measures, as a ball at the working precision."""
-        if self.rate == 1:
-            return arb(0)
-        value = ball(1 - self.rate).log()
+        """log(rest) for remove, −log(rest) for add, 0 where it is 0."""
+        value = ball(self.law.rest).log() if self.law.rest else arb(0)
         return value if self.direction == "remove" else -value
 
     def hinge(self) -> Hinge:
@@ -61,62 +81,22 @@ class Pair:
 
         It gives None when the ball of y is too wide to tell on which side of the anchor y lies.
         """
-        q, one_less_q = ball(self.rate), ball(1 - self.rate)
-        variance, scale = ball(self.variance), 1 / ball(2 * self.variance).sqrt()
-        anchor, half, certain = self.anchor(), arb(0.5), self.rate == 1
+        remove, certain, anchor = self.direction == "remove", not self.law.rest, self.anchor()
+        inside = self.inside(anchor)
 
-        def remove(y: Ball) -> tuple[Ball, Ball] | None:
-            if not certain and not y > 0:
-                return (1 - (anchor + y).exp(), arb(-1)) if y <= 0 else None
-            growth = y.expm1() * one_less_q  # a − 1 + q = q r(t)
-            t = variance * (y if certain else (growth / q).log()) + half
-            without, with_it = (t * scale).erfc() / 2, ((t - 1) * scale).erfc() / 2  # S under N(0, σ²), N(1, σ²)
-            # P − aQ = (1−q) N0 + q N1 − (1−q) e^y N0
-            return (with_it - y.exp() * without if certain else q * with_it - growth * without), -without
+        def hinge(y: Ball) -> tuple[Ball, Ball] | None:
+            beyond = y if remove else -y
+            if certain or beyond > 0:
+                return inside(y)
+            if not beyond <= 0:
+                return None
+            return (1 - (anchor + y).exp(), arb(-1)) if remove else (arb(0), arb(0))
 
-        def add(y: Ball) -> tuple[Ball, Ball] | None:
-            if not certain and not y < 0:
-                return (arb(0), arb(0)) if y >= 0 else None
-            t = variance * (-y if certain else ((-y).expm1() * one_less_q / q).log()) + half
-            without, with_it = (-t * scale).erfc() / 2, ((1 - t) * scale).erfc() / 2
-            if certain:
-                return without - y.exp() * with_it, -with_it
-            # P − aQ = N0 − e^y/(1−q) ((1−q) N0 + q N1)
-            mixture = one_less_q * without + q * with_it
-            return -y.expm1() * without - q / one_less_q * y.exp() * with_it, -mixture
+        return hinge
 
-        return remove if self.direction == "remove" else add
-
-    def span(self, tail: float) -> tuple[float, float]:
-        """From where the noise is `tail` unlikely to be below 0 to where it is so above 1, as losses."""
-        q, variance = float(self.rate), float(self.variance)
-        reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
-        low, high = (
-            from_anchor(q, exponent)
-            for exponent in ((-1 - 2 * reach) / (2 * variance), (1 + 2 * reach) / (2 * variance))  # log r
-        )
-        return (low, high) if self.direction == "remove" else (-high, -low)
-
-    def spread(self, y: float) -> float:
+    def spread(self, y: float, /) -> float:
         """dL / d log r at y, over what it is at r = 1, over COARSENING."""
-        return spread(float(self.rate), y)
-
-    def log_density(self, y: float) -> float:
-        """Of x = σ² log r + 1/2 with log r at this loss, a normal density, times dx/dy."""
-        q, variance = float(self.rate), float(self.variance)
-        sign, power = (1, 1) if self.direction == "remove" else (-1, 2)
-        if q == 1:
-            return -((variance * sign * y + 0.5) ** 2) / (2 * variance) - power * y
-        if y == 0:
-            return -math.inf
-        size = abs(y)
-        log_growth = size if size > 30 else math.log(math.expm1(size))
-        t = variance * (log_growth + math.log((1 - q) / q)) + 0.5
-        return -t * t / (2 * variance) - math.log(-math.expm1(-size)) - power * y
-
-    def period(self) -> Fraction | None:
-        """No atoms."""
-        return None
+        return spread(float(1 - self.law.rest), y)
 
 
 def from_anchor(q: float, log_ratio: float) -> float:
@@ -134,32 +114,71 @@ def spread(q: float, y: float) -> float:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(SampledLaw):
     """The law of one sampled Gaussian: rate q in (0, 1] and variance σ² > 0, exact rationals."""
 
     rate: Fraction
     variance: Fraction
 
-    @property
-    def heavy(self) -> bool:
-        """No: normal tails."""
-        return False
-
-    def pair(self, direction: Direction) -> Pair:
+    def pair(self, direction: Direction, /) -> Pair:
         """(μ, ν) for remove, (ν, μ) for add."""
-        return Pair(self.rate, self.variance, direction)
+        return Pair(self, direction)
 
-    def largest_loss(self, direction: Direction) -> Ball | None:
-        """−log(1−q) for add, since ν ≤ μ / (1−q)."""
-        return None if direction == "remove" or self.rate == 1 else -ball(1 - self.rate).log()
+    def densities(self) -> Mixtures:
+        """μ and ν."""
+        return Mixtures(((0, self.rest), (1, self.rate)), ((0, Fraction(1)),), self.variance)
 
-    def quadrature(self, direction: Direction, epsilon: Fraction, digits: int) -> Decimal:
-        """∫ (p − e^ε q)₊ dx."""
-        return _quadrature.hockey_stick(self._densities(), direction, epsilon, digits)
 
-    def renyi(self, direction: Direction, order: Fraction, digits: int) -> Decimal:
-        """log ∫ p^α q^{1−α} dx / (α − 1)."""
-        return _quadrature.renyi(self._densities(), direction, order, digits)
+@dataclass(frozen=True)
+class Pair(SampledPair):
+    """The pair (P, Q) of one sampled Gaussian in one direction."""
 
-    def _densities(self) -> _quadrature.Mixtures:
-        return _quadrature.Mixtures(((0, 1 - self.rate), (1, self.rate)), ((0, Fraction(1)),), self.variance)
+    law: Sampled
+    direction: Direction
+
+    def inside(self, _anchor: Ball) -> Inside:
+        """By normal tails on either side of t."""
+        q, one_less_q, certain = ball(self.law.rate), ball(self.law.rest), not self.law.rest
+        variance, half = ball(self.law.variance), arb(0.5)
+        scale = 1 / (2 * variance).sqrt()
+
+        def remove(y: Ball) -> tuple[Ball, Ball]:
+            growth = y.expm1() * one_less_q  # a − 1 + q = q r(t)
+            t = variance * (y if certain else (growth / q).log()) + half
+            without, with_it = (t * scale).erfc() / 2, ((t - 1) * scale).erfc() / 2  # S under N(0, σ²), N(1, σ²)
+            # P − aQ = (1−q) N0 + q N1 − (1−q) e^y N0
+            return (with_it - y.exp() * without if certain else q * with_it - growth * without), -without
+
+        def add(y: Ball) -> tuple[Ball, Ball]:
+            t = variance * (-y if certain else ((-y).expm1() * one_less_q / q).log()) + half
+            without, with_it = (-t * scale).erfc() / 2, ((1 - t) * scale).erfc() / 2
+            if certain:
+                return without - y.exp() * with_it, -with_it
+            # P − aQ = N0 − e^y/(1−q) ((1−q) N0 + q N1)
+            mixture = one_less_q * without + q * with_it
+            return -y.expm1() * without - q / one_less_q * y.exp() * with_it, -mixture
+
+        return remove if self.direction == "remove" else add
+
+    def span(self, tail: float, /) -> tuple[float, float]:
+        """From where the noise is `tail` unlikely to be below 0 to where it is so above 1, as losses."""
+        q, variance = float(self.law.rate), float(self.law.variance)
+        reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
+        low, high = (
+            from_anchor(q, exponent)
+            for exponent in ((-1 - 2 * reach) / (2 * variance), (1 + 2 * reach) / (2 * variance))  # log r
+        )
+        return (low, high) if self.direction == "remove" else (-high, -low)
+
+    def log_density(self, y: float, /) -> float:
+        """Of x = σ² log r + 1/2 with log r at this loss, a normal density, times dx/dy."""
+        q, variance = float(self.law.rate), float(self.law.variance)
+        sign, power = (1, 1) if self.direction == "remove" else (-1, 2)
+        if q == 1:
+            return -((variance * sign * y + 0.5) ** 2) / (2 * variance) - power * y
+        if y == 0:
+            return -math.inf
+        size = abs(y)
+        log_growth = size if size > 30 else math.log(math.expm1(size))
+        t = variance * (log_growth + math.log((1 - q) / q)) + 0.5
+        return -t * t / (2 * variance) - math.log(-math.expm1(-size)) - power * y

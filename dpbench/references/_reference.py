@@ -8,20 +8,19 @@ direction: the record is there in all or in none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from flint import arb
 
 from dpbench.events import Composition, Event
 from dpbench.references import _lattice
 from dpbench.references._enclosure import Ball, Enclosure, Real, ball, between, bits, largest, outward, rational
-from dpbench.references._nested import Estimated, nested_quadrature
-from dpbench.references._pair import Pair
-from dpbench.references._release import DIRECTIONS, Directed, Direction, Law, Releases, hinge_enclosure
+from dpbench.references._release import DIRECTIONS, Directed, Direction, Law, Releases, counted, hinge_enclosure
 
 Subject = Event | Composition | tuple[Event, int]
 Which = Literal["both", "remove", "add"]
@@ -37,6 +36,21 @@ def parts(subject: Subject) -> tuple[tuple[Event, int], ...]:
             raise ValueError("adaptive = True: expected parameters fixed beforehand; no enclosure covers chosen ones")
         return subject.parts
     return Composition((subject if isinstance(subject, tuple) else (subject, 1),)).parts
+
+
+def sampled(event: Event, kind: type, *ways: str) -> tuple[Fraction, Fraction] | None:
+    """q and σ² of one event of that class; None where it tells nothing. Raises ValueError for what is not covered.
+
+    `ways` are the neighbouring relation and the sampler, add-or-remove and Poisson where they are not given.
+    """
+    if not isinstance(event, kind):
+        raise ValueError(f"event = {event!r}: expected a {kind.__name__}")
+    made: Any = event
+    expected, given = ways or ("add_or_remove", "poisson"), (made.adjacency, made.sampler)
+    if given != expected:
+        raise ValueError(f"adjacency, sampler = {', '.join(given)}: expected {', '.join(expected)}")
+    rate = Fraction(made.sampling_rate)
+    return (rate, Fraction(made.noise_multiplier) ** 2) if rate and math.isfinite(made.noise_multiplier) else None
 
 
 def directions(which: str) -> tuple[Direction, ...]:
@@ -255,26 +269,6 @@ class Reference:
             close=self.close,
         )
 
-    def estimate(
-        self, subject: Subject, epsilon: Real, *, direction: Which = "both", cells: int = 1 << 14
-    ) -> Estimated:
-        """δ(ε) to about ten digits by nested quadrature, with the size of its error; *not* an enclosure.
-
-        For what the lattice encloses too widely. Where one enclosure gives 25 digits (one release, none) it is that.
-        """
-        releases, exact = self.releases(subject), rational("epsilon", epsilon)
-        found: list[Estimated] = []
-        for way in directions(direction):
-            pairs = tuple((pair, count) for law, count in releases if isinstance(pair := law.pair(way), Pair))
-            if sum(count for _, count in releases) < 2 or _beyond(releases, exact, way):
-                known = self.delta(subject, epsilon, 25, direction=way)
-                found.append(Estimated(known.lower, float(known.upper - known.lower), known.method))
-            elif len(pairs) < len(releases):
-                raise ValueError(f"event = {self.event!r}: expected sampled Gaussians; there is no estimate for others")
-            else:
-                found.append(nested_quadrature(pairs, exact, cells))
-        return max(found, key=lambda item: item.value)
-
     def quadrature(self, event: Event, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Decimal:
         """δ(ε) of one release by mpmath from its densities, to `digits` significant digits.
 
@@ -297,3 +291,25 @@ class Reference:
         if not releases:
             raise ValueError(f"event = {event!r}: expected one that tells its two distributions apart")
         return releases[0][0]
+
+
+def reference_of(
+    event: str,
+    law: Callable[[Event], Law | None],
+    close: Callable[[Releases, Direction], Closed | None] | None = None,
+) -> Reference:
+    """The reference of events that each have a law of their own, None where they tell nothing."""
+
+    def releases(subject: Subject) -> Releases:
+        laws = ((law(made), count) for made, count in alike(parts(subject)))
+        return counted((one, count) for one, count in laws if one)
+
+    return Reference(event, releases, close)
+
+
+def alike(found: tuple[tuple[Event, int], ...]) -> tuple[tuple[Event, int], ...]:
+    """The same events. Raises ValueError unless they name one neighbouring relation."""
+    relations = {event.adjacency for event, _ in found}
+    if len(relations) > 1:
+        raise ValueError(f"adjacency = {', '.join(sorted(relations))}: expected the same for all releases")
+    return found

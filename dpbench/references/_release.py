@@ -7,13 +7,15 @@ here decides how wide an enclosure gets and may be rough. Losses are measured fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Literal
 
 from flint import arb
 
+from dpbench.references import _quadrature
 from dpbench.references._enclosure import Ball, Enclosure, ball, bits, outward
 
 Direction = Literal["remove", "add"]
@@ -22,49 +24,72 @@ MAXIMAL_BITS = 1 << 14
 Hinge = Callable[[Ball], tuple[Ball, Ball] | None]
 
 
-class Directed(Protocol):
+class Directed(ABC):
     """The pair (P, Q) of one release in one direction."""
 
+    @abstractmethod
     def anchor(self) -> Ball:
         """The loss from which y is measured, as a ball at the working precision."""
 
+    @abstractmethod
     def hinge(self) -> Hinge:
         """The function y -> balls around H(a) and a slope of H there, a = e^{anchor + y}; None where y is undecided.
 
         The line through the two balls must lie below H everywhere (a tangent, or a subgradient at a kink).
         """
 
+    @abstractmethod
     def span(self, tail: float, /) -> tuple[float, float]:
         """Two y, the lower first, between which the loss lies but for a probability of about `tail`."""
 
-    def spread(self, y: float, /) -> float:
-        """How many steps wide a cell at y may be, compared to where the loss is densest."""
+    def spread(self, _y: float, /) -> float:
+        """How many steps wide a cell at y may be, compared to where the loss is densest: all cells alike."""
+        return 1.0
 
-    def log_density(self, y: float, /) -> float:
+    def log_density(self, _y: float, /) -> float:
         """log of the density of X at a = e^{anchor + y} under Q, up to a constant; 0 where nothing is known."""
+        return 0.0
 
     def period(self) -> Fraction | None:
         """A distance between atoms which the lattice's step should divide; None without atoms."""
+        return None
 
 
-class Law(Hashable, Protocol):
-    """One release as data."""
+class Law(ABC):
+    """One release as data. By default a pair of mixtures of normals, whose loss has no end and no heavy tail."""
 
     @property
     def heavy(self) -> bool:
         """Whether the loss has so heavy a tail that a composition has to be capped above the ε asked for."""
+        return False
 
+    @abstractmethod
     def pair(self, direction: Direction, /) -> Directed:
         """The pair in one direction."""
 
-    def largest_loss(self, direction: Direction, /) -> Ball | None:
+    def largest_loss(self, _direction: Direction, /) -> Ball | None:
         """A number that the loss certainly never exceeds, as a ball at the working precision; None without one."""
+        return None
+
+    def densities(self) -> _quadrature.Mixtures:
+        """The two laws for mpmath, written out again."""
+        raise ValueError(f"event: expected no Rényi divergence of {type(self).__name__}, known by its curve only")
 
     def quadrature(self, direction: Direction, epsilon: Fraction, digits: int, /) -> Decimal:
-        """δ(ε) by mpmath, from the densities."""
+        """δ(ε) = ∫ (p − e^ε q)₊ dx by mpmath, from the densities."""
+        return _quadrature.hockey_stick(self.densities(), direction, epsilon, digits)
 
     def renyi(self, direction: Direction, order: Fraction, digits: int, /) -> Decimal:
-        """The Rényi divergence by mpmath; infinite where it is."""
+        """The Rényi divergence log ∫ p^α q^{1−α} dx / (α − 1) by mpmath; infinite where it is."""
+        return _quadrature.renyi(self.densities(), direction, order, digits)
+
+
+class Symmetric(Law, Directed):
+    """A law that is its own pair, the same in both directions."""
+
+    def pair(self, _direction: Direction, /) -> Directed:
+        """Itself."""
+        return self
 
 
 Releases = tuple[tuple[Law, int], ...]

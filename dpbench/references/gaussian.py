@@ -7,7 +7,7 @@ other T − 1 coordinates have the same law under both and cancel from the likel
 is one Gaussian with 1/σ² = Σ 1/σ_i², exactly, and its δ(ε) needs no lattice. (For the same composition on the lattice,
 ask `sampled_gaussian` with q = 1: one checks the other.)
 
-    >>> from dpbench.events import Gaussian
+    >>> from dpbench.events import Event, Gaussian
     >>> e = reference.delta((Gaussian(2.0), 4), 1.0, digits=12)
     >>> f"{e.floats()[0]:.12f}", f"{e.floats()[1]:.12f}"
     ('0.126936737507', '0.126936737507')
@@ -15,26 +15,31 @@ ask `sampled_gaussian` with q = 1: one checks the other.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
-from dpbench.events import Gaussian
+from dpbench.events import Event, Gaussian
 from dpbench.references._pair import Sampled
-from dpbench.references._reference import Reference, Subject, parts
+from dpbench.references._reference import Reference, Subject, alike, parts
 from dpbench.references._release import Releases
 
 
-def _releases(subject: Subject) -> Releases:
-    precision = Fraction(0)  # Σ 1/σ²
-    neighbours: set[str] = set()
-    for event, count in parts(subject):
-        if not isinstance(event, Gaussian):
-            raise ValueError(f"event = {event!r}: expected a Gaussian")
-        neighbours.add(event.adjacency)
-        if event.exact_noise is not None:
-            precision += count / event.exact_noise**2
-    if len(neighbours) > 1:
-        raise ValueError(f"adjacency = {', '.join(sorted(neighbours))}: expected the same for all releases")
-    return ((Sampled(Fraction(1), 1 / precision), 1),) if precision else ()
+def as_one(precision: Callable[[Event], Fraction]) -> Callable[[Subject], Releases]:
+    """The single Gaussian whose 1/σ² is the sum of those of all events; none where that is 0."""
+
+    def releases(subject: Subject) -> Releases:
+        found = parts(subject)
+        total = sum((count * precision(event) for event, count in found), Fraction(0))
+        alike(found)
+        return ((Sampled(Fraction(1), 1 / total), 1),) if total else ()
+
+    return releases
 
 
-reference = Reference("Gaussian", _releases)
+def _precision(event: Event) -> Fraction:
+    if not isinstance(event, Gaussian):
+        raise ValueError(f"event = {event!r}: expected a Gaussian")
+    return Fraction(0) if event.exact_noise is None else 1 / event.exact_noise**2
+
+
+reference = Reference("Gaussian", as_one(_precision))

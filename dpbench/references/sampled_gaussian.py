@@ -15,33 +15,19 @@ number of digits, more by a lattice (`_lattice.py` has the proof), with a width 
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from dpbench.events import Event, Gaussian, SampledGaussian
 from dpbench.references._pair import Sampled
-from dpbench.references._reference import Reference, Subject, parts
-from dpbench.references._release import Releases, counted
+from dpbench.references._reference import reference_of, sampled
 
 
 def law(event: Event) -> Sampled | None:
     """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
-    if not isinstance(event, SampledGaussian | Gaussian):
-        raise ValueError(f"event = {event!r}: expected a SampledGaussian or a Gaussian")
-    if event.adjacency != "add_or_remove":
-        raise ValueError(f"adjacency = {event.adjacency!r}: expected add_or_remove")
-    if isinstance(event, SampledGaussian) and event.sampler != "poisson":
-        raise ValueError(f"sampler = {event.sampler!r}: expected poisson")
-    rate = Fraction(event.sampling_rate) if isinstance(event, SampledGaussian) else Fraction(1)
-    if not rate or math.isinf(event.noise_multiplier):
-        return None
-    noise = event.exact_noise if isinstance(event, Gaussian) else Fraction(event.noise_multiplier)
-    return None if noise is None else Sampled(rate, noise**2)
+    if isinstance(event, Gaussian) and event.adjacency == "add_or_remove":
+        return None if event.exact_noise is None else Sampled(Fraction(1), event.exact_noise**2)
+    known = sampled(event, SampledGaussian)
+    return Sampled(*known) if known else None
 
 
-def _releases(subject: Subject) -> Releases:
-    laws = ((law(event), count) for event, count in parts(subject))
-    return counted((found, count) for found, count in laws if found)
-
-
-reference = Reference("SampledGaussian", _releases)
+reference = reference_of("SampledGaussian", law)

@@ -23,8 +23,8 @@ from dpbench.references import (
     sampled_gaussian,
     sampled_gaussian_replace_one,
 )
-from dpbench.references._reference import Reference, Subject, parts
-from dpbench.references._release import Law, Releases, counted
+from dpbench.references._reference import reference_of
+from dpbench.references._release import Law
 
 LAWS: Mapping[str, Callable[[Event], Law | None]] = {
     "Gaussian": sampled_gaussian.law,
@@ -46,13 +46,4 @@ def law(event: Event) -> Law | None:
     return LAWS[name](event)
 
 
-def _releases(subject: Subject) -> Releases:
-    found = parts(subject)
-    neighbours = {event.adjacency for event, _ in found}
-    if len(neighbours) > 1:
-        raise ValueError(f"adjacency = {', '.join(sorted(neighbours))}: expected the same for all releases")
-    laws = ((law(event), count) for event, count in found)
-    return counted((one, count) for one, count in laws if one)
-
-
-reference = Reference("Composition", _releases)
+reference = reference_of("Composition", law)

@@ -21,10 +21,11 @@ import flint
 import mpmath
 
 from dpbench.events import Composition, ConfidentGNMax, to_json
-from dpbench.references import confident_gnmax
 from dpbench.references._enclosure import Enclosure
 from dpbench.references._reference import Which
 from dpbench.references.sampled_gaussian import reference as sampled
+from tests.references import votes
+from tests.references.nested import estimate as estimated
 from tests.references.points import TABLES, Entry, Table, budget, regime
 
 SCHEMA_VERSION = 2
@@ -62,7 +63,7 @@ def _points(table: Table, entry: Entry) -> list[dict[str, Any]]:
         point |= {way: _shown(found[way]) for way in DIRECTIONS}
         if table.reference is sampled and not single:
             for way in DIRECTIONS[:2]:
-                value = sampled.estimate(composition, epsilon, direction=way)
+                value = estimated(sampled, composition, epsilon, direction=way)
                 point[way] |= {"estimate": str(value.value), "estimate_error": value.error}
         point |= {"digits": DIGITS} if single else {"cells": entry.cells}
         point["seconds"] = round(time.perf_counter() - start + shared, 3)
@@ -104,8 +105,8 @@ def _votes(events: Sequence[ConfidentGNMax]) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     for event in events:
         start = time.perf_counter()
-        found = [str(value) for value in confident_gnmax.outcomes(event, 20)]
-        worst = {str(order): str(confident_gnmax.divergence(event, order, 15)) for order in (2, 8, 32)}
+        found = [str(value) for value in votes.outcomes(event, 20)]
+        worst = {str(order): str(votes.divergence(event, order, 15)) for order in (2, 8, 32)}
         points.append(
             {"event": to_json(Composition(((event, 1),)))["parts"][0], "outcomes": found, "divergence": worst}
             | {"digits": 15, "seconds": round(time.perf_counter() - start, 3)}

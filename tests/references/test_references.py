@@ -25,6 +25,7 @@ from dpbench.references._enclosure import bits, outward
 from dpbench.references._reference import Which
 from dpbench.references.gaussian import reference as gaussian
 from dpbench.references.sampled_gaussian import reference as sampled
+from tests.references.nested import estimate as estimated
 
 WAYS: tuple[Which, ...] = ("remove", "add")
 UNLIKE = Composition(((SampledGaussian(0.02, 1.0), 40), (Gaussian(6.0), 3), (SampledGaussian(0.3, 3.0), 5)))
@@ -151,7 +152,7 @@ def test_two_and_three_releases_by_nested_sums(
     assert found.lower <= high
     assert low <= found.upper
     assert found.relative_width < 0.02
-    estimate = sampled.estimate(subject, epsilon, direction=way, cells=4096)
+    estimate = estimated(sampled, subject, epsilon, direction=way, cells=4096)
     assert abs(float(estimate.value) - float(value)) <= 10 * estimate.error + 2 * float(error)
 
 
@@ -162,7 +163,7 @@ def test_two_and_three_releases_by_nested_sums(
 )
 def test_the_estimate_lies_in_the_enclosure(subject: Any, epsilon: float) -> None:
     enclosure = sampled.delta(subject, epsilon, direction="remove", cells=8192)
-    estimate = sampled.estimate(subject, epsilon, direction="remove", cells=2048)
+    estimate = estimated(sampled, subject, epsilon, direction="remove", cells=2048)
     assert enclosure.contains(estimate.value)
     assert estimate.error < 1e-4 * float(estimate.value)
 
@@ -202,7 +203,7 @@ SIDES: tuple[_lattice.Side, ...] = ("lower", "upper")
 
 def holds(grid: _lattice.Grid) -> bool:
     """Whether δ(12) of sixteen N(1, 4) against N(0, 4), about 1e-2, lies between the ends that this grid gives."""
-    pair, count, epsilon = _pair.Pair(Fraction(1), Fraction(4), "remove"), 16, Fraction(12)
+    pair, count, epsilon = _pair.Sampled(Fraction(1), Fraction(4)).pair("remove"), 16, Fraction(12)
     ends = []
     for side in SIDES:
         measure = _lattice.power(_lattice.discretise(pair, grid, side), count, grid)
@@ -250,7 +251,7 @@ def test_fault_interpolation_is_taken_for_a_lower_bound(monkeypatch: pytest.Monk
 
 def test_fault_the_kept_heights_are_not_convex(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without leaving out nodes some masses are negative, and rounding them up to 0 makes mass from nothing."""
-    event, coarse = _pair.Pair(Fraction(1, 100), Fraction(1), "add"), replace(FINE, step=Fraction(1, 64))
+    event, coarse = _pair.Sampled(Fraction(1, 100), Fraction(1)).pair("add"), replace(FINE, step=Fraction(1, 64))
 
     def mass() -> Fraction:
         return Fraction(_lattice.discretise(event, coarse, "lower").total(), 1 << coarse.scale)
@@ -306,8 +307,8 @@ def test_renyi_of_order_two_has_a_closed_form(rate: float, noise: float) -> None
 @pytest.mark.parametrize(
     ("subject", "word"),
     [
-        (SampledGaussian(0.1, 1.0, sampler="without_replacement"), "sampler = 'without_replacement'"),
-        (SampledGaussian(0.1, 1.0, adjacency="replace_one"), "adjacency = 'replace_one'"),
+        (SampledGaussian(0.1, 1.0, sampler="without_replacement"), "add_or_remove, without_replacement: expected"),
+        (SampledGaussian(0.1, 1.0, adjacency="replace_one"), "replace_one, poisson: expected add_or_remove, poisson"),
         (Composition(((SampledGaussian(0.1, 1.0), 2),), adaptive=True), "adaptive = True"),
     ],
 )
@@ -358,7 +359,6 @@ from dpbench.references.gaussian import reference as gaussian
 from dpbench.references.sampled_gaussian import reference as sampled
 event = SampledGaussian(0.1, 1.0)
 sampled.delta((event, 2), 0.5, cells=64), sampled.quadrature(event, 0.5, 10), sampled.renyi(event, 2, 10)
-sampled.estimate((event, 2), 0.5, cells=64)
 print(sorted(name for name in sys.modules if name.startswith("dpbench")))
 """
 

@@ -3,24 +3,38 @@
 1. `losses` (and `projections`): the law of one release's privacy loss, as densities and atoms.
 2. `rounding`: the tightest law on a lattice whose curve lies on or above it ('connect the dots').
 3. `composition`: powers and products by one Fourier transform each way, under an exponential tilt so that small δ keep
-   their digits; what is cut off or wraps around is bounded and added to δ, as is rounding.
-4. `direction`: which tilt answers, for δ at ε and for ε at δ. The worse of remove and add is the answer.
-5. `lower_end`: for fixed-size batches, what explicit datasets reveal at least.
+   their digits; what is cut off or wraps around is bounded and added to δ, as is rounding. Which tilt answers, for δ at
+   ε and for ε at δ, is chosen by its `Direction`. The worse of remove and add is the answer.
+4. `lower_end`: for fixed-size batches, what explicit datasets reveal at least.
+
+Proven, in exact arithmetic: each rounding of losses, and the bounds of what wraps around. Estimated, and added
+with a margin: the rounding of the transforms and of single masses, the quadrature's remainder (below 1e-15) and
+what lies beyond the ends of a quadrature (below 1e-19).
+
+How much too large, relative: ε about 1e-6 up to 1e4 releases, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where rare
+large losses decide, δ up to a percent, and with 1e6 releases of a rate of 1e-7 far more below δ = 1e-9. Random
+sensitivities have heavy tails, which leave only small tilts: there δ is good to a percent or so down to about
+1e-8, and below may be far too large.
+
+>>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
+>>> round(accountant.curve(training).epsilon(1e-5).value, 4)
+0.8645
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
-from dpbench.accountants._poisson import adjacency_of, refuse, reveals_nothing, support
+from dpbench.accountants._poisson import Published, adjacency_of, reveals_nothing, support
 from dpbench.accountants.gdp import gaussians_as_one
-from dpbench.accountants.lattice.direction import Direction
+from dpbench.accountants.lattice.composition import Direction
 from dpbench.accountants.lattice.losses import loss_law
 from dpbench.accountants.lattice.lower_end import explicit_datasets
 from dpbench.accountants.lattice.projections import MOST_PROJECTIONS, REACHES
-from dpbench.accounting import Estimate, GuaranteeKind, No, Yes, check_delta, check_epsilon
+from dpbench.accounting import Estimate, GuaranteeKind, check_delta, check_epsilon
 from dpbench.compose import merge
 from dpbench.events import (
     Adjacency,
@@ -145,36 +159,14 @@ def _refusal(event: Event) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class LatticeAccountant:
-    """Connect the dots and tilted transforms: an upper bound for events with a proven dominating pair.
-
-    Proven, in exact arithmetic: each rounding of losses, and the bounds of what wraps around. Estimated, and added
-    with a margin: the rounding of the transforms and of single masses, the quadrature's remainder (below 1e-15) and
-    what lies beyond the ends of a quadrature (below 1e-19).
-
-    How much too large, relative: ε about 1e-6 up to 1e4 releases, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where rare
-    large losses decide, δ up to a percent, and with 1e6 releases of a rate of 1e-7 far more below δ = 1e-9. Random
-    sensitivities have heavy tails, which leave only small tilts: there δ is good to a percent or so down to about
-    1e-8, and below may be far too large.
-
-    >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
-    >>> round(accountant.curve(training).epsilon(1e-5).value, 4)
-    0.8645
-    """
-
-    name: str = "lattice"
-    kind: GuaranteeKind = "upper_bound"
-
-    def supports(self, composition: Composition) -> Yes | No:
-        """No, with the reason, for shuffled batches, mixed neighbouring relations and adaptive parameters."""
-        return support(composition, _refusal, "the composition of dominating pairs")
-
-    def curve(self, composition: Composition) -> LatticeCurve:
-        """The bound as a curve. Raises DpbenchError where `supports` says no."""
-        refuse(self.supports(composition), self.name)
-        curve: LatticeCurve = said(lambda: LatticeCurve(composition, adjacency_of(composition)))
-        return curve
+def _curve(composition: Composition) -> LatticeCurve:
+    found: LatticeCurve = said(lambda: LatticeCurve(composition, adjacency_of(composition)))
+    return found
 
 
-accountant = LatticeAccountant()
+accountant = Published(
+    "lattice",
+    "upper_bound",
+    partial(support, refusal=_refusal, theorem="the composition of dominating pairs"),
+    _curve,
+)

@@ -35,7 +35,6 @@ HIGHEST_ORDER = 2**14
 MOST_NOISE = 1e60  # above, the bound at this noise is used: it is larger, and nothing underflows
 LEAST_RATE = 1e-50  # below, likewise
 MOST_NODES = 2**16
-_REMEMBERED = 1024  # terms of higher orders are not kept, so that memory stays small
 _SPREAD = 9.5  # deviations of the normal density that are summed beyond the outermost peak: e^(−9.5²/2) = 2.5e-20
 _E_SERIES = tuple(2.0 / math.factorial(k + 2) for k in range(11, -1, -1))
 
@@ -114,7 +113,7 @@ def sampled_at_whole_order(rate: float, half_precision: float, order: int) -> fl
     A_α = Σ_k C(α, k) (1−q)^(α−k) q^k e^((k²−k)/2σ²). The binomial weights sum to 1 and the exponent vanishes at k = 0
     and 1, so A_α − 1 is the same sum from k = 2 on with e^x − 1 in place of e^x: only positive terms.
     """
-    exponent, log_binomial, taken = _remembered_terms(order) if order <= _REMEMBERED else _terms(order)
+    exponent, log_binomial, taken = _terms(order)
     exponent = exponent * half_precision
     # log(e^x − 1) = x + log(1 − e^−x)
     terms = log_binomial + taken * (math.log(rate) - math.log1p(-rate)) + exponent + np.log(-np.expm1(-exponent))
@@ -128,32 +127,13 @@ def sampled_by_quadrature(rate: float, noise: float, order: float) -> float | No
     P is the mixture, Q = N(0, σ²), ℓ = log(1 − q + q e^((2x−1)/2σ²)). The integrand lives between the peak at or
     below 0 and that of (P/Q)^α Q at α, or of (P/Q − 1)² Q at 2. κ = 1 covers the power α − 2 below 0.
     """
-    grid = _sampled_grid(max(rate, LEAST_RATE), min(noise, MOST_NOISE), max(math.ceil(order), 2))
-    if grid is None:
-        return None
-    log_weights, loss, log_e_minus = grid
-    beta = order - 1
-    if beta * float(loss[-1]) == math.inf:
-        return math.inf
-    return log_one_plus(_log_sum(log_weights + np.logaddexp(math.log(beta) + log_e_minus, log_e(beta * loss))))
-
-
-def _sampled_grid(rate: float, noise: float, last: int) -> tuple[Floats, Floats, Floats] | None:
-    """log of weight times P, ℓ and log E(−ℓ) at nodes for all orders up to `last`; small grids are remembered."""
-    small = last / noise < 40 and strip_step(noise, 1.0) * 1024 > 60
-    return _remembered_grid(rate, noise, last) if small else _grid(rate, noise, last)
-
-
-def _grid(rate: float, noise: float, last: int) -> tuple[Floats, Floats, Floats] | None:
-    grid = nodes(noise, 0.0, float(last), 1.0)
+    rate, noise = max(rate, LEAST_RATE), min(noise, MOST_NOISE)
+    grid = nodes(noise, 0.0, float(max(math.ceil(order), 2)), 1.0)
     if grid is None:
         return None
     places, log_weights = grid
     loss = log_ratio(rate, places / noise - 0.5 / noise / noise)
-    return log_weights + loss, loss, log_e(-loss)
-
-
-_remembered_grid = lru_cache(maxsize=512)(_grid)  # constants; at most 1024 nodes each
+    return log_one_plus(log_excess(log_weights + loss, loss, order - 1))
 
 
 def replaced_by_quadrature(rate: float, noise: float, order: float) -> float | None:
@@ -205,7 +185,7 @@ def without_replacement_at_whole_order(rate: float, precision: float, order: int
     base's own moment is a bound too, and the smaller one is returned.
     """
     base = order * (order - 1) * precision / 2
-    exponent, log_binomial, taken = _remembered_terms(order) if order <= _REMEMBERED else _terms(order)
+    exponent, log_binomial, taken = _terms(order)
     terms = math.log(2) + log_binomial + taken * math.log(rate) + exponent * (precision / 2)
     if precision < 700:
         at_two = min(math.log(4) + math.log(math.expm1(precision)), math.log(2) + precision)
@@ -214,15 +194,13 @@ def without_replacement_at_whole_order(rate: float, precision: float, order: int
     return min(log_one_plus(top + math.log(float(np.exp(terms - top).sum()))), base)
 
 
+@lru_cache(maxsize=64)  # constants; calibration asks for the same orders again and again
 def _terms(order: int) -> tuple[Floats, Floats, Floats]:
     """For k = 2 ... α: k² − k, log C(α, k) and k."""
     taken = np.arange(2, order + 1, dtype=np.float64)
     log_factorial = log_factorials()
     log_binomial = log_factorial[order] - log_factorial[2 : order + 1] - log_factorial[order - 2 :: -1][: order - 1]
     return taken * taken - taken, log_binomial, taken
-
-
-_remembered_terms = lru_cache(maxsize=128)(_terms)  # constants; calibration asks for the same orders again and again
 
 
 @cache
