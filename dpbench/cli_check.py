@@ -91,8 +91,7 @@ class _Model:
 
         lines = []
         for one in probe_model(self._build, self._shape, self._classes):
-            reason = one.evidence if one.layer is None else f"layer {one.layer}: {one.evidence}"
-            verdict = Verdict("model_probe", self.title, one.verdict, reason, {}, 0.0, "dpbench/probe.py")
+            verdict = Verdict("model_probe", self.title, one.verdict, one.found, {}, 0.0, "dpbench/probe")
             lines.append(Line(one.what, verdict))
         verdicts = [line.verdict.verdict for line in lines]
         wrong = next((line for line in lines if line.verdict.verdict != "holds"), None)

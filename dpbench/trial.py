@@ -61,7 +61,7 @@ def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int,
 
     from dpbench.clipping._base import Examples
     from dpbench.functional import network
-    from dpbench.probe import entered, sentence
+    from dpbench.probe._watch import entered, sentence
 
     theta_P = torch.cat([value.detach().flatten() for value in module.parameters()])
     examples = Examples(torch.zeros(2, 3, *shape), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3) > 0)

@@ -25,6 +25,7 @@ from dpbench.stages import Batch, filled
 CONTIGUOUS, SPREAD = 120, 60  # steps from the first on, then as many at random places of the rest, and the last
 OWN_CONTIGUOUS = 60  # of a mechanism that cannot begin in the middle, because it spends a budget
 EXAMPLES, FEATURES, CLASSES = 16, 6, 4
+HOW_TO_PASS = "draw noise by stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
 RATES, CLIP_NORMS, NOISES = (1.0, 0.5, 0.25), (0.5, 0.1, 1.0), (1.0, 2.0, 0.7)
 
 

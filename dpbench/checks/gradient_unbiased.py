@@ -30,31 +30,34 @@ from dpbench.checks._steps import (
     size,
     views,
 )
-from dpbench.checks._subject import Subject, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.clipping._base import Examples
 from dpbench.functional import Network
 from dpbench.pipeline import State
 from dpbench.verdicts import Verdict
 
-SOURCE = "The expectation over the Poisson sample of the sum over the batch, divided by qN, is the mean over the data"
 RATES = (0.05, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
-class GradientUnbiased:
+class GradientUnbiased(Check):
     """Subject: kind `mechanisms`, a pipeline, private or not.
 
     >>> check(Subject.of("mechanisms", "non_private"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = (
+        "The expectation over the Poisson sample of the sum over the batch, divided by qN, is the mean over the data"
+    )
     false_alarm: float = statistics.FALSE_ALARM
     seeds: int = 60
     steps: int = 25
     examples: int = 12
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and can_be_shown(subject.value)
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Average `seeds`·`steps` draws at each of three sampling rates."""
@@ -95,17 +98,8 @@ class GradientUnbiased:
             slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
             columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)
             found += [statistics.bernstein_p(abs(error) - slack, v, one) for error, v, one, slack in columns]
-        p, tests = statistics.smallest(found)
-        evidence = {"draws": draws * len(RATES), "tests": tests, "rates": list(RATES)}
-        return statistical(
-            "gradient_unbiased",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about="mean of the noisy gradient against the full gradient",
-            source=SOURCE,
-        )
+        evidence = {"draws": draws * len(RATES), "rates": list(RATES)}
+        return self.statistical(subject, found, evidence, "mean of the noisy gradient against the full gradient")
 
 
 def _spread(gradient_RNP: Tensor, size_R1: Tensor, p_RN: Tensor, most_R: Tensor | None) -> tuple[Tensor, Tensor]:

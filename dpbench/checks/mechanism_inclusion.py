@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,12 @@ from dpbench.checks._steps import (
     unprepared,
     views,
 )
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.functional import Network
 from dpbench.letting_out import watched
 from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
-SOURCE = "The estimate is the sum over the batch of g_i/(N·p_i), p_i the probability that example i is in the batch"
 RATES = (0.1, 0.5)
 LEDGER_RATES = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)
 CLASSES = 3
@@ -54,20 +53,22 @@ LAST_BITS = 1e-12  # of a rate, which no system of equations has gone through
 
 
 @dataclass(frozen=True)
-class MechanismInclusion:
+class MechanismInclusion(Check):
     """Subject: kind `mechanisms`, private or not; its update can be replaced by one that shows the gradient.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = "The estimate is the sum over the batch of g_i/(N·p_i), p_i the probability that example i is in the batch"
     false_alarm: float = statistics.FALSE_ALARM
     examples: int = 10
     seeds: int = 60
     steps: int = 40
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and can_be_shown(subject.value)
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `seeds`·`steps` batches at each of two sampling rates."""
@@ -84,7 +85,7 @@ class MechanismInclusion:
         largest = float((residual_NC.norm(dim=1) * inputs.norm(dim=1)).max())
         wrong = _rate_of_ledger(mechanism)
         if wrong is not None:
-            return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
+            return self.refuted(subject, wrong)
         found: list[Any] = []
         for rate in RATES:
             # No gradient is above the clip norm, nor an estimate of its norm; own steps draw by it and need it close.
@@ -93,68 +94,43 @@ class MechanismInclusion:
                 clip, sigma = math.inf, 0.0
             elif not _passes_the_door(mechanism, net, theta_RP[:1], inputs, targets):
                 sigma = 0.0
-            stack = knobs(
-                [seed * 1009 + run for run in range(seeds)],
-                rate,
-                clip_norm=clip,
-                noise_multiplier=sigma,
-            )
+            numbers = range(seed * 1009, seed * 1009 + seeds)
+            stack = knobs(numbers, rate, clip_norm=clip, noise_multiplier=sigma)
             chances, members, totals = [], [], []
             for step in _without_noise(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
                 p_RN = inclusion(mechanism, step, net, stack, inputs, targets)
-                weight_RN, norm_RN = _weights(
-                    mechanism, step, _noiseless(mechanism, step, stack, self.examples), inputs, targets
-                )
+                gradient_RP = _noiseless(mechanism, step, stack, self.examples)
+                weight_RN, norm_RN = _weights(mechanism, step, gradient_RP, inputs, targets)
                 wrong = _certain_faults(mechanism, step, stack, p_RN, weight_RN, norm_RN)
                 wrong = wrong or _rates_of_step(mechanism, step, stack, p_RN)
                 if wrong is not None:
-                    return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
+                    return self.refuted(subject, wrong)
                 chances.append(p_RN.numpy())
                 share_RN = weight_RN * p_RN * size(mechanism, step, self.examples)[:, None]
                 members.append(_inside(share_RN, most_weight(mechanism, stack, self.examples)).numpy())
                 totals.append(weight_RN.sum(1))
             found += _p_values(np.stack(members, 1), np.stack(chances, 1))
             found.append(_total_p(torch.stack(totals), most_weight(mechanism, stack, self.examples)))
-        p, tests = statistics.smallest(found)
-        evidence = {"tests": tests, "batches": len(RATES) * seeds * self.steps, "rates": list(RATES)}
-        return statistical(
-            "mechanism_inclusion",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about="inclusion frequencies and their independence",
-            source=SOURCE,
-        )
+        evidence = {"batches": len(RATES) * seeds * self.steps, "rates": list(RATES)}
+        return self.statistical(subject, found, evidence, "inclusion frequencies and their independence")
 
 
 def _passes_the_door(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
     """Whether a step hands its noisy value to `let_out`, where it can be had without its noise."""
-    seen: list[bool] = []
-
-    def watch(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
-        del exact, deviation_R, runs
-        seen.append(True)
-        return noisy
-
-    with watched(watch):
+    seen = []
+    with watched(lambda *told: (seen.append(True), told[1])[1]):  # type: ignore[func-returns-value]
         next(shown(mechanism, net, theta_1P, knobs([0]), inputs, targets, 1))
     return bool(seen)
 
 
-def _exact(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
-    del noisy, deviation_R, runs
-    return exact
-
-
 def _without_noise(mechanism: Any, *arguments: Any) -> Iterator[Step]:
     """Steps whose releases are handed on without their noise, though it is drawn; own steps keep theirs."""
-    if isinstance(mechanism, OwnSteps):
-        yield from shown(mechanism, *arguments)
-        return
     steps = shown(mechanism, *arguments)
+    if isinstance(mechanism, OwnSteps):
+        yield from steps
+        return
     while True:
-        with watched(_exact):
+        with watched(lambda exact, *_: exact):
             step = next(steps, None)
         if step is None:
             return

@@ -30,9 +30,10 @@ import torch
 from scipy import stats
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.checks._worlds import (
     EXAMPLES,
+    HOW_TO_PASS,
     Elsewhere,
     LetOut,
     Moment,
@@ -52,7 +53,6 @@ from dpbench.functional import Network
 from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
-SOURCE = "An event of noise multiplier m: one record moves what is released by at most the noise's deviation over m"
 ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
 SHORT = 25  # steps with each of the other hostile records and in each of the other worlds
 OF_SYSTEM = 1e-3  # share of the false alarms that goes to noise of the operating system, which no seed repeats
@@ -97,18 +97,20 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class MechanismReleases:
+class MechanismReleases(Check):
     """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = "An event of noise multiplier m: one record moves what is released by at most the noise's deviation over m"
     false_alarm: float = statistics.FALSE_ALARM
     planned: int = 100
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and bool(subject.value.private)
+    def looks_at(self, value: Any) -> bool:
+        return bool(value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         found = _Found()
@@ -149,31 +151,19 @@ class MechanismReleases:
                 found.worst = worst  # what is told is the same each time
             if found.wrong is not None:
                 break
-        evidence = {
-            "steps": len(steps),
-            "planned": planned,
-            "releases": found.releases,
-            "largest_move_over_stated": found.worst,
-        }
-        name = "mechanism_releases"
+        evidence: dict[str, Any] = {"steps": len(steps), "planned": planned, "releases": found.releases}
+        evidence["largest_move_over_stated"] = found.worst
         if found.wrong is not None:
-            return certain(name, subject, found.wrong, evidence, holds="", source=SOURCE)
+            return self.refuted(subject, found.wrong, evidence)
         if found.unseen is not None:
-            return Verdict(name, subject.name, "undecided", found.unseen, evidence, 0.0, SOURCE)
+            return self.undecided(subject, found.unseen, evidence)
         about = "moves of all releases against their events; the law and independence of their noise"
         if found.of_system:
-            p, _ = statistics.smallest(_noise_p_values(found.of_system))
-            if p < OF_SYSTEM * self.false_alarm:
-                about = f"with draws of the operating system, {about}"
-                return statistical(
-                    name, subject, p, evidence, false_alarm=OF_SYSTEM * self.false_alarm, about=about, source=SOURCE
-                )
-        p, tests = statistics.smallest(_p_values(found))
-        limit = (1 - OF_SYSTEM) * self.false_alarm
-        verdict = statistical(
-            name, subject, p, evidence | {"tests": tests}, false_alarm=limit, about=about, source=SOURCE
-        )
-        return dataclasses.replace(verdict, false_alarm=self.false_alarm)
+            drawn = f"with draws of the operating system, {about}"
+            verdict = self.statistical(subject, _noise_p_values(found.of_system), evidence, drawn, OF_SYSTEM)
+            if verdict.verdict == "refuted":
+                return verdict
+        return self.statistical(subject, _p_values(found), evidence, about, 1 - OF_SYSTEM)
 
 
 def _compare(
@@ -190,10 +180,8 @@ def _compare(
             found.wrong = f"{place} {len(with_it)} values are released, and the ledger tells {len(events)}"
             return
         if len(with_it) < len(events):
-            found.unseen = (
-                f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`; draw noise by"
-                " stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
-            )
+            unseen = f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`"
+            found.unseen = f"{unseen}; {HOW_TO_PASS}"
             return
         for number, (one, less, event) in enumerate(zip(with_it, without, events, strict=True)):
             what = f"{place} release {number + 1} of {len(events)} ({type(event).__name__})"

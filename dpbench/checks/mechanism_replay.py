@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from dpbench.checks._apart import apart
-from dpbench.checks._subject import Subject, certain
+from dpbench.checks._subject import Check, Subject
 from dpbench.checks._worlds import (
+    HOW_TO_PASS,
     Elsewhere,
     Moment,
     World,
@@ -34,11 +35,9 @@ from dpbench.functional import Network
 from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
-SOURCE = "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
-
 
 @dataclass(frozen=True)
-class MechanismReplay:
+class MechanismReplay(Check):
     """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
 
     >>> from dpbench.checks._subject import Subject
@@ -46,11 +45,14 @@ class MechanismReplay:
     'holds'
     """
 
-    false_alarm: float = 0.0
+    kind = "mechanisms"
+    source = (
+        "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
+    )
     planned: int = 100
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and bool(subject.value.private)
+    def looks_at(self, value: Any) -> bool:
+        return bool(value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         mechanism = subject.value
@@ -64,16 +66,15 @@ class MechanismReplay:
         told, stopped = apart(lambda: record(here, net, theta_RP, stack, steps))
         wrong, hidden = apart(lambda: _differs(there, net, theta_RP, stack, steps, told))
         evidence = {"steps": len(told) - 1, "planned": planned, "releases": sum(len(moment.calls) for moment in told)}
-        unseen = stopped if wrong is None else None
         if hidden and wrong is not None:
             unseen = (
-                f"{hidden} releases of the ledger did not pass `let_out`, so they could not be handed to the replay;"
-                " draw noise by stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
+                f"{hidden} releases of the ledger did not pass `let_out`, so they could not be handed to the replay"
             )
-        if unseen is not None:
-            return Verdict("mechanism_replay", subject.name, "undecided", unseen, evidence, 0.0, SOURCE)
+            return self.undecided(subject, f"{unseen}; {HOW_TO_PASS}", evidence)
+        if wrong is None and stopped is not None:
+            return self.undecided(subject, stopped, evidence)
         holds = "a run on other data that is told what was released has the same parameters, bit for bit"
-        return certain("mechanism_replay", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, holds)
 
 
 def _differs(
