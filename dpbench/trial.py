@@ -21,7 +21,7 @@ _TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows d
 
 def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> None:
     """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tried again."""
-    from dpbench.layers import try_model
+    from dpbench.probe import try_model
 
     tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
     if tried not in _TRIED:

@@ -18,18 +18,7 @@ from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import batch, knobs, reference, small_network
-from dpbench.checks._steps import (
-    OwnSteps,
-    can_be_shown,
-    inclusion,
-    most_weight,
-    multipliers,
-    random_projections,
-    reach,
-    shown,
-    size,
-    views,
-)
+from dpbench.checks._steps import OwnSteps, can_be_shown, random_projections, shown, views
 from dpbench.checks._subject import Check, Subject
 from dpbench.clipping._base import Examples
 from dpbench.functional import Network
@@ -83,17 +72,13 @@ class GradientUnbiased(Check):
             stack = knobs(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
             error_P, variance_P, one_P = torch.zeros(3, net.size, dtype=torch.float64)
             for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
-                size_R1 = size(mechanism, step, self.examples)[:, None]
+                size_R1 = step.size()[:, None]
                 error_P += (step.gradient_RP.double() - gradient_RNP.sum(1) / size_R1).sum(0)
-                p_RN = inclusion(mechanism, step, net, stack, inputs, targets)
-                variance_RP, most_RP = _spread(
-                    gradient_RNP, size_R1, p_RN, most_weight(mechanism, stack, self.examples)
-                )
+                variance_RP, most_RP = _spread(gradient_RNP, size_R1, step.inclusion(), step.most_weight())
                 variance_P += variance_RP.sum(0)
                 one_P = one_P.maximum(most_RP.amax(0))
                 if mechanism.private:
-                    noise_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, self.examples)
-                    variance_P += noise_R.square().sum()
+                    variance_P += (step.multipliers() * step.reach()).square().sum()
             # Rounding of float32, of every draw: 10^4 roundings as in `clipping_reference`, of the sizes added up.
             slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
             columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)

@@ -29,8 +29,8 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import batch, knobs, small_network
-from dpbench.checks._steps import has_release, multipliers, random_projections, reach, sample_event, shown
+from dpbench.checks._problems import batch, has_field, knobs, small_network
+from dpbench.checks._steps import has_release, random_projections, sample_event, shown
 from dpbench.checks._subject import Check, Subject
 from dpbench.checks.clipping_sensitivity import rounding
 from dpbench.functional import Network
@@ -143,7 +143,7 @@ class MechanismSensitivity(Check):
         wrong = None if torch.allclose(noises[0], noises[1], rtol=0, atol=1e-6) else DATA
         loud = knobs(range(seed, seed + self.seeds), 1.0, clip_norm=norm)
         told = shown(mechanism, net, theta_RP, loud, inputs, targets, self.steps)
-        deviation_TR = torch.stack([multipliers(mechanism, step, loud) for step in told])
+        deviation_TR = torch.stack([step.multipliers() for step in told])
         return *found, (noises[0] / deviation_TR[:, :, None]).numpy(), (alone / alone.norm()).numpy(), wrong
 
 
@@ -158,9 +158,7 @@ def _sums(
 ) -> Tensor:
     """The sums (T, R, P) that `steps` steps with q = 1 release, in units of Δ."""
     taken = shown(mechanism, net, theta_RP, stack, *data, steps, begun_on=begun_on)
-    return torch.stack(
-        [step.gradient_RP.double() / reach(mechanism, step, stack, len(data[1]))[:, None] for step in taken]
-    )
+    return torch.stack([step.gradient_RP.double() / step.reach()[:, None] for step in taken])
 
 
 @dataclass(frozen=True)
@@ -179,15 +177,11 @@ def _forced(mechanism: Any, drawn_N: Tensor) -> Any:
     return dataclasses.replace(mechanism, sample=_Forced(mechanism.sample.sampler, drawn_N))
 
 
-def _can_be_forced(mechanism: Any) -> bool:
-    return any(field.name == "sample" for field in dataclasses.fields(mechanism))
-
-
 def _largest_by_draw(
     mechanism: Any, net: Network, theta_RP: Tensor, stack: Knobs, data: tuple[Tensor, Tensor]
 ) -> float:
     """How far the sum of one step moves, in units of Δ, with one example that is drawn or not; the largest of all."""
-    if not _can_be_forced(mechanism):
+    if not has_field(mechanism, "sample"):
         return 0.0
     whole_N = torch.ones(len(data[1]), dtype=torch.bool)
     all_but_one_NN = ~torch.eye(len(data[1]), dtype=torch.bool)
@@ -212,7 +206,7 @@ def _noise_of_data(
     """
     loud = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
     cases = [(mechanism, data), (mechanism, less)]
-    if _can_be_forced(mechanism):
+    if has_field(mechanism, "sample"):
         cases.append((_forced(mechanism, torch.zeros(len(data[1]), dtype=torch.bool)), data))
     noises = [
         _sums(one, net, theta_RP, loud, part, less, 1) - _sums(one, net, theta_RP, stack, part, less, 1)

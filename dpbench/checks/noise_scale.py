@@ -23,7 +23,7 @@ from scipy import stats
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs, linear_network
-from dpbench.checks._steps import OwnSteps, can_be_shown, multipliers, reach, shown
+from dpbench.checks._steps import OwnSteps, can_be_shown, shown
 from dpbench.checks._subject import Check, Subject
 from dpbench.verdicts import Verdict
 
@@ -50,8 +50,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
     theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
     units = []
     for step in shown(mechanism, net, theta_RP, stack, inputs, targets, looked):
-        scale_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, EXAMPLES)
-        units.append(step.gradient_RP.double() / scale_R[:, None])
+        units.append(step.gradient_RP.double() / (step.multipliers() * step.reach())[:, None])
     return torch.stack(units).numpy()
 
 

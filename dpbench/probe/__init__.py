@@ -59,7 +59,7 @@ def probe_model(
     ...  if one.verdict == "refuted"]
     ["'1' (Dropout)"]
     """
-    del classes  # the width of an output is no matter here: `layers.try_model` judges it
+    del classes  # the width of an output is no matter here: `try_model` judges it
     kinds = _kinds(input_shape) if inputs is None else [inputs[:RECORDS].detach().cpu()]
     with generators_put_back(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,6 +82,35 @@ def refuse_model(
     if refuted:
         found = [f"{one.found}, but training needs that {one.what} ({_REMEDY[one.what]})" for one in refuted]
         raise DpbenchError(f"the model cannot be trained example by example: {'; '.join(found)}")
+
+
+def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int) -> None:
+    """Build a model and put records through it, so that what does not fit is known before anything runs.
+
+    Raises DpbenchError for what `refuse_model` names, for outputs of another shape than (1, classes),
+    and for buffers that the factory fills at random, because no seed of the run would set them; whatever the model
+    itself raises on one example of zeros goes on.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        modules = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            modules.append(build())
+        module = modules[0]
+        if module is modules[1]:
+            raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
+        refuse_model(build, input_shape, classes)
+        output = module(torch.zeros(1, *input_shape))
+    if not isinstance(output, torch.Tensor):
+        raise DpbenchError(f"the model's output is a {type(output).__name__}: expected one tensor (1, {classes})")
+    if tuple(output.shape) != (1, classes):
+        raise DpbenchError(
+            f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
+        )
+    buffers = dict(modules[1].named_buffers())
+    random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
+    if random:
+        raise DpbenchError(f"buffers {', '.join(random)} are filled at random: make them parameters, or fix their seed")
 
 
 def _kinds(shape: tuple[int, ...]) -> list[Tensor]:

@@ -111,7 +111,7 @@ class Trial:
     def ready(self) -> bool:
         """Note what is not trained, and move the parameters from their start; False where some have no shape yet."""
         for name, value in self.module.named_parameters():
-            if is_lazy(value):
+            if bool(is_lazy(value)):
                 self.refute_value(TRAINED, "parameter {!r} has no shape before the first call", name)
             elif not value.requires_grad:
                 self.refute_value(TRAINED, "parameter {!r} is frozen", name)

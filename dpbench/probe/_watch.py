@@ -31,7 +31,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 def entered(
     module: nn.Module,
     note: Callable[[Any], Any] = lambda _: None,
-    left: Callable[[str, Any, Any], None] = lambda *_: None,
+    left: Callable[[str, Any, Any], Any] = lambda *_: None,
 ) -> Iterator[list[str]]:
     """The layers of a module that have been entered and not left, the innermost last, written `'1.0' (Dropout)`.
 
