@@ -72,7 +72,7 @@ class PreparationRelease(Check):
         # (R−1)·(true distance)²/(estimated distance)² has the chi-square law with R−K degrees of freedom.
         share, free = (self.seeds - 1) * CURVED * allowed, self.seeds - len(covariance)
         found = [float(stats.chi2.cdf(share / loss, free)) if loss > 0 else 1.0 for loss in lost]
-        evidence = {"seeds": self.seeds, "loss_over_stated": max(lost) / allowed}
+        evidence = {"seeds": self.seeds, "loss_over_stated": max(lost) / allowed, "examples_added": len(lost)}
         about = "how far one example moves the released statistics, against their noise and the ledger"
         return self.statistical(subject, found, evidence, about)
 
