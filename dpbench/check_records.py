@@ -45,6 +45,10 @@ class CheckRecord:
     schema_version: Literal[1] = 1
     type: Literal["check"] = "check"
 
+    def place(self, out: Path) -> Path:
+        """Its file in an OUT folder."""
+        return Path(out) / "checks" / f"{self.code}.json"
+
     @property
     def checked(self) -> Checked:
         """What a run's record keeps of it."""
@@ -99,16 +103,12 @@ def described(name: str, parameters: Mapping[str, Any]) -> str:
 
 def shipped(mechanism: Mapping[str, Any]) -> bool:
     """Whether a mechanism by its name and parameters, and its clipping engine, is one of dpbench's own."""
-    for kind, name in (
-        ("mechanisms", mechanism.get("name")),
-        ("clipping", (mechanism.get("parameters") or {}).get("clipping")),
-    ):
-        if kind == "clipping" and not isinstance(name, str):
-            continue
-        known = catalog(kind).get(str(name))
-        if not (_is_shipped(known) if known is not None else str(name).startswith("dpbench.")):
-            return False
-    return True
+    names = {"mechanisms": str(mechanism.get("name"))}
+    clipping = (mechanism.get("parameters") or {}).get("clipping")
+    if isinstance(clipping, str):
+        names["clipping"] = clipping
+    known = ((catalog(kind).get(name), name) for kind, name in names.items())
+    return all(name.startswith("dpbench.") if entry is None else _is_shipped(entry) for entry, name in known)
 
 
 def read_checks(out: Path) -> dict[str, CheckRecord]:
@@ -125,10 +125,10 @@ def read_checks(out: Path) -> dict[str, CheckRecord]:
     return found
 
 
-def write_check(out: Path, record: CheckRecord) -> Path:
+def write_check(out: Path, record: CheckRecord) -> None:
     """Write a verdict, whole or not at all. Raises DpbenchError where that cannot be done."""
     text = json.dumps(finite(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False, default=repr)
-    return write_text(Path(out) / "checks" / f"{record.code}.json", text + "\n")
+    write_text(record.place(out), text + "\n")
 
 
 def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:

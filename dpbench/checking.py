@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import dpbench
 from dpbench.catalog import catalog, find, suggestion
-from dpbench.check_records import CheckRecord, Code, code_of, described, write_check
+from dpbench.check_records import CheckRecord, code_of, described, write_check
 from dpbench.checks._apart import apart
 from dpbench.checks._subject import Subject
 from dpbench.errors import DpbenchError
@@ -65,16 +65,8 @@ class Checkup:
         return sum(line.verdict.false_alarm for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
-        lines = [line.to_json() for line in self.lines]
-        return {
-            "subject": self.subject,
-            "kind": self.kind,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "planned": self.planned,
-            "false_alarm": self.false_alarm,
-            "lines": lines,
-        }
+        names = ("subject", "kind", "verdict", "reason", "planned", "false_alarm")
+        return {name: getattr(self, name) for name in names} | {"lines": [line.to_json() for line in self.lines]}
 
 
 @dataclass(frozen=True)
@@ -170,15 +162,7 @@ def check_mechanism(
     """Check one mechanism and, with `out`, keep the verdict there."""
     code = code_of(name, parameters)
     found = check_up(Target("mechanisms", name, parameters, planned), seed=seed, told=told)
-    record = as_record(found, code, name, parameters, seed)
-    if out is not None:
-        write_check(out, record)
-    return found, record
-
-
-def as_record(found: Checkup, code: Code, name: str, parameters: Mapping[str, Any], seed: int) -> CheckRecord:
-    """A checkup of a mechanism as it is kept."""
-    return CheckRecord(
+    record = CheckRecord(
         code=code.hash,
         mechanism=name,
         parameters=dict(parameters),
@@ -190,6 +174,9 @@ def as_record(found: Checkup, code: Code, name: str, parameters: Mapping[str, An
         seed=seed,
         environment={"dpbench": dpbench.__version__, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")},
     )
+    if out is not None:
+        write_check(out, record)
+    return found, record
 
 
 def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) -> Verdict | None:

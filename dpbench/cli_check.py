@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
       dpbench check noisy_sgd --json
       dpbench check --all --seed 7
     """
-    from dpbench.check_records import code_of, write_check
-    from dpbench.checking import Checkup, as_record, check_up, everything
+    from dpbench.check_records import code_of
+    from dpbench.checking import Checkup, check_mechanism, check_up, everything
     from dpbench.terminal_check import show
     from dpbench.terminal_conform import Watch
 
@@ -54,17 +55,17 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
     kept: list[Path] = []
     with Watch("checks") as watch:
         for target in targets:
-            if not isinstance(target, _Model):
-                found.append(check_up(target, seed=options["seed"], told=watch))
-                if target.kind == "mechanisms":
-                    code = code_of(target.name, target.parameters)
-                    if not code.shipped:
-                        record = as_record(found[-1], code, target.name, target.parameters, options["seed"])
-                        kept.append(write_check(options["out"], record))
-            else:
+            if isinstance(target, _Model):
                 watch(target.title, 0, 1)
                 found.append(target.probe())
                 watch(target.title, 1, 1)
+            elif target.kind != "mechanisms" or code_of(target.name, target.parameters).shipped:
+                found.append(check_up(target, seed=options["seed"], told=watch))
+            else:
+                what = (target.name, target.parameters, target.planned)
+                one, record = check_mechanism(*what, out=options["out"], seed=options["seed"], told=watch)
+                found.append(one)
+                kept.append(record.place(options["out"]))
     if options["as_json"]:
         for one in found:
             for line in one.lines:
@@ -78,11 +79,14 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
     return 0 if clean else 1
 
 
+@dataclass(frozen=True)
 class _Model:
     """A spec's model, to be probed."""
 
-    def __init__(self, title: str, build: Any, shape: tuple[int, ...], classes: int) -> None:
-        self.title, self._build, self._shape, self._classes = title, build, shape, classes
+    title: str
+    build: Any
+    shape: tuple[int, ...]
+    classes: int
 
     def probe(self) -> Any:
         from dpbench.checking import Checkup, Line
@@ -90,9 +94,8 @@ class _Model:
         from dpbench.verdicts import Verdict
 
         lines = []
-        for one in probe_model(self._build, self._shape, self._classes):
-            reason = one.evidence if one.layer is None else f"layer {one.layer}: {one.evidence}"
-            verdict = Verdict("model_probe", self.title, one.verdict, reason, {}, 0.0, "dpbench/probe.py")
+        for one in probe_model(self.build, self.shape, self.classes):
+            verdict = Verdict("model_probe", self.title, one.verdict, one.found, {}, 0.0, "dpbench/probe")
             lines.append(Line(one.what, verdict))
         verdicts = [line.verdict.verdict for line in lines]
         wrong = next((line for line in lines if line.verdict.verdict != "holds"), None)
@@ -103,8 +106,6 @@ class _Model:
 
 def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None) -> list[Any]:
     """What is to be checked, each once."""
-    from dataclasses import replace
-
     from dpbench.checking import PLANNED, named
 
     given = {}

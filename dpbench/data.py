@@ -77,8 +77,9 @@ def find_dataset(name: str, parameters: Mapping[str, Any] | None = None) -> Data
         except TypeError as error:
             raise DpbenchError(f"dataset {name!r}: {error}; its parameters are {signature}") from error
         found = found(**given)
-    else:
-        _refuse_parameters(name, given)
+    elif given:
+        names = ", ".join(f"{parameter} = {value!r}" for parameter, value in given.items())
+        raise DpbenchError(f"dataset {name!r} takes no parameters: remove {names}")
     if isinstance(found, Dataset):
         return _wrap(name, found)
     if _is_source(found):
@@ -89,13 +90,6 @@ def find_dataset(name: str, parameters: Mapping[str, Any] | None = None) -> Data
         f" the members {', '.join(SOURCE_MEMBERS)}; it lacks {', '.join(absent)}"
         " (dpbench.data.from_arrays makes a source)"
     )
-
-
-def _refuse_parameters(dataset: str, parameters: Mapping[str, Any]) -> None:
-    """Raises DpbenchError when a dataset that takes no parameters is given some."""
-    if parameters:
-        names = ", ".join(f"{name} = {value!r}" for name, value in parameters.items())
-        raise DpbenchError(f"dataset {dataset!r} takes no parameters: remove {names}")
 
 
 def _is_source(value: object) -> bool:
@@ -133,18 +127,10 @@ def state(source: DatasetSource, folder: Folder = None) -> State:
 def summary(source: DatasetSource, folder: Folder = None) -> dict[str, Any]:
     """The facts about a dataset as plain JSON values, without loading it (for `dpbench data list --json`)."""
     place: Path | None = data_folder(folder) if source.files else None
+    told = ("name", "title", "train_size", "test_size", "input_shape", "classes", "real", "licence", "citation", "url")
     return {
-        "name": source.name,
-        "title": source.title,
-        "train_size": source.train_size,
-        "test_size": source.test_size,
+        **{name: getattr(source, name) for name in (*told, "sha256")},
         "input_shape": list(source.input_shape),
-        "classes": source.classes,
-        "real": source.real,
-        "licence": source.licence,
-        "citation": source.citation,
-        "url": source.url,
-        "sha256": source.sha256,
         "state": state(source, folder),
         "folder": None if place is None else str(place),
         "files": [file.path for file in source.files],

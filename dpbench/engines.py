@@ -22,9 +22,9 @@ from dpbench.clipping._base import ClippedSum, Draw, Examples
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, initial_parameters, network
-from dpbench.layers import try_model
 from dpbench.pipeline import plain_sum
 from dpbench.plan import dataset_source, model_builder
+from dpbench.probe import try_model
 from dpbench.spec import Spec
 from dpbench.train import Execution
 

@@ -43,9 +43,18 @@ class Network:
         """The outputs of one run's parameters (no leading R) for a batch of inputs.
 
         `operators` may stand in for torch's own; by default recurrent layers are written out where vmap needs it.
+        Raises DpbenchError where the model draws inside a transform.
         """
-        with operators or WrittenOut():
-            result: Tensor = functional_call(self.module, named, (inputs,))
+        try:
+            with operators or WrittenOut():
+                result: Tensor = functional_call(self.module, named, (inputs,))
+        except RuntimeError as error:
+            if not any(words in str(error) for words in ("called random operation", "rrelu_with_noise")):
+                raise
+            raise DpbenchError(
+                "the model draws random numbers in training, as dropout and RReLU do: leave that out, or set its"
+                " probability to 0"
+            ) from error
         return result
 
     def example_loss(
@@ -56,7 +65,7 @@ class Network:
 
 
 def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
-    """Lay out a module's parameters. What training asks of a module, `layers.try_model` tries."""
+    """Lay out a module's parameters. What training asks of a module, `probe.try_model` tries."""
     shapes = tuple((name, parameter.shape) for name, parameter in module.named_parameters())
     size = sum(shape.numel() for _, shape in shapes)
     if size == 0:

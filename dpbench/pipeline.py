@@ -7,7 +7,7 @@ Shapes: R runs, B batch, P parameters, N examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -137,10 +137,8 @@ class Mechanism(Protocol):
         ...
 
 
-class Release(Protocol):
-    """The event of one step: of a sampling rate, a noise multiplier relative to the clip norm, and a sampler."""
-
-    def __call__(self, rate: float, noise_multiplier: float, sampler: Sampler) -> Event: ...
+# The event of one step: of a sampling rate, a noise multiplier relative to the clip norm, and a sampler.
+Release = Callable[[float, float, Sampler], Event]
 
 
 def clipped_release(rate: float, noise_multiplier: float, sampler: Sampler) -> Event:

@@ -21,7 +21,7 @@ _TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows d
 
 def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> None:
     """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tried again."""
-    from dpbench.layers import try_model
+    from dpbench.probe import try_model
 
     tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
     if tried not in _TRIED:
@@ -61,7 +61,7 @@ def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int,
 
     from dpbench.clipping._base import Examples
     from dpbench.functional import network
-    from dpbench.probe import entered, sentence
+    from dpbench.probe._watch import entered, sentence
 
     theta_P = torch.cat([value.detach().flatten() for value in module.parameters()])
     examples = Examples(torch.zeros(2, 3, *shape), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3) > 0)

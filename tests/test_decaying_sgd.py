@@ -13,14 +13,15 @@ from torch import Tensor
 
 from dpbench import account, events
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import gradient, knobs, linear_network, small_network
+from dpbench.checks._problems import knobs, linear_network, small_network
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.mechanisms import noisy_adam, noisy_sgd
-from dpbench.mechanisms._updates import Momentum, named_update
 from dpbench.mechanisms.decaying_sgd import mechanism
 from dpbench.plan import Choices, make_plan
 from dpbench.records import Store
 from dpbench.spec import load_specs
+from dpbench.stages import Momentum, named_update
+from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,7 +49,7 @@ def noise(decay: float, steps: int) -> tuple[Tensor, Any]:
     inputs, targets = torch.zeros(8, 100), torch.arange(8) % 2
     theta_RP = torch.zeros(3, net.size)
     subject = mechanism(noise_decay=decay)
-    shown = [gradient(subject, net, theta_RP, stack, inputs, targets, step) for step in range(steps)]
+    shown = [gradient(subject, net, theta_RP, stack, inputs, targets, step=step) for step in range(steps)]
     return torch.stack(shown).double(), stack
 
 
@@ -81,7 +82,7 @@ def test_the_same_draws_as_without_decay() -> None:
     for decay, sigma in ((0.7, 0.0), (0.0, 1.0)):
         stack = knobs([1, 2], 0.5, noise_multiplier=sigma)
         shown = [
-            gradient(subject, net, theta_RP, stack, inputs, targets, 9)
+            gradient(subject, net, theta_RP, stack, inputs, targets, step=9)
             for subject in (mechanism(noise_decay=decay), noisy_sgd.mechanism())
         ]
         assert torch.equal(*shown)

@@ -23,7 +23,7 @@ from dpbench.accounting import account
 from dpbench.catalog import catalog
 from dpbench.checks import _statistics as statistics
 from dpbench.checks import gradient_unbiased, mechanism_sensitivity, sampler_inclusion
-from dpbench.checks._problems import batch, gradient, knobs, reference, small_network
+from dpbench.checks._problems import batch, knobs, reference, small_network
 from dpbench.checks._subject import Subject
 from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.clipping import _jl
@@ -41,6 +41,7 @@ from dpbench.plan import Choices, Plan, make_plan
 from dpbench.randomness import NOISE, PROJECTION, SAMPLE, table
 from dpbench.records import Store
 from dpbench.spec import load_specs
+from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 N = 12
@@ -129,7 +130,7 @@ def test_step_is_the_algorithm(name: str) -> None:
     drawn = batch(torch.Generator().manual_seed(1), 1, N)
     inputs, targets = drawn.inputs[0].clamp(-20, 20), drawn.targets[0]
     for step in (0, 7):
-        shown_RP = gradient(mechanism, net, theta_RP, MIXED, inputs, targets, step)
+        shown_RP = gradient(mechanism, net, theta_RP, MIXED, inputs, targets, step=step)
         for run in range(3):
             keys, rate, clip = MIXED.keys_RS[run], float(MIXED.sampling_rate_R[run]), MIXED.clip_norm_R[run, None]
             seed = keys.tolist()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from dpbench.accountants.rdp_filter import RdpFilterAccountant
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian
-from dpbench.mechanisms._dpis_budget import Row
-from dpbench.mechanisms._dpis_epoch import Fixed, Run, open_epoch
+from dpbench.mechanisms._dpis_epoch import Fixed, Row, Run, open_epoch
 from dpbench.mechanisms._dpis_rules import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")

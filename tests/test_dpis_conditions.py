@@ -18,7 +18,7 @@ from dpbench.checks.philox_vectors import gauss
 from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import from_json
-from dpbench.mechanisms._dpis_budget import MOST_EPOCHS
+from dpbench.mechanisms._dpis_epoch import MOST_EPOCHS
 from dpbench.mechanisms.dpis import Dpis, mechanism
 from dpbench.pipeline import Knobs, Setting, State
 from dpbench.plan import Choices, build_mechanism, dataset_source, make_plan, model_builder
@@ -188,7 +188,7 @@ def test_good_numbers_are_planned(tmp_path: Path) -> None:
     assert run.epsilon == 3.0
     assert run.epsilon_kind == "upper_bound"
     assert run.noise_multiplier is None
-    assert "dpbench.mechanisms._dpis_budget" in run.sources
+    assert "dpbench.mechanisms._dpis_epoch" in run.sources
 
 
 def test_what_a_spec_need_not_give_is_asked_for() -> None:

@@ -18,8 +18,7 @@ from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs, linear_network, revealing, small_network
 from dpbench.events import Gaussian, SampledGaussian
 from dpbench.functional import Network
-from dpbench.mechanisms._dpis_budget import Row
-from dpbench.mechanisms._dpis_epoch import Fixed, Run, next_bound, open_epoch
+from dpbench.mechanisms._dpis_epoch import Fixed, Row, Run, next_bound, open_epoch
 from dpbench.mechanisms._dpis_rules import VARIANTS
 from dpbench.mechanisms.dpis import mechanism
 from dpbench.pipeline import Knobs, State

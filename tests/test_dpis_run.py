@@ -16,8 +16,7 @@ from dpbench import randomness
 from dpbench.checks._problems import knobs, linear_network
 from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.events import Gaussian
-from dpbench.mechanisms._dpis_rules import VARIANTS
-from dpbench.mechanisms._dpis_sums import all_norms
+from dpbench.mechanisms._dpis_rules import VARIANTS, all_norms
 from dpbench.pipeline import Knobs, State
 from dpbench.randomness import ESTIMATE, REJECT, SAMPLE
 from dpbench.records import run_record

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from dpbench import randomness
 from dpbench.catalog import catalog
 from dpbench.checks._problems import knobs, revealing
-from dpbench.checks._steps import Step, reach
+from dpbench.checks._steps import Step
 from dpbench.checks.clipping_sensitivity import rounding
 from dpbench.clipping import _jl
 from dpbench.clipping._base import Draw, Examples
@@ -192,8 +192,8 @@ def released_sums(mechanism: Any, net: Network, theta_P: Tensor, stack: Knobs, d
     state = forced.start(theta_P.expand(len(stack.keys_RS), -1), stack, inputs, targets)
     after, seen = forced.step(net, state, stack, inputs, targets, N)
     assert not seen.stopped
-    step = Step(state, after, seen, after.memory["gradient_RP"])
-    return after.memory["gradient_RP"].double() / reach(forced, step, stack, N)[:, None]
+    step = Step(forced, net, stack, inputs, targets, state, after, seen)
+    return step.gradient_RP.double() / step.reach()[:, None]
 
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -306,7 +306,7 @@ def test_at_a_kink_one_record_moves_the_sum_of_an_engine_by_the_clip_norm_if_it_
 
 
 @pytest.mark.parametrize("engine", sorted(catalog("clipping")))
-def test_at_a_kink_dpis_sums_nothing_longer_than_its_bound(engine: str) -> None:
+def test_at_a_kink_dpis_rules_nothing_longer_than_its_bound(engine: str) -> None:
     """Norms and sum are taken over other numbers of records, so that rounding differs."""
     net, theta_P, inputs, targets = at_the_kink(64)
     made = dpis.mechanism(oversampling=2.0, norm_floor=0.1, clipping=engine)
@@ -332,8 +332,8 @@ def test_at_a_kink_the_gradients_are_summed_whose_projections_were_taken(
     opened = revealing(made)
     state = opened.start(theta_P[None], stack, inputs, targets)
     after, seen = opened.step(net, state, stack, inputs, targets, 64)
-    step = Step(state, after, seen, after.memory["gradient_RP"])
-    length = float(step.gradient_RP.double().norm() / reach(opened, step, stack, 64)[0])
+    step = Step(opened, net, stack, inputs, targets, state, after, seen)
+    length = float(step.gradient_RP.double().norm() / step.reach()[0])
     assert length <= 64 * LARGEST_Z
 
 
@@ -372,7 +372,7 @@ def longest(mechanism: Any, how: str, period: int, phase: int, **numbers: float)
         state = middle(opened, theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
     after, seen = opened.step(net, state, stack, inputs, targets, N)
     assert int(seen.drawn_R.min()) > 0
-    bound_R = reach(opened, Step(state, after, seen, after.memory["gradient_RP"]), stack, N)
+    bound_R = Step(opened, net, stack, inputs, targets, state, after, seen).reach()
     return float((after.memory["gradient_RP"].double().norm(dim=1) / bound_R / seen.drawn_R).max())
 
 

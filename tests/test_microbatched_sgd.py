@@ -22,7 +22,6 @@ from dpbench.checks import mechanism_sensitivity
 from dpbench.checks._problems import (
     Reveal,
     batch,
-    gradient,
     knobs,
     linear_network,
     reference,
@@ -37,6 +36,7 @@ from dpbench.functional import Network
 from dpbench.mechanisms.microbatched_sgd import MicrobatchedSgd, mechanism
 from dpbench.pipeline import Setting
 from dpbench.randomness import GROUP, SAMPLE, table
+from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -246,7 +246,7 @@ def test_noise_has_its_scale_and_is_independent() -> None:
     stack = knobs([3, 4, 5], [0.5, 0.1, 1.0], clip_norm=[1.0, 0.25, 4.0], noise_multiplier=[1.0, 1.3, 0.5])
     theta_RP = torch.zeros(3, net.size)
     scale_R = stack.noise_multiplier_R * stack.clip_norm_R
-    noise = [released_sum(subject, net, theta_RP, stack, inputs, targets, step) for step in range(40)]
+    noise = [released_sum(subject, net, theta_RP, stack, inputs, targets, step=step) for step in range(40)]
     noise_TRP = (torch.stack(noise) / scale_R[None, :, None]).numpy()
     squares = noise_TRP**2
     found = [
@@ -273,7 +273,7 @@ def test_mean_is_the_full_gradient_where_nothing_is_clipped(size: int, rate: flo
     seeds, steps = 200, 40
     stack = knobs(range(seeds), rate, clip_norm=math.inf, noise_multiplier=0.0)
     theta_RP = theta_P.repeat(seeds, 1)
-    drawn = torch.stack([gradient(subject, net, theta_RP, stack, inputs, targets, step) for step in range(steps)])
+    drawn = torch.stack([gradient(subject, net, theta_RP, stack, inputs, targets, step=step) for step in range(steps)])
     (m,), (divisor,) = (
         set(subject.count(stack.sampling_rate_R, N).tolist()),
         set(subject.normaliser(stack.sampling_rate_R, N).tolist()),

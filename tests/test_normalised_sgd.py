@@ -16,18 +16,18 @@ from torch import Tensor
 
 from dpbench import account, events
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import gradient, knobs, small_network
+from dpbench.checks._problems import knobs, small_network
 from dpbench.checks.philox_vectors import gauss
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.functional import evaluate, network
 from dpbench.mechanisms import noisy_sgd
-from dpbench.mechanisms._channel_statistics import OFFSET, ChannelStatistics
-from dpbench.mechanisms.normalised_sgd import mechanism
+from dpbench.mechanisms.normalised_sgd import OFFSET, ChannelStatistics, mechanism
 from dpbench.models import scattering_cnn, scattering_linear
 from dpbench.plan import Choices, make_plan
 from dpbench.randomness import PREPARATION, table
 from dpbench.records import Store
 from dpbench.spec import load_specs
+from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from dpbench.functional import initial_parameters, network
-from dpbench.layers import try_model
 from dpbench.models import alexnet, dpis_rnn, imdb_lstm, papernot_cnn, vgg13
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
+from dpbench.probe import try_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.functional import evaluate, initial_parameters, network
-from dpbench.layers import try_model
 from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan
 from dpbench.probe import (
     AGAIN,
@@ -32,6 +31,7 @@ from dpbench.probe import (
     TRAINED,
     probe_model,
     refuse_model,
+    try_model,
 )
 from dpbench.records import Store
 from dpbench.spec import load_specs

@@ -15,7 +15,7 @@ import torch
 from dpbench import cli
 from dpbench.data import Dataset, DatasetMissing, RemoteFile, find_dataset
 from dpbench.datasets import scattering
-from dpbench.datasets._feature_cache import INDEX, PARTS, kept_features
+from dpbench.datasets.scattering import INDEX, PARTS, kept_features
 from dpbench.errors import DpbenchError
 from dpbench.plan import Choices, make_plan
 from dpbench.records import Store

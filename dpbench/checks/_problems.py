@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network, network
-from dpbench.pipeline import Knobs, State
+from dpbench.pipeline import Knobs
 from dpbench.randomness import table
 
 
@@ -36,21 +36,10 @@ def revealing(mechanism: Any) -> Any:
     return dataclasses.replace(mechanism, update=Reveal())
 
 
-def can_reveal(mechanism: Any) -> bool:
-    """Whether the mechanism is a pipeline, that is a dataclass with a field `update`."""
+def has_field(mechanism: Any, name: str) -> bool:
+    """Whether the mechanism is a dataclass with this field, `update` or `sample`, which can be replaced."""
     is_data = dataclasses.is_dataclass(mechanism) and not isinstance(mechanism, type)
-    return is_data and any(field.name == "update" for field in dataclasses.fields(mechanism))
-
-
-def gradient(
-    mechanism: Any, net: Network, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor, step: int = 0
-) -> Tensor:
-    """The noisy gradient (R, P) that one step of the mechanism, at step number `step`, hands to its update."""
-    shown = revealing(mechanism)
-    start: State = shown.start(theta_RP, knobs, inputs, targets)
-    start = dataclasses.replace(start, step_R=torch.full_like(start.step_R, step))
-    state, _ = shown.step(net, start, knobs, inputs, targets, len(targets))
-    return state.memory["gradient_RP"]  # type: ignore[no-any-return]
+    return is_data and any(field.name == name for field in dataclasses.fields(mechanism))
 
 
 def knobs(

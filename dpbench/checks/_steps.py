@@ -24,7 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dpbench.checks._problems import can_reveal, revealing
+from dpbench.checks._problems import has_field, revealing
 from dpbench.events import Event, RandomSensitivityGaussian
 from dpbench.functional import Network
 from dpbench.pipeline import Knobs, Observed, State
@@ -51,12 +51,74 @@ class OwnSteps(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a stack: the states around it, what it reported and the gradient (R, P) that the update got."""
+    """One step of a stack with knobs on data: the states around it, and what it reported.
 
+    The update of `mechanism` is `Reveal`. Numbers are float64 (R,) where nothing else is said.
+    """
+
+    mechanism: Any
+    net: Network
+    knobs: Knobs
+    inputs: Tensor
+    targets: Tensor
     before: State
     after: State
     seen: Observed
-    gradient_RP: Tensor
+
+    @property
+    def gradient_RP(self) -> Tensor:
+        """What the update got."""
+        return self.after.memory["gradient_RP"]
+
+    def events(self) -> list[Any]:
+        """The last release of each run in this step: that of the gradient. Raises ValueError where it added none."""
+        around = (releases(self.mechanism, state, self.knobs) for state in (self.before, self.after))
+        found = []
+        for run, (earlier, later) in enumerate(zip(*around, strict=True)):
+            if len(later) <= len(earlier) or later[: len(earlier)] != earlier:
+                raise ValueError(f"run {run}: step {int(self.before.step_R[run])} did not add to the ledger")
+            found.append(later[-1])
+        return found
+
+    def multipliers(self) -> Tensor:
+        """The noise multiplier that the ledger gives for this step."""
+        return torch.tensor([event.noise_multiplier for event in self.events()], dtype=torch.float64)
+
+    def reach(self) -> Tensor:
+        """How far one example may move the gradient by the mechanism's own event.
+
+        A mechanism with clip norm C that tells the accountant a noise multiplier s for σ claims Δ = σC/s; in the
+        gradient Δ/(qN), or Δ over its own normaliser. Where the event has a random sensitivity, Δ is what that
+        multiplies.
+        """
+        examples, rate_R = len(self.targets), self.knobs.sampling_rate_R
+        if isinstance(self.mechanism, OwnSteps):
+            return self.mechanism.reach(self.after, self.knobs, examples)
+        own = hasattr(self.mechanism, "normaliser")
+        divisor_R = self.mechanism.normaliser(rate_R, examples) if own else rate_R * examples
+        sensitivity_R: Tensor = self.knobs.clip_norm_R / sample_event(self.mechanism).noise_multiplier
+        return sensitivity_R / divisor_R
+
+    def inclusion(self) -> Tensor:
+        """The probability (R, N) with which each example enters: q, unless the mechanism says otherwise."""
+        if isinstance(self.mechanism, OwnSteps):
+            data = (self.net, self.knobs, self.inputs, self.targets)
+            return self.mechanism.inclusion(self.before, self.after, *data).double()
+        return self.knobs.sampling_rate_R[:, None].expand(-1, len(self.targets))
+
+    def size(self) -> Tensor:
+        """What stands for N in the estimate: N itself, or a number that the mechanism has released."""
+        if hasattr(self.mechanism, "size"):
+            released_R: Tensor = self.mechanism.size(self.after)
+            return released_R.double()
+        return torch.full((len(self.after.step_R),), float(len(self.targets)), dtype=torch.float64)
+
+    def most_weight(self) -> Tensor | None:
+        """A bound of the sum of the weights with which examples enter; None where each has the weight 1/(size·p)."""
+        if not hasattr(self.mechanism, "most_weight"):
+            return None
+        bound_R: Tensor = self.mechanism.most_weight(self.knobs, len(self.targets))
+        return bound_R.double()
 
 
 def shown(
@@ -77,31 +139,25 @@ def shown(
     `begun_on` are the inputs and targets on which it starts, where they are others: what is released of them before
     the first step is then the same for two neighbouring data sets. Raises ValueError where a run has to stop.
     """
-    open_mechanism = revealing(mechanism)
-    state: State = open_mechanism.start(theta_RP, knobs, *(begun_on or (inputs, targets)))
+    opened = revealing(mechanism)
+    state: State = opened.start(theta_RP, knobs, *(begun_on or (inputs, targets)))
     for number in range(steps) if isinstance(steps, int) else steps:
-        if not isinstance(steps, int):
-            state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
-        after, seen = open_mechanism.step(net, state, knobs, inputs, targets, len(targets))
+        state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
+        after, seen = opened.step(net, state, knobs, inputs, targets, len(targets))
         for place, reason in seen.stopped.items():
             raise ValueError(f"run {place} stopped: {reason}")
-        yield Step(state, after, seen, after.memory["gradient_RP"])
+        yield Step(opened, net, knobs, inputs, targets, state, after, seen)
         state = after
 
 
 def has_release(mechanism: Any) -> bool:
     """Whether its update can be replaced and the event of its step be asked for."""
-    return can_reveal(mechanism) and hasattr(mechanism, "release")
+    return has_field(mechanism, "update") and hasattr(mechanism, "release")
 
 
 def can_be_shown(mechanism: Any) -> bool:
     """Whether the checks can look inside: its update can be replaced, and it says what one example may do."""
-    return has_release(mechanism) or (can_reveal(mechanism) and isinstance(mechanism, OwnSteps))
-
-
-def unprepared(mechanism: Any) -> Any:
-    """The mechanism without what it does to the inputs."""
-    return mechanism if preparation(mechanism) is None else dataclasses.replace(mechanism, preparation=None)
+    return has_release(mechanism) or (has_field(mechanism, "update") and isinstance(mechanism, OwnSteps))
 
 
 def preparation(mechanism: Any) -> Any:
@@ -117,40 +173,9 @@ def releases(mechanism: Any, state: State, knobs: Knobs) -> list[list[Event]]:
     ]
 
 
-def last_events(mechanism: Any, step: Step, knobs: Knobs) -> list[Any]:
-    """The last release of each run in this step: that of the gradient. Raises ValueError where a step added none."""
-    pairs = zip(releases(mechanism, step.before, knobs), releases(mechanism, step.after, knobs), strict=True)
-    found = []
-    for run, (earlier, later) in enumerate(pairs):
-        if len(later) <= len(earlier) or later[: len(earlier)] != earlier:
-            raise ValueError(f"run {run}: step {int(step.before.step_R[run])} did not add to the ledger")
-        found.append(later[-1])
-    return found
-
-
-def multipliers(mechanism: Any, step: Step, knobs: Knobs) -> Tensor:
-    """The noise multiplier that the ledger gives for this step: float64 (R,)."""
-    return torch.tensor([event.noise_multiplier for event in last_events(mechanism, step, knobs)], dtype=torch.float64)
-
-
 def sample_event(mechanism: Any) -> Any:
     """The event of a step with q = 1 and σ = 1; its noise multiplier is C/Δ."""
     return mechanism.release(1.0, 1.0, mechanism.sample.sampler)
-
-
-def reach(mechanism: Any, step: Step, knobs: Knobs, examples: int) -> Tensor:
-    """How far one example may move the gradient of this step by the mechanism's own event: float64 (R,).
-
-    A mechanism with clip norm C that tells the accountant a noise multiplier s for σ claims Δ = σC/s; in the gradient
-    Δ/(qN), or Δ over its own normaliser. Where the event has a random sensitivity, Δ is what that multiplies.
-    """
-    if isinstance(mechanism, OwnSteps):
-        return mechanism.reach(step.after, knobs, examples)
-    divisor_R = knobs.sampling_rate_R * examples
-    if hasattr(mechanism, "normaliser"):
-        divisor_R = mechanism.normaliser(knobs.sampling_rate_R, examples)
-    sensitivity_R: Tensor = knobs.clip_norm_R / sample_event(mechanism).noise_multiplier
-    return sensitivity_R / divisor_R
 
 
 def random_projections(mechanism: Any) -> int | None:
@@ -159,29 +184,6 @@ def random_projections(mechanism: Any) -> int | None:
         return None
     event = sample_event(mechanism)
     return event.projections if isinstance(event, RandomSensitivityGaussian) else None
-
-
-def inclusion(mechanism: Any, step: Step, net: Network, knobs: Knobs, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The probability (R, N) with which each example enters this step: q, unless the mechanism says otherwise."""
-    if isinstance(mechanism, OwnSteps):
-        return mechanism.inclusion(step.before, step.after, net, knobs, inputs, targets).double()
-    return knobs.sampling_rate_R[:, None].expand(-1, len(targets))
-
-
-def size(mechanism: Any, step: Step, examples: int) -> Tensor:
-    """What stands for N in the estimate (R,): N itself, or a number that the mechanism has released."""
-    if hasattr(mechanism, "size"):
-        released_R: Tensor = mechanism.size(step.after)
-        return released_R.double()
-    return torch.full((len(step.after.step_R),), float(examples), dtype=torch.float64)
-
-
-def most_weight(mechanism: Any, knobs: Knobs, examples: int) -> Tensor | None:
-    """A bound of the sum of the weights with which examples enter, (R,); None where each has the weight 1/(size·p)."""
-    if not hasattr(mechanism, "most_weight"):
-        return None
-    bound_R: Tensor = mechanism.most_weight(knobs, examples)
-    return bound_R.double()
 
 
 def views(mechanism: Any, state: State, inputs: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpbench.checks._problems import batch, knobs
+from dpbench.checks._problems import batch, has_field, knobs
 from dpbench.events import Composition, Event
 from dpbench.functional import Network, network
 from dpbench.letting_out import watched
@@ -25,6 +26,7 @@ from dpbench.stages import Batch, filled
 CONTIGUOUS, SPREAD = 120, 60  # steps from the first on, then as many at random places of the rest, and the last
 OWN_CONTIGUOUS = 60  # of a mechanism that cannot begin in the middle, because it spends a budget
 EXAMPLES, FEATURES, CLASSES = 16, 6, 4
+HOW_TO_PASS = "draw noise by stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
 RATES, CLIP_NORMS, NOISES = (1.0, 0.5, 0.25), (0.5, 0.1, 1.0), (1.0, 2.0, 0.7)
 
 
@@ -78,16 +80,17 @@ class Moment:
 
 @dataclass(frozen=True)
 class World:
-    """A mechanism on a data set."""
+    """A mechanism that trains a stack of networks on a data set."""
 
     mechanism: Any
+    net: Network
+    theta_RP: Tensor
+    stack: Knobs
     inputs: Tensor
     targets: Tensor
     chunk: int = EXAMPLES  # places of the batch that are worked on at once
 
-    def course(
-        self, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment] | None = None
-    ) -> Iterator[Moment]:
+    def course(self, steps: Sequence[int], told: Sequence[Moment] | None = None) -> Iterator[Moment]:
         """The start, then the steps of these numbers. `told`: what is handed out in place of what this run releases.
 
         Raises Elsewhere where the releases are not those of `told`, Stopped where a run has to stop.
@@ -116,36 +119,33 @@ class World:
                 raise Elsewhere("it releases less on other data")
             return result, tuple(noted)
 
-        state, calls = look(0, lambda: self.mechanism.start(theta_RP, stack, self.inputs, self.targets))
+        start = (self.theta_RP, self.stack, self.inputs, self.targets)
+        state, calls = look(0, lambda: self.mechanism.start(*start))
         yield Moment(None, calls, None, state)
         for number, step in enumerate(steps, 1):
             before: State = dataclasses.replace(state, step_R=torch.full_like(state.step_R, step))
-            act = lambda at=before: self.mechanism.step(net, at, stack, self.inputs, self.targets, self.chunk)  # noqa: E731
-            (state, seen), calls = look(number, act)
+            given = (self.net, before, self.stack, self.inputs, self.targets, self.chunk)
+            (state, seen), calls = look(number, partial(self.mechanism.step, *given))
             for place, reason in seen.stopped.items():
                 raise Stopped(f"run {place} stopped at step {step}: {reason}")
             yield Moment(step, calls, before, state)
 
 
-def record(
-    world: World, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int]
-) -> tuple[list[Moment], str | None]:
+def record(world: World, steps: Sequence[int]) -> tuple[list[Moment], str | None]:
     """The course of a run, up to where it had to stop if it had to, and then why."""
     told: list[Moment] = []
     try:
-        for moment in world.course(net, theta_RP, stack, steps):
+        for moment in world.course(steps):
             told.append(moment)
     except Stopped as error:
         return told, str(error)
     return told, None
 
 
-def replay(
-    world: World, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment]
-) -> Iterator[tuple[Moment, Moment]]:
+def replay(world: World, steps: Sequence[int], told: Sequence[Moment]) -> Iterator[tuple[Moment, Moment]]:
     """The recorded course beside that on other data. Raises Elsewhere, also where this one has to stop."""
     try:
-        yield from zip(told, world.course(net, theta_RP, stack, steps[: len(told) - 1], told), strict=True)
+        yield from zip(told, world.course(steps[: len(told) - 1], told), strict=True)
     except Stopped as error:
         raise Elsewhere(str(error)) from error
 
@@ -199,37 +199,30 @@ def planned_for(mechanism: Any, planned: int) -> int:
     return min(planned, OWN_CONTIGUOUS) if mechanism.spends_budget else planned
 
 
-def smooth_network(hidden: int) -> Network:
-    """Two layers and no bias: an input of zeros has a gradient of exactly zero, and none has a kink."""
-    module = nn.Sequential(nn.Linear(FEATURES, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, CLASSES, bias=False))
-    return network(module)
+def problem(mechanism: Any, seed: int, planned: int, hidden: int = 9) -> World:
+    """A network of two layers, parameters of a stack of three runs that differ in q, C and σ, and data; all float64.
 
-
-def problem(seed: int, planned: int, hidden: int = 9) -> tuple[Network, Tensor, Knobs, Tensor, Tensor]:
-    """A network, parameters of a stack of three runs that differ in q, C and σ, and data; all float64."""
+    No bias: an input of zeros has a gradient of exactly zero; and none has a kink.
+    """
     generator = torch.Generator().manual_seed(seed)
-    net = smooth_network(hidden)
+    first, last = nn.Linear(FEATURES, hidden, bias=False), nn.Linear(hidden, CLASSES, bias=False)
+    net = network(nn.Sequential(first, nn.Tanh(), last))
     drawn = batch(generator, 1, EXAMPLES, FEATURES, CLASSES, filled=2.0)
     theta_RP = torch.randn(len(RATES), net.size, generator=generator, dtype=torch.float64)
-    stack = knobs(
-        [seed * 31 + run for run in range(len(RATES))],
-        RATES,
-        learning_rate=0.05,
-        clip_norm=CLIP_NORMS,
-        noise_multiplier=NOISES,
-        steps=planned,
-    )
-    return net, theta_RP, stack, drawn.inputs[0].tanh(), drawn.targets[0]
+    seeds = range(seed * 31, seed * 31 + len(RATES))
+    numbers = {"clip_norm": CLIP_NORMS, "noise_multiplier": NOISES}
+    stack = knobs(seeds, RATES, learning_rate=0.05, steps=planned, **numbers)
+    return World(mechanism, net, theta_RP, stack, drawn.inputs[0].tanh(), drawn.targets[0])
 
 
-def with_last(inputs: Tensor, targets: Tensor, kind: int) -> tuple[Tensor, Tensor]:
-    """The data with a hostile last record: a huge one, an ordinary one, or another one's opposite."""
-    inputs, targets = inputs.clone(), targets.clone()
+def with_last(world: World, kind: int) -> World:
+    """The world with a hostile last record: a huge one, an ordinary one, or another one's opposite."""
+    inputs, targets = world.inputs.clone(), world.targets.clone()
     if kind == 0:
         inputs[-1] *= 1e3
     elif kind == 2:
         inputs[-1], targets[-1] = 3 * inputs[0], (targets[0] + 1) % CLASSES
-    return inputs, targets
+    return dataclasses.replace(world, inputs=inputs, targets=targets)
 
 
 @dataclass(frozen=True)
@@ -251,15 +244,14 @@ class _Without:
         return filled(chosen_RN)
 
 
-def without_last(mechanism: Any, inputs: Tensor, targets: Tensor, chunk: int = EXAMPLES) -> World:
+def without_last(world: World) -> World:
     """The world in which the last record is not there; N stays, for it is public to most.
 
     Where the sampler can be replaced it is never drawn; its inputs are zeros, so it adds nothing to any sum of
     gradients or of statistics.
     """
-    fields = {field.name for field in dataclasses.fields(mechanism)} if dataclasses.is_dataclass(mechanism) else set()
-    if "sample" in fields:
+    mechanism, inputs = world.mechanism, world.inputs.clone()
+    if has_field(mechanism, "sample"):
         mechanism = dataclasses.replace(mechanism, sample=_Without(mechanism.sample))
-    inputs = inputs.clone()
     inputs[-1] = 0
-    return World(mechanism, inputs, targets, chunk)
+    return dataclasses.replace(world, mechanism=mechanism, inputs=inputs)

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from dpbench.checks._problems import batch, cast, reference, small_network
-from dpbench.checks._subject import Subject, certain
+from dpbench.checks._subject import Check, Subject
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
 from dpbench.verdicts import Verdict
-
-SOURCE = "001_*, Algorithm 1, the clip step: the sum of g_i / max(1, norm(g_i) / C) over the batch"
 
 # Two computations of a gradient, forwards and backwards through at most four layers with sums of at most 600 terms,
 # meet 2·2·4·600 ≈ 10^4 roundings in a row; they are taken relative to the sizes that are added up.
@@ -45,21 +43,20 @@ def differences(
 
 
 @dataclass(frozen=True)
-class ClippingReference:
+class ClippingReference(Check):
     """Subject: kind `clipping`; an engine that only estimates norms says so with `estimated_norms = True`.
 
     >>> check(Subject.of("clipping", "loop"), seed=0).verdict
     'holds'
     """
 
-    false_alarm: float = 0.0
+    kind = "clipping"
+    source = "001_*, Algorithm 1, the clip step: the sum of g_i / max(1, norm(g_i) / C) over the batch"
     rounds: int = 6
     runs: int = 3
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "clipping":
-            return False
-        return not getattr(subject.value, "estimated_norms", False)
+    def looks_at(self, value: Any) -> bool:
+        return not getattr(value, "estimated_norms", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Compare `rounds` stacks of batches of up to `rounds` places in float64 and float32."""
@@ -76,7 +73,7 @@ class ClippingReference:
                     wrong = wrong or f"the {what} differs from the definition's by {ratio:.3g} of its size"
         evidence = {"largest_difference_over_limit": worst, "rounds": self.rounds}
         holds = "sums, norms and losses are those of the definition, up to rounding"
-        return certain("clipping_reference", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, holds)
 
 
 def compare(

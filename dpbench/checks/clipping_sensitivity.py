@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 
 from dpbench.checks._problems import append, batch, cast, small_network
-from dpbench.checks._subject import Subject, certain
+from dpbench.checks._subject import Check, Subject
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.verdicts import Verdict
-
-SOURCE = "001_*, Algorithm 1: each gradient is divided by max(1, norm / C), so its norm is at most C"
 
 
 def rounding(dtype: torch.dtype, places: int, parameters: int) -> tuple[float, float]:
@@ -36,22 +34,21 @@ def rounding(dtype: torch.dtype, places: int, parameters: int) -> tuple[float, f
 
 
 @dataclass(frozen=True)
-class ClippingSensitivity:
+class ClippingSensitivity(Check):
     """Subject: kind `clipping`; an engine that only estimates norms says so with `estimated_norms = True`.
 
     >>> check(Subject.of("clipping", "loop"), seed=0).verdict
     'holds'
     """
 
-    false_alarm: float = 0.0
+    kind = "clipping"
+    source = "001_*, Algorithm 1: each gradient is divided by max(1, norm / C), so its norm is at most C"
     rounds: int = 4
     places: int = 7
     runs: int = 2
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "clipping":
-            return False
-        return not getattr(subject.value, "estimated_norms", False)
+    def looks_at(self, value: Any) -> bool:
+        return not getattr(value, "estimated_norms", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Try `rounds` batches with four adversarial examples each, in float32 and float64."""
@@ -75,7 +72,7 @@ class ClippingSensitivity:
                         wrong = wrong or f"{what} {value:.7g}·C ({kind}, {dtype}); expected at most {limit:.7g}·C"
         evidence = {"largest_change_over_clip_norm": worst, "rounds": self.rounds, "places": self.places}
         holds = "one example more changes the clipped sum by at most C, up to rounding"
-        return certain("clipping_sensitivity", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, holds)
 
 
 class _Problem:

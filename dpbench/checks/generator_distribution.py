@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.randomness import STREAMS
 from dpbench.verdicts import Verdict
 
-SOURCE = "Every draw is independent: uniform on 53 bits, or standard normal"
 BITS = 53
 # Places (low word of the key, high word, step) that differ in one thing, in little or by a whole word; keys made by
 # SHA-256 never are this close. Column s of the table that the generator gets holds the key with the high word s.
@@ -106,7 +105,7 @@ def normal_p(generator: Any, seed: int, count: int) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class GeneratorDistribution:
+class GeneratorDistribution(Check):
     """Subject: kind `generator`, with the functions `uniform_bits` and `normal` of `dpbench.randomness`.
 
     >>> from dpbench import randomness
@@ -114,30 +113,21 @@ class GeneratorDistribution:
     'holds'
     """
 
+    kind = "generator"
+    source = "Every draw is independent: uniform on 53 bits, or standard normal"
     false_alarm: float = statistics.FALSE_ALARM
     bits: int = 20_000
     normals: int = 100_000
-
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "generator"
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Draw `bits` and `normals` at each of the places `PLACES`, their seeds moved by `seed`."""
         values = np.stack([uniform_at(subject.value, (b + seed, stream, t), self.bits) for b, stream, t in PLACES])
         if int(values.min()) < 0 or int(values.max()) >= 1 << BITS:
             wrong = f"uniform bits from {int(values.min())} to {int(values.max())}: expected 0 to 2^53 - 1"
-            return certain("generator_distribution", subject, wrong, {}, holds="", source=SOURCE)
+            return self.refuted(subject, wrong)
         found = [*uniform_p(subject.value, seed, self.bits), *normal_p(subject.value, seed, self.normals)]
-        p, tests = statistics.smallest(found)
-        return statistical(
-            "generator_distribution",
-            subject,
-            p,
-            {"tests": tests, "bits": self.bits, "normals": self.normals, "places": len(PLACES)},
-            false_alarm=self.false_alarm,
-            about="laws of the bits and the normals, and their independence",
-            source=SOURCE,
-        )
+        evidence = {"bits": self.bits, "normals": self.normals, "places": len(PLACES)}
+        return self.statistical(subject, found, evidence, "laws of the bits and the normals, and their independence")
 
 
 check = GeneratorDistribution()

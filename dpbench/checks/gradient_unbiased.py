@@ -18,43 +18,35 @@ from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import batch, knobs, reference, small_network
-from dpbench.checks._steps import (
-    OwnSteps,
-    can_be_shown,
-    inclusion,
-    most_weight,
-    multipliers,
-    random_projections,
-    reach,
-    shown,
-    size,
-    views,
-)
-from dpbench.checks._subject import Subject, statistical
+from dpbench.checks._steps import OwnSteps, can_be_shown, random_projections, shown, views
+from dpbench.checks._subject import Check, Subject
 from dpbench.clipping._base import Examples
 from dpbench.functional import Network
 from dpbench.pipeline import State
 from dpbench.verdicts import Verdict
 
-SOURCE = "The expectation over the Poisson sample of the sum over the batch, divided by qN, is the mean over the data"
 RATES = (0.05, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
-class GradientUnbiased:
+class GradientUnbiased(Check):
     """Subject: kind `mechanisms`, a pipeline, private or not.
 
     >>> check(Subject.of("mechanisms", "non_private"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = (
+        "The expectation over the Poisson sample of the sum over the batch, divided by qN, is the mean over the data"
+    )
     false_alarm: float = statistics.FALSE_ALARM
     seeds: int = 60
     steps: int = 25
     examples: int = 12
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and can_be_shown(subject.value)
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Average `seeds`·`steps` draws at each of three sampling rates."""
@@ -80,32 +72,19 @@ class GradientUnbiased:
             stack = knobs(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
             error_P, variance_P, one_P = torch.zeros(3, net.size, dtype=torch.float64)
             for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
-                size_R1 = size(mechanism, step, self.examples)[:, None]
+                size_R1 = step.size()[:, None]
                 error_P += (step.gradient_RP.double() - gradient_RNP.sum(1) / size_R1).sum(0)
-                p_RN = inclusion(mechanism, step, net, stack, inputs, targets)
-                variance_RP, most_RP = _spread(
-                    gradient_RNP, size_R1, p_RN, most_weight(mechanism, stack, self.examples)
-                )
+                variance_RP, most_RP = _spread(gradient_RNP, size_R1, step.inclusion(), step.most_weight())
                 variance_P += variance_RP.sum(0)
                 one_P = one_P.maximum(most_RP.amax(0))
                 if mechanism.private:
-                    noise_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, self.examples)
-                    variance_P += noise_R.square().sum()
+                    variance_P += (step.multipliers() * step.reach()).square().sum()
             # Rounding of float32, of every draw: 10^4 roundings as in `clipping_reference`, of the sizes added up.
             slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
             columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)
             found += [statistics.bernstein_p(abs(error) - slack, v, one) for error, v, one, slack in columns]
-        p, tests = statistics.smallest(found)
-        evidence = {"draws": draws * len(RATES), "tests": tests, "rates": list(RATES)}
-        return statistical(
-            "gradient_unbiased",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about="mean of the noisy gradient against the full gradient",
-            source=SOURCE,
-        )
+        evidence = {"draws": draws * len(RATES), "rates": list(RATES)}
+        return self.statistical(subject, found, evidence, "mean of the noisy gradient against the full gradient")
 
 
 def _spread(gradient_RNP: Tensor, size_R1: Tensor, p_RN: Tensor, most_R: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,27 +25,12 @@ from torch.nn.functional import one_hot
 from dpbench import randomness
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs, linear_network
-from dpbench.checks._steps import (
-    OwnSteps,
-    Step,
-    can_be_shown,
-    inclusion,
-    last_events,
-    most_weight,
-    multipliers,
-    reach,
-    shown,
-    size,
-    unprepared,
-    views,
-)
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._steps import OwnSteps, Step, can_be_shown, preparation, shown, views
+from dpbench.checks._subject import Check, Subject
 from dpbench.functional import Network
 from dpbench.letting_out import watched
-from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
-SOURCE = "The estimate is the sum over the batch of g_i/(N·p_i), p_i the probability that example i is in the batch"
 RATES = (0.1, 0.5)
 LEDGER_RATES = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)
 CLASSES = 3
@@ -54,24 +39,28 @@ LAST_BITS = 1e-12  # of a rate, which no system of equations has gone through
 
 
 @dataclass(frozen=True)
-class MechanismInclusion:
+class MechanismInclusion(Check):
     """Subject: kind `mechanisms`, private or not; its update can be replaced by one that shows the gradient.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = "The estimate is the sum over the batch of g_i/(N·p_i), p_i the probability that example i is in the batch"
     false_alarm: float = statistics.FALSE_ALARM
     examples: int = 10
     seeds: int = 60
     steps: int = 40
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and can_be_shown(subject.value)
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `seeds`·`steps` batches at each of two sampling rates."""
-        mechanism = unprepared(subject.value)  # what is done to the inputs draws no batches
+        mechanism = subject.value
+        if preparation(mechanism) is not None:  # what is done to the inputs draws no batches
+            mechanism = dataclasses.replace(mechanism, preparation=None)
         generator = torch.Generator().manual_seed(seed)
         seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds  # calibration takes its time
         net = linear_network(self.examples, CLASSES)
@@ -84,7 +73,7 @@ class MechanismInclusion:
         largest = float((residual_NC.norm(dim=1) * inputs.norm(dim=1)).max())
         wrong = _rate_of_ledger(mechanism)
         if wrong is not None:
-            return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
+            return self.refuted(subject, wrong)
         found: list[Any] = []
         for rate in RATES:
             # No gradient is above the clip norm, nor an estimate of its norm; own steps draw by it and need it close.
@@ -93,68 +82,40 @@ class MechanismInclusion:
                 clip, sigma = math.inf, 0.0
             elif not _passes_the_door(mechanism, net, theta_RP[:1], inputs, targets):
                 sigma = 0.0
-            stack = knobs(
-                [seed * 1009 + run for run in range(seeds)],
-                rate,
-                clip_norm=clip,
-                noise_multiplier=sigma,
-            )
+            numbers = range(seed * 1009, seed * 1009 + seeds)
+            stack = knobs(numbers, rate, clip_norm=clip, noise_multiplier=sigma)
             chances, members, totals = [], [], []
             for step in _without_noise(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
-                p_RN = inclusion(mechanism, step, net, stack, inputs, targets)
-                weight_RN, norm_RN = _weights(
-                    mechanism, step, _noiseless(mechanism, step, stack, self.examples), inputs, targets
-                )
-                wrong = _certain_faults(mechanism, step, stack, p_RN, weight_RN, norm_RN)
-                wrong = wrong or _rates_of_step(mechanism, step, stack, p_RN)
+                p_RN, most_R = step.inclusion(), step.most_weight()
+                weight_RN, norm_RN = _weights(step)
+                wrong = _certain_faults(step, p_RN, weight_RN, norm_RN) or _rates_of_step(step, p_RN)
                 if wrong is not None:
-                    return certain("mechanism_inclusion", subject, wrong, {}, holds="", source=SOURCE)
+                    return self.refuted(subject, wrong)
                 chances.append(p_RN.numpy())
-                share_RN = weight_RN * p_RN * size(mechanism, step, self.examples)[:, None]
-                members.append(_inside(share_RN, most_weight(mechanism, stack, self.examples)).numpy())
+                members.append(_inside(weight_RN * p_RN * step.size()[:, None], most_R).numpy())
                 totals.append(weight_RN.sum(1))
             found += _p_values(np.stack(members, 1), np.stack(chances, 1))
-            found.append(_total_p(torch.stack(totals), most_weight(mechanism, stack, self.examples)))
-        p, tests = statistics.smallest(found)
-        evidence = {"tests": tests, "batches": len(RATES) * seeds * self.steps, "rates": list(RATES)}
-        return statistical(
-            "mechanism_inclusion",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about="inclusion frequencies and their independence",
-            source=SOURCE,
-        )
+            found.append(_total_p(torch.stack(totals), most_R))
+        evidence = {"batches": len(RATES) * seeds * self.steps, "rates": list(RATES)}
+        return self.statistical(subject, found, evidence, "inclusion frequencies and their independence")
 
 
 def _passes_the_door(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
     """Whether a step hands its noisy value to `let_out`, where it can be had without its noise."""
-    seen: list[bool] = []
-
-    def watch(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
-        del exact, deviation_R, runs
-        seen.append(True)
-        return noisy
-
-    with watched(watch):
+    seen = []
+    with watched(lambda *told: (seen.append(True), told[1])[1]):  # type: ignore[func-returns-value]
         next(shown(mechanism, net, theta_1P, knobs([0]), inputs, targets, 1))
     return bool(seen)
 
 
-def _exact(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None) -> Tensor:
-    del noisy, deviation_R, runs
-    return exact
-
-
 def _without_noise(mechanism: Any, *arguments: Any) -> Iterator[Step]:
     """Steps whose releases are handed on without their noise, though it is drawn; own steps keep theirs."""
-    if isinstance(mechanism, OwnSteps):
-        yield from shown(mechanism, *arguments)
-        return
     steps = shown(mechanism, *arguments)
+    if isinstance(mechanism, OwnSteps):
+        yield from steps
+        return
     while True:
-        with watched(_exact):
+        with watched(lambda exact, *_: exact):
             step = next(steps, None)
         if step is None:
             return
@@ -174,17 +135,17 @@ def _rate_of_ledger(mechanism: Any) -> str | None:
     return None
 
 
-def _rates_of_step(mechanism: Any, step: Step, stack: Knobs, p_RN: Tensor) -> str | None:
+def _rates_of_step(step: Step, p_RN: Tensor) -> str | None:
     """What is wrong with the sampling rates by which the ledger grew, beside the probabilities that the draw has.
 
     Of a mechanism without steps of its own those are q, which the frequencies confirm; it is asked about σ = 1.
     """
-    if not mechanism.private:
+    if not step.mechanism.private:
         return None
-    asked = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
-    events = last_events(mechanism, step, asked)
+    asked = dataclasses.replace(step.knobs, noise_multiplier_R=torch.ones_like(step.knobs.noise_multiplier_R))
+    events = dataclasses.replace(step, knobs=asked).events()
     told_R = torch.tensor([getattr(event, "sampling_rate", 1.0) for event in events], dtype=torch.float64)
-    slack = ROUNDING if isinstance(mechanism, OwnSteps) else LAST_BITS
+    slack = ROUNDING if isinstance(step.mechanism, OwnSteps) else LAST_BITS
     over_R = p_RN.amax(1) / told_R
     if bool((over_R <= 1 + slack).all()):
         return None
@@ -195,28 +156,26 @@ def _rates_of_step(mechanism: Any, step: Step, stack: Knobs, p_RN: Tensor) -> st
     )
 
 
-def _noiseless(mechanism: Any, step: Step, stack: Knobs, examples: int) -> Tensor:
+def _noiseless(step: Step) -> Tensor:
     """The gradient (R, P) without its noise, which own steps may be unable to leave out.
 
     That noise has the deviation of the ledger and comes from the stream NOISE: were it another, the weights were wrong.
     """
-    if not isinstance(mechanism, OwnSteps):
+    if not isinstance(step.mechanism, OwnSteps):
         return step.gradient_RP
-    deviation_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, examples)
-    normal_RP = randomness.normal(
-        stack.keys_RS, randomness.NOISE, step.before.step_R, step.gradient_RP.shape[1], dtype=torch.float64
-    )
-    return step.gradient_RP - deviation_R[:, None] * normal_RP
+    place = (step.knobs.keys_RS, randomness.NOISE, step.before.step_R)
+    normal_RP = randomness.normal(*place, step.gradient_RP.shape[1], dtype=torch.float64)
+    return step.gradient_RP - (step.multipliers() * step.reach())[:, None] * normal_RP
 
 
-def _weights(mechanism: Any, step: Step, gradient_RP: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _weights(step: Step) -> tuple[Tensor, Tensor]:
     """The weight with which each example is in the gradient, and the norm of its own gradient: two of (R, N)."""
-    seen_RNF = views(mechanism, step.before, inputs)
+    seen_RNF = views(step.mechanism, step.before, step.inputs)
     runs = len(seen_RNF)
     matrix_RCF = step.before.theta_RP.reshape(runs, CLASSES, -1)
-    residual_RNC = (seen_RNF @ matrix_RCF.mT).softmax(-1) - one_hot(targets, CLASSES)
+    residual_RNC = (seen_RNF @ matrix_RCF.mT).softmax(-1) - one_hot(step.targets, CLASSES)
     # gradient (C, F) = Σ_i w_i residual_i ⊗ seen_i, so gradient · seen^-1 has the columns w_i residual_i
-    columns_RCN = torch.linalg.solve(seen_RNF, gradient_RP.reshape(runs, CLASSES, -1), left=False)
+    columns_RCN = torch.linalg.solve(seen_RNF, _noiseless(step).reshape(runs, CLASSES, -1), left=False)
     square_RN = residual_RNC.square().sum(-1)
     weight_RN = (columns_RCN.mT * residual_RNC).sum(-1) / square_RN
     return weight_RN, square_RN.sqrt() * seen_RNF.norm(dim=-1)
@@ -235,15 +194,12 @@ def _total_p(total_TR: Tensor, most_R: Tensor | None) -> float:
     return statistics.bernstein_p(off, float((most_R - 1).sum()) * len(total_TR), most)
 
 
-def _certain_faults(
-    mechanism: Any, step: Step, stack: Knobs, p_RN: Tensor, weight_RN: Tensor, norm_RN: Tensor
-) -> str | None:
+def _certain_faults(step: Step, p_RN: Tensor, weight_RN: Tensor, norm_RN: Tensor) -> str | None:
     """Faults that no chance excuses."""
-    examples = p_RN.shape[1]
     if not bool(step.gradient_RP.isfinite().all()):
         return "the gradient is not finite"
-    most_R = most_weight(mechanism, stack, examples)
-    divisor_RN = p_RN * size(mechanism, step, examples)[:, None]
+    most_R = step.most_weight()
+    divisor_RN = p_RN * step.size()[:, None]
     share_RN = weight_RN * divisor_RN  # 1 where the example is in the batch, 0 where it is not
     inside_RN = _inside(share_RN, most_R)
     if not torch.equal(inside_RN.sum(1), step.seen.drawn_R):
@@ -254,9 +210,9 @@ def _certain_faults(
     off = torch.minimum(share_RN.abs(), (share_RN - 1).abs())
     if float(off.max()) > ROUNDING:
         return f"an example entered with {float(share_RN.flatten()[off.argmax()]):.6g} times the weight 1/(N·p)"
-    if not mechanism.private or not isinstance(mechanism, OwnSteps):
+    if not step.mechanism.private or not isinstance(step.mechanism, OwnSteps):
         return None
-    reach_R = reach(mechanism, step, stack, examples)
+    reach_R = step.reach()
     furthest_R = (torch.where(inside_RN, norm_RN / divisor_RN, 0.0)).amax(1)
     if bool((furthest_R > reach_R * (1 + ROUNDING)).any()):
         return f"an example adds {float((furthest_R / reach_R).max()):.6g} times its reach"

@@ -30,9 +30,10 @@ import torch
 from scipy import stats
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.checks._worlds import (
     EXAMPLES,
+    HOW_TO_PASS,
     Elsewhere,
     LetOut,
     Moment,
@@ -48,11 +49,9 @@ from dpbench.checks._worlds import (
     without_last,
 )
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
-from dpbench.functional import Network
 from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
 
-SOURCE = "An event of noise multiplier m: one record moves what is released by at most the noise's deviation over m"
 ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
 SHORT = 25  # steps with each of the other hostile records and in each of the other worlds
 OF_SYSTEM = 1e-3  # share of the false alarms that goes to noise of the operating system, which no seed repeats
@@ -97,18 +96,20 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class MechanismReleases:
+class MechanismReleases(Check):
     """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = "An event of noise multiplier m: one record moves what is released by at most the noise's deviation over m"
     false_alarm: float = statistics.FALSE_ALARM
     planned: int = 100
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and bool(subject.value.private)
+    def looks_at(self, value: Any) -> bool:
+        return bool(value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         found = _Found()
@@ -119,61 +120,49 @@ class MechanismReleases:
             if look.secure and not getattr(mechanism, "secure", False):
                 continue
             looked = steps if number == 0 else steps[:SHORT]
-            net, theta_RP, stack, inputs, targets = problem(seed + 1000 * number, planned, look.hidden)
+            world = with_last(problem(mechanism, seed + 1000 * number, planned, look.hidden), look.record)
             if look.alone:
-                place = torch.tensor([number % len(theta_RP)])
-                theta_RP, stack = theta_RP[place], stack.take(place)
-            data, moves, worst = with_last(inputs, targets, look.record), True, found.worst
-            again = stack
+                place = torch.tensor([number % len(world.theta_RP)])
+                world = dataclasses.replace(world, theta_RP=world.theta_RP[place], stack=world.stack.take(place))
+            again, moves, worst = world, True, found.worst
             if look.secure:  # with q = 1 both worlds have the same batches; the other one has its draws from a seed
-                again = dataclasses.replace(stack, sampling_rate_R=torch.ones_like(stack.sampling_rate_R))
-                stack = dataclasses.replace(again, keys_RS=stack.keys_RS[:, :0])
-                moves = not _draws_more(World(mechanism, *data), net, theta_RP, again, looked[:5])
-            told, stopped = record(World(mechanism, *data, look.chunk), net, theta_RP, stack, looked)
+                always = dataclasses.replace(world.stack, sampling_rate_R=torch.ones_like(world.stack.sampling_rate_R))
+                again = dataclasses.replace(world, stack=always)
+                world = dataclasses.replace(world, stack=dataclasses.replace(always, keys_RS=always.keys_RS[:, :0]))
+                moves = not _draws_more(again, looked[:5])
+            told, stopped = record(dataclasses.replace(world, chunk=look.chunk), looked)
             found.unseen = found.unseen or stopped
             try:
-                others = without_last(mechanism, *data, look.chunk)
-                for moment, other in replay(others, net, theta_RP, again, looked, told):
-                    _compare(found, moment, other, added(mechanism, moment, stack), moves)
+                others = without_last(dataclasses.replace(again, chunk=look.chunk))
+                for moment, other in replay(others, looked, told):
+                    _compare(found, moment, other, added(mechanism, moment, world.stack), moves)
                     if found.wrong is not None:
                         break
             except Elsewhere as error:
                 found.wrong = found.wrong or f"with all releases the same, {error}"
             if number == 0 and not stopped:
-                found.wrong = found.wrong or _unplanned(mechanism, stack, told, planned)
+                found.wrong = found.wrong or _unplanned(mechanism, world.stack, told, planned)
             if hasattr(mechanism, "size") and not found.wrong:
-                _count(found, mechanism, theta_RP, stack, data)
+                _count(found, world)
             if number not in (1, 2):
                 _gather(found.of_system if look.secure else found.noises, told)
             if look.secure:
                 found.worst = worst  # what is told is the same each time
             if found.wrong is not None:
                 break
-        evidence = {
-            "steps": len(steps),
-            "planned": planned,
-            "releases": found.releases,
-            "largest_move_over_stated": found.worst,
-        }
-        name = "mechanism_releases"
+        evidence: dict[str, Any] = {"steps": len(steps), "planned": planned, "releases": found.releases}
+        evidence["largest_move_over_stated"] = found.worst
         if found.wrong is not None:
-            return certain(name, subject, found.wrong, evidence, holds="", source=SOURCE)
+            return self.refuted(subject, found.wrong, evidence)
         if found.unseen is not None:
-            return Verdict(name, subject.name, "undecided", found.unseen, evidence, 0.0, SOURCE)
+            return self.undecided(subject, found.unseen, evidence)
         about = "moves of all releases against their events; the law and independence of their noise"
         if found.of_system:
-            p, _ = statistics.smallest(_noise_p_values(found.of_system))
-            if p < OF_SYSTEM * self.false_alarm:
-                about = f"with draws of the operating system, {about}"
-                return statistical(
-                    name, subject, p, evidence, false_alarm=OF_SYSTEM * self.false_alarm, about=about, source=SOURCE
-                )
-        p, tests = statistics.smallest(_p_values(found))
-        limit = (1 - OF_SYSTEM) * self.false_alarm
-        verdict = statistical(
-            name, subject, p, evidence | {"tests": tests}, false_alarm=limit, about=about, source=SOURCE
-        )
-        return dataclasses.replace(verdict, false_alarm=self.false_alarm)
+            drawn = f"with draws of the operating system, {about}"
+            verdict = self.statistical(subject, _noise_p_values(found.of_system), evidence, drawn, OF_SYSTEM)
+            if verdict.verdict == "refuted":
+                return verdict
+        return self.statistical(subject, _p_values(found), evidence, about, 1 - OF_SYSTEM)
 
 
 def _compare(
@@ -190,10 +179,8 @@ def _compare(
             found.wrong = f"{place} {len(with_it)} values are released, and the ledger tells {len(events)}"
             return
         if len(with_it) < len(events):
-            found.unseen = (
-                f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`; draw noise by"
-                " stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
-            )
+            unseen = f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`"
+            found.unseen = f"{unseen}; {HOW_TO_PASS}"
             return
         for number, (one, less, event) in enumerate(zip(with_it, without, events, strict=True)):
             what = f"{place} release {number + 1} of {len(events)} ({type(event).__name__})"
@@ -233,19 +220,18 @@ def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, mov
             )
 
 
-def _count(found: _Found, mechanism: Any, theta_RP: torch.Tensor, stack: Knobs, data: Any) -> None:
+def _count(found: _Found, world: World) -> None:
     """The start with all records, and with one less; the batches have the same expected size."""
-    inputs, targets = data
-    number = len(targets)
+    stack, number = world.stack, len(world.targets)
     fewer = dataclasses.replace(stack, sampling_rate_R=stack.sampling_rate_R * number / (number - 1))
-    full = next(World(mechanism, inputs, targets).course(None, theta_RP, stack, []))  # type: ignore[arg-type]
-    less = World(mechanism, inputs[:-1], targets[:-1]).course(None, theta_RP, fewer, [], [full])  # type: ignore[arg-type]
+    full = next(world.course([]))
+    less = dataclasses.replace(world, stack=fewer, inputs=world.inputs[:-1], targets=world.targets[:-1])
     try:
-        other = next(less)
+        other = next(less.course([], [full]))
     except Elsewhere as error:
         found.wrong = f"at the start, with all releases the same, {error}"
         return
-    _compare(found, full, other, added(mechanism, full, stack))
+    _compare(found, full, other, added(world.mechanism, full, stack))
     for name, value in full.after.memory.items():
         if value.shape == other.after.memory[name].shape and not torch.allclose(
             value.double(), other.after.memory[name].double(), rtol=1e-9, atol=0, equal_nan=True
@@ -277,12 +263,12 @@ def _unplanned(mechanism: Any, stack: Knobs, told: Sequence[Moment], planned: in
     return None
 
 
-def _draws_more(world: World, net: Network, theta_RP: torch.Tensor, stack: Knobs, steps: Sequence[int]) -> bool:
+def _draws_more(world: World, steps: Sequence[int]) -> bool:
     """Whether what is released, without its noise, depends on other draws than the batch's; all are in it here."""
-    told, _ = record(world, net, theta_RP, stack, steps)
-    others = dataclasses.replace(stack, keys_RS=stack.keys_RS ^ 1)
+    told, _ = record(world, steps)
+    others = dataclasses.replace(world, stack=dataclasses.replace(world.stack, keys_RS=world.stack.keys_RS ^ 1))
     try:
-        for moment, other in replay(world, net, theta_RP, others, steps, told):
+        for moment, other in replay(others, steps, told):
             for one, two in zip(moment.calls, other.calls, strict=True):
                 if not torch.allclose(one.exact, two.exact, rtol=ROUNDING, atol=ROUNDING * float(one.exact.norm())):
                     return True

@@ -9,16 +9,17 @@ remembered from an earlier step, in its state or elsewhere: the two runs have a 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dpbench.checks._apart import apart
-from dpbench.checks._subject import Subject, certain
+from dpbench.checks._subject import Check, Subject
 from dpbench.checks._worlds import (
+    HOW_TO_PASS,
     Elsewhere,
     Moment,
     World,
@@ -30,15 +31,11 @@ from dpbench.checks._worlds import (
     steps_to_look_at,
     with_last,
 )
-from dpbench.functional import Network
-from dpbench.pipeline import Knobs
 from dpbench.verdicts import Verdict
-
-SOURCE = "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
 
 
 @dataclass(frozen=True)
-class MechanismReplay:
+class MechanismReplay(Check):
     """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
 
     >>> from dpbench.checks._subject import Subject
@@ -46,43 +43,41 @@ class MechanismReplay:
     'holds'
     """
 
-    false_alarm: float = 0.0
+    kind = "mechanisms"
+    source = (
+        "Post-processing (Dwork and Roth, Proposition 2.1): what is computed from releases alone loses no more privacy"
+    )
     planned: int = 100
 
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "mechanisms" and bool(subject.value.private)
+    def looks_at(self, value: Any) -> bool:
+        return bool(value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         mechanism = subject.value
         planned = planned_for(mechanism, self.planned)
-        net, theta_RP, stack, inputs, targets = problem(seed, planned)
-        _, _, _, others, labels = problem(seed + 1, planned)
+        here, other = problem(mechanism, seed, planned), problem(mechanism, seed + 1, planned)
         steps = steps_to_look_at(mechanism, planned, seed)
-        here = World(mechanism, *with_last(inputs, targets, 0))
-        there = World(mechanism, 0.3 - others, (labels + 1) % 4)
+        there = dataclasses.replace(here, inputs=0.3 - other.inputs, targets=(other.targets + 1) % 4)
         # Each in a process of its own: what one of them remembers outside its state does not reach the other.
-        told, stopped = apart(lambda: record(here, net, theta_RP, stack, steps))
-        wrong, hidden = apart(lambda: _differs(there, net, theta_RP, stack, steps, told))
+        told, stopped = apart(lambda: record(with_last(here, 0), steps))
+        wrong, hidden = apart(lambda: _differs(there, steps, told))
         evidence = {"steps": len(told) - 1, "planned": planned, "releases": sum(len(moment.calls) for moment in told)}
-        unseen = stopped if wrong is None else None
         if hidden and wrong is not None:
             unseen = (
-                f"{hidden} releases of the ledger did not pass `let_out`, so they could not be handed to the replay;"
-                " draw noise by stages.gaussian_noise, or hand the noisy value to letting_out.let_out"
+                f"{hidden} releases of the ledger did not pass `let_out`, so they could not be handed to the replay"
             )
-        if unseen is not None:
-            return Verdict("mechanism_replay", subject.name, "undecided", unseen, evidence, 0.0, SOURCE)
+            return self.undecided(subject, f"{unseen}; {HOW_TO_PASS}", evidence)
+        if wrong is None and stopped is not None:
+            return self.undecided(subject, stopped, evidence)
         holds = "a run on other data that is told what was released has the same parameters, bit for bit"
-        return certain("mechanism_replay", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, holds)
 
 
-def _differs(
-    there: World, net: Network, theta_RP: Tensor, stack: Knobs, steps: Sequence[int], told: Sequence[Moment]
-) -> tuple[str | None, int]:
+def _differs(there: World, steps: Sequence[int], told: Sequence[Moment]) -> tuple[str | None, int]:
     """What is another thing on other data, and how many releases of the ledger did not pass the door."""
-    mechanism, hidden = there.mechanism, 0
+    mechanism, stack, hidden = there.mechanism, there.stack, 0
     try:
-        for moment, again in replay(there, net, theta_RP, stack, steps, told):
+        for moment, again in replay(there, steps, told):
             for run, events in enumerate(added(mechanism, moment, stack)):
                 hidden += max(0, len(events) - len(moment.of(run)))
             place = "the start" if moment.step is None else f"step {moment.step}"

@@ -29,28 +29,31 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import batch, knobs, small_network
-from dpbench.checks._steps import has_release, multipliers, random_projections, reach, sample_event, shown
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._problems import batch, has_field, knobs, small_network
+from dpbench.checks._steps import has_release, random_projections, sample_event, shown
+from dpbench.checks._subject import Check, Subject
 from dpbench.checks.clipping_sensitivity import rounding
 from dpbench.functional import Network
 from dpbench.pipeline import Knobs
 from dpbench.stages import Batch, filled
 from dpbench.verdicts import Verdict
 
-SOURCE = "001_*, Algorithm 1 and Section 2: neighbours differ in one example, the clipped sum has sensitivity R"
 DATA = "the noise of a step is another one with one example more, or with none drawn"
-RANDOM = "004_*, Lemma 4.3: an example moves the sum by at most R/sqrt(X/r), X of the chi-square law with r degrees"
 
 
 @dataclass(frozen=True)
-class MechanismSensitivity:
+class MechanismSensitivity(Check):
     """Subject: kind `mechanisms`, private, its steps told by one event, for add-or-remove neighbours.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = (
+        "001_*, Algorithm 1 and Section 2: neighbours differ in one example, the clipped sum has sensitivity R; 004_*,"
+        " Lemma 4.3: an example moves it by at most R/sqrt(X/r), X of the chi-square law with r degrees"
+    )
     false_alarm: float = statistics.FALSE_ALARM
     rounds: int = 12
     examples: int = 9
@@ -58,10 +61,8 @@ class MechanismSensitivity:
     seeds: int = 100
     steps: int = 20
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "mechanisms" or not subject.value.private:
-            return False
-        return has_release(subject.value) and sample_event(subject.value).adjacency == "add_or_remove"
+    def looks_at(self, value: Any) -> bool:
+        return value.private and has_release(value) and sample_event(value).adjacency == "add_or_remove"
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Add an example to `rounds` data sets, or one to a data set in `seeds`·`steps` steps."""
@@ -78,10 +79,8 @@ class MechanismSensitivity:
             clip_R = 10 ** (2 * torch.rand(self.runs, generator=generator, dtype=torch.float64) - 2)
             base = batch(generator, 1, self.examples, classes=2)
             inputs, targets, added, label = _neighbours(base.inputs[0].float(), base.targets[0], turn % 4)
-            stack = knobs(
-                [seed + run for run in range(self.runs)], 1.0, clip_norm=clip_R.tolist(), noise_multiplier=0.0
-            )
-
+            numbers = range(seed, seed + self.runs)
+            stack = knobs(numbers, 1.0, clip_norm=clip_R.tolist(), noise_multiplier=0.0)
             before_TRP = _sums(subject.value, net, theta_RP, stack, (inputs, targets), (inputs, targets), 1)
             more = torch.cat([inputs, added]), torch.cat([targets, label])
             change_R = (_sums(subject.value, net, theta_RP, stack, more, (inputs, targets), 1) - before_TRP)[0]
@@ -97,28 +96,20 @@ class MechanismSensitivity:
             wrong = wrong or _noise_of_data(subject.value, net, theta_RP, stack, more, (inputs, targets))
         evidence = {"largest_change_over_sensitivity": worst, "rounds": self.rounds}
         holds = "one example more changes the noise-free sum by at most what the event says, up to rounding"
-        return certain("mechanism_sensitivity", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, holds)
 
     def _random(self, subject: Subject, projections: int, seed: int) -> Verdict:
         *found, noise_TRP, direction_P, wrong = self._chi_squares(subject.value, projections, seed)
         if wrong is not None:
-            return certain("mechanism_sensitivity", subject, wrong, {}, holds="", source=RANDOM)
+            return self.refuted(subject, wrong)
         if not all(np.isfinite(values).all() for values in found):
-            return certain("mechanism_sensitivity", subject, "a sum is not finite", {}, holds="", source=RANDOM)
+            return self.refuted(subject, "a sum is not finite")
         long_TR, short_TR = found
         along_TR = noise_TRP @ direction_P
         p_values = [*_p_values(long_TR, short_TR, projections), *_unlike(long_TR, along_TR, projections)]
-        p, tests = statistics.smallest(p_values)
-        evidence = {"draws": long_TR.size, "tests": tests, "mean_over_stated": float(long_TR.mean()) / projections}
-        return statistical(
-            "mechanism_sensitivity",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about="how far one example moves the noise-free sum against the random sensitivity of the event",
-            source=RANDOM,
-        )
+        evidence = {"draws": long_TR.size, "mean_over_stated": float(long_TR.mean()) / projections}
+        about = "how far one example moves the noise-free sum against the random sensitivity of the event"
+        return self.statistical(subject, p_values, evidence, about)
 
     def _chi_squares(self, mechanism: Any, projections: int, seed: int) -> tuple[Any, ...]:
         """r·(Δ/change)² in every step and run (T, R): for an example that is always clipped, and for one near C.
@@ -152,7 +143,7 @@ class MechanismSensitivity:
         wrong = None if torch.allclose(noises[0], noises[1], rtol=0, atol=1e-6) else DATA
         loud = knobs(range(seed, seed + self.seeds), 1.0, clip_norm=norm)
         told = shown(mechanism, net, theta_RP, loud, inputs, targets, self.steps)
-        deviation_TR = torch.stack([multipliers(mechanism, step, loud) for step in told])
+        deviation_TR = torch.stack([step.multipliers() for step in told])
         return *found, (noises[0] / deviation_TR[:, :, None]).numpy(), (alone / alone.norm()).numpy(), wrong
 
 
@@ -167,9 +158,7 @@ def _sums(
 ) -> Tensor:
     """The sums (T, R, P) that `steps` steps with q = 1 release, in units of Δ."""
     taken = shown(mechanism, net, theta_RP, stack, *data, steps, begun_on=begun_on)
-    return torch.stack(
-        [step.gradient_RP.double() / reach(mechanism, step, stack, len(data[1]))[:, None] for step in taken]
-    )
+    return torch.stack([step.gradient_RP.double() / step.reach()[:, None] for step in taken])
 
 
 @dataclass(frozen=True)
@@ -188,15 +177,11 @@ def _forced(mechanism: Any, drawn_N: Tensor) -> Any:
     return dataclasses.replace(mechanism, sample=_Forced(mechanism.sample.sampler, drawn_N))
 
 
-def _can_be_forced(mechanism: Any) -> bool:
-    return any(field.name == "sample" for field in dataclasses.fields(mechanism))
-
-
 def _largest_by_draw(
     mechanism: Any, net: Network, theta_RP: Tensor, stack: Knobs, data: tuple[Tensor, Tensor]
 ) -> float:
     """How far the sum of one step moves, in units of Δ, with one example that is drawn or not; the largest of all."""
-    if not _can_be_forced(mechanism):
+    if not has_field(mechanism, "sample"):
         return 0.0
     whole_N = torch.ones(len(data[1]), dtype=torch.bool)
     all_but_one_NN = ~torch.eye(len(data[1]), dtype=torch.bool)
@@ -221,7 +206,7 @@ def _noise_of_data(
     """
     loud = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
     cases = [(mechanism, data), (mechanism, less)]
-    if _can_be_forced(mechanism):
+    if has_field(mechanism, "sample"):
         cases.append((_forced(mechanism, torch.zeros(len(data[1]), dtype=torch.bool)), data))
     noises = [
         _sums(one, net, theta_RP, loud, part, less, 1) - _sums(one, net, theta_RP, stack, part, less, 1)

@@ -23,11 +23,10 @@ from scipy import stats
 
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs, linear_network
-from dpbench.checks._steps import OwnSteps, can_be_shown, multipliers, reach, shown
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._steps import OwnSteps, can_be_shown, shown
+from dpbench.checks._subject import Check, Subject
 from dpbench.verdicts import Verdict
 
-SOURCE = "001_*, Algorithm 1: N(0, σ²R²I) is added to the sum of the clipped gradients; here divided by pn"
 CLIP_NORMS = (1.0, 0.25, 4.0, 1.0)
 NOISE_MULTIPLIERS = (1.0, 1.3, 0.5, 8.0)
 RATES = (0.5, 0.1, 1.0, 0.02)
@@ -41,7 +40,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
     runs = len(RATES)
     own = isinstance(mechanism, OwnSteps)
     stack = knobs(
-        [seed + run for run in range(runs)],
+        range(seed, seed + runs),
         RATES,
         clip_norm=CLIP_NORMS,
         noise_multiplier=NOISE_MULTIPLIERS,
@@ -51,8 +50,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
     theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
     units = []
     for step in shown(mechanism, net, theta_RP, stack, inputs, targets, looked):
-        scale_R = multipliers(mechanism, step, stack) * reach(mechanism, step, stack, EXAMPLES)
-        units.append(step.gradient_RP.double() / scale_R[:, None])
+        units.append(step.gradient_RP.double() / (step.multipliers() * step.reach())[:, None])
     return torch.stack(units).numpy()
 
 
@@ -87,22 +85,22 @@ def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class NoiseScale:
+class NoiseScale(Check):
     """Subject: kind `mechanisms`, private; its update can be replaced by one that shows the gradient.
 
     >>> check(Subject.of("mechanisms", "noisy_adam"), seed=0).verdict
     'holds'
     """
 
+    kind = "mechanisms"
+    source = "001_*, Algorithm 1: N(0, σ²R²I) is added to the sum of the clipped gradients; here divided by pn"
     false_alarm: float = statistics.FALSE_ALARM
     steps: int = 50
     parameters: int = 160
     planned: int = 100
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "mechanisms":
-            return False
-        return can_be_shown(subject.value) and bool(subject.value.private)
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value) and bool(value.private)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `steps` steps of a stack of four runs with `parameters` coordinates each."""
@@ -113,21 +111,13 @@ class NoiseScale:
             "deviation_over_stated": float(np.sqrt((noise_TRP**2).mean())),
         }
         if not np.isfinite(noise_TRP).all():
-            return certain("noise_scale", subject, "the noise is not finite", {}, holds="", source=SOURCE)
+            return self.refuted(subject, "the noise is not finite")
         rows = {row.tobytes() for row in noise_TRP.reshape(-1, self.parameters)}
         if len(rows) < self.steps * len(RATES):
             wrong = f"{self.steps * len(RATES) - len(rows)} noise vectors are exact copies of others"
-            return certain("noise_scale", subject, wrong, evidence, holds="", source=SOURCE)
-        p, tests = statistics.smallest(p_values(noise_TRP))
-        about = "scale, normality and independence of the noise"
-        return statistical(
-            "noise_scale",
-            subject,
-            p,
-            evidence | {"tests": tests},
-            false_alarm=self.false_alarm,
-            about=about,
-            source=SOURCE,
+            return self.refuted(subject, wrong, evidence)
+        return self.statistical(
+            subject, p_values(noise_TRP), evidence, "scale, normality and independence of the noise"
         )
 
 

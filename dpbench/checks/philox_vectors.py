@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dpbench.checks._subject import Subject, certain
+from dpbench.checks._subject import Check, Subject
 from dpbench.randomness import STREAMS
 from dpbench.verdicts import Verdict
 
@@ -36,7 +36,6 @@ VECTORS: tuple[tuple[Four, tuple[int, int], Four], ...] = (
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 )
-SOURCE = "Salmon, Moraes, Dror, Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011; Random123's kat_vectors"
 
 # Normals are at most 9.50 in size. The angle carries a relative rounding error of 2^-52, at most 2π·2^-52 = 1.4e-15;
 # the logarithm, the root, the cosine and the product add a few units in the last place: below 1e-13 in all.
@@ -90,7 +89,7 @@ def gauss(keys: Keys, stream: int, step: int, element: int) -> float:
 
 
 @dataclass(frozen=True)
-class PhiloxVectors:
+class PhiloxVectors(Check):
     """Subject: kind `generator`, with the functions `philox`, `uniform_bits` and `normal` of `dpbench.randomness`.
 
     >>> from dpbench import randomness
@@ -98,18 +97,15 @@ class PhiloxVectors:
     'holds'
     """
 
-    false_alarm: float = 0.0
+    kind = "generator"
+    source = "Salmon, Moraes, Dror, Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011; Random123's kat_vectors"
     samples: int = 40
-
-    def applies(self, subject: Any) -> bool:
-        return isinstance(subject, Subject) and subject.kind == "generator"
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Compare the published vectors, then `samples` random places of the uniform bits and the normals."""
         wrong = _published(subject.value) or _elements(subject.value, seed, self.samples)
         evidence = {"vectors": len(VECTORS), "places": self.samples, "normal_tolerance": NORMAL_TOLERANCE}
-        holds = "the published vectors and every place that was tried agree"
-        return certain("philox_vectors", subject, wrong, evidence, holds=holds, source=SOURCE)
+        return self.certain(subject, wrong, evidence, "the published vectors and every place that was tried agree")
 
 
 def _published(generator: Any) -> str | None:

@@ -21,69 +21,60 @@ from torch import Tensor
 from dpbench.checks import _statistics as statistics
 from dpbench.checks._problems import knobs
 from dpbench.checks._steps import preparation, releases
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.events import Gaussian
 from dpbench.verdicts import Verdict
 
-SOURCE = "Gaussian releases of sensitivity 1 and noise multipliers s are one of μ² = Σ 1/s² (Dong et al., Corollary 2)"
 CHANNELS = 3
 CURVED = 1.05  # of μ²: what the curvature of the statistics may add at the scale of the noise, here below 1 %
 
 
 @dataclass(frozen=True)
-class PreparationRelease:
+class PreparationRelease(Check):
     """Subject: kind `mechanisms`, private, with a preparation that releases Gaussians alone.
 
     >>> check.applies(Subject.of("mechanisms", "noisy_sgd"))
     False
     """
 
+    kind = "mechanisms"
+    source = (
+        "Gaussian releases of sensitivity 1 and noise multipliers s are one of μ² = Σ 1/s² (Dong et al., Corollary 2)"
+    )
     false_alarm: float = statistics.FALSE_ALARM
     seeds: int = 500
     examples: int = 4000
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "mechanisms" or not subject.value.private:
-            return False
-        return preparation(subject.value) is not None
+    def looks_at(self, value: Any) -> bool:
+        return value.private and preparation(value) is not None
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Start `seeds` runs on a data set, and on the same with each of several examples added."""
         mechanism = subject.value
         generator = torch.Generator().manual_seed(seed)
         inputs = torch.rand(self.examples, CHANNELS, generator=generator, dtype=torch.float64)
-        absent = torch.zeros_like(
-            inputs[:1]
-        )  # N is public: where the example is not there stands one that adds nothing
+        absent = torch.zeros_like(inputs[:1])  # N is public: in place of the example stands one that adds nothing
         before, told = self._statistics(mechanism, torch.cat([inputs, absent]), seed)
         if not told or not all(isinstance(event, Gaussian) for event in told):
             wrong = f"{len(told)} releases stand in the ledger before the first step: expected Gaussians"
-            return certain("preparation_release", subject, wrong, {}, holds="", source=SOURCE)
+            return self.refuted(subject, wrong)
         allowed = sum(1 / event.relative_noise**2 for event in told)
         varies = before.std(0) > 1e-12 * (1 + np.abs(before).max(0))
         if not varies.any():
-            return certain("preparation_release", subject, "no statistic has noise", {}, holds="", source=SOURCE)
+            return self.refuted(subject, "no statistic has noise")
         covariance = np.cov(before[:, varies], rowvar=False).reshape(int(varies.sum()), -1)
         lost: list[float] = []
         for added in _added(inputs):
             moved = (self._statistics(mechanism, torch.cat([inputs, added]), seed)[0] - before).mean(0)
             if np.abs(moved[~varies]).max(initial=0.0) > 0:
-                wrong = "a statistic without noise changes with one example more"
-                return certain("preparation_release", subject, wrong, {}, holds="", source=SOURCE)
+                return self.refuted(subject, "a statistic without noise changes with one example more")
             lost.append(float(moved[varies] @ np.linalg.solve(covariance, moved[varies])))
         # (R−1)·(true distance)²/(estimated distance)² has the chi-square law with R−K degrees of freedom.
-        worst, free = max(lost), self.seeds - len(covariance)
-        p = len(lost) * float(stats.chi2.cdf((self.seeds - 1) * CURVED * allowed / worst, free)) if worst > 0 else 1.0
-        evidence = {"seeds": self.seeds, "loss_over_stated": worst / allowed, "examples_added": len(lost)}
-        return statistical(
-            "preparation_release",
-            subject,
-            min(1.0, p),
-            evidence,
-            false_alarm=self.false_alarm,
-            about="how far one example moves the released statistics, against their noise and the ledger",
-            source=SOURCE,
-        )
+        share, free = (self.seeds - 1) * CURVED * allowed, self.seeds - len(covariance)
+        found = [float(stats.chi2.cdf(share / loss, free)) if loss > 0 else 1.0 for loss in lost]
+        evidence = {"seeds": self.seeds, "loss_over_stated": max(lost) / allowed, "examples_added": len(lost)}
+        about = "how far one example moves the released statistics, against their noise and the ledger"
+        return self.statistical(subject, found, evidence, about)
 
     def _statistics(self, mechanism: Any, inputs: Tensor, seed: int) -> tuple[NDArray[np.float64], list[Any]]:
         """All that the state holds beyond the update's memory (R, K), and what the ledger says of it."""

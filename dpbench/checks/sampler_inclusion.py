@@ -18,12 +18,11 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench.checks import _statistics as statistics
-from dpbench.checks._subject import Subject, certain, statistical
+from dpbench.checks._subject import Check, Subject
 from dpbench.randomness import table
 from dpbench.stages import Batch
 from dpbench.verdicts import Verdict
 
-SOURCE = "001_*, Algorithm 1: a Poisson subsample, every example independently with probability p"
 Sampler = Callable[[Tensor, Tensor, Tensor, int], Batch]
 RATES = (0.03, 0.2, 0.5, 0.95)
 LARGE = 3000  # examples in the test of large batches
@@ -77,7 +76,7 @@ def p_values(sampler: Sampler, seed: int, rate: float, *, examples: int, seeds: 
 
 
 @dataclass(frozen=True)
-class SamplerInclusion:
+class SamplerInclusion(Check):
     """Subject: kind `samplers`, a callable (keys_RS, step_R, rate_R, examples) -> Batch that says it is Poisson.
 
     >>> from dpbench.stages import PoissonSampler
@@ -85,37 +84,28 @@ class SamplerInclusion:
     'holds'
     """
 
+    kind = "samplers"
+    source = "001_*, Algorithm 1: a Poisson subsample, every example independently with probability p"
     false_alarm: float = statistics.FALSE_ALARM
     examples: int = 24
     seeds: int = 40
     steps: int = 150
 
-    def applies(self, subject: Any) -> bool:
-        if not isinstance(subject, Subject) or subject.kind != "samplers":
-            return False
-        return getattr(subject.value, "sampler", None) == "poisson"
+    def looks_at(self, value: Any) -> bool:
+        return getattr(value, "sampler", None) == "poisson"
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Draw `seeds`·`steps` batches at each of the sampling rates `RATES`."""
-        draws = self.seeds * self.steps
         wrong = _certain_faults(subject.value, seed)
         if wrong is not None:
-            return certain("sampler_inclusion", subject, wrong, {}, holds="", source=SOURCE)
+            return self.refuted(subject, wrong)
         found: list[Any] = []
         for rate in RATES:
             found += p_values(subject.value, seed, rate, examples=self.examples, seeds=self.seeds, steps=self.steps)
-        p, tests = statistics.smallest(found)
-        evidence = {"tests": tests, "batches": draws * len(RATES), "examples": self.examples, "rates": list(RATES)}
+        batches = self.seeds * self.steps * len(RATES)
+        evidence = {"batches": batches, "examples": self.examples, "rates": list(RATES)}
         about = "inclusion, batch sizes and independence against Poisson sampling"
-        return statistical(
-            "sampler_inclusion",
-            subject,
-            p,
-            evidence,
-            false_alarm=self.false_alarm,
-            about=about,
-            source=SOURCE,
-        )
+        return self.statistical(subject, found, evidence, about)
 
 
 def _certain_faults(sampler: Sampler, seed: int) -> str | None:

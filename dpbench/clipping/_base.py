@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from dpbench.functional import Network
@@ -56,6 +57,11 @@ class DrawnSum(Protocol):
     """An engine with randomness of its own: `at` gives the engine of one step."""
 
     def at(self, draw: Draw) -> ClippedSum: ...
+
+
+def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:
+    """`value` (R, B, ...) with zeros at empty places, whatever stands there: 0·NaN is NaN."""
+    return torch.where(mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2)), value, value.new_zeros(()))
 
 
 def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:

@@ -195,51 +195,44 @@ class Elementwise:
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
-    """The same terms, products of the same sizes in one: time steps that use the same weight, say."""
-    alike: dict[tuple[int, int, int], list[Product]] = {}
+    """The same terms, products or lookups of the same sizes in one: time steps that use the same weight, say."""
+    products: dict[tuple[int, int, int], list[Product]] = {}
+    lookups: list[Lookup] = []
     rest: list[Term] = []
     for term in terms:
         if isinstance(term, Product):
-            alike.setdefault((term.shape[0], *term.shape[2:]), []).append(term)
+            products.setdefault((term.shape[0], *term.shape[2:]), []).append(term)
+        elif isinstance(term, Lookup):
+            lookups.append(term)
         else:
             rest.append(term)
-    for found in alike.values():
-        if len(found) > 1:
-            found = [Product(torch.cat([term.a for term in found], 3), torch.cat([term.g for term in found], 3))]
-        rest += found
+    rest += [Product(_beside([p.a for p in same], 3), _beside([p.g for p in same], 3)) for same in products.values()]
+    if lookups:
+        a, g = _beside([one.a for one in lookups], 2), _beside([one.g for one in lookups], 2)
+        rest.append(Lookup(a, g, lookups[0].rows))
     return rest
+
+
+def _beside(values: list[Tensor], axis: int) -> Tensor:
+    return values[0] if len(values) == 1 else torch.cat(values, axis)
 
 
 def norms(terms: Sequence[Term], places: int) -> Tensor:
     """Norms (Q,) of the gradients by one parameter, the sums of these terms; Q = `places`."""
-    products = [term for term in terms if isinstance(term, Product | Convolution)]
-    if len(products) == len(terms) and len({(term.shape[0], *term.shape[2:]) for term in products}) == 1:
-        groups, _, inputs, outputs = products[0].shape
-        positions = sum(term.shape[1] for term in products)
-
-        def pairs(rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-            found = [term.pairs(rows) for term in products]
-            return (
-                found[0]
-                if len(found) == 1
-                else (torch.cat([a for a, _ in found], 2), torch.cat([g for _, g in found], 2))
-            )
-
+    term = terms[0]
+    if len(terms) == 1 and isinstance(term, Product | Convolution):
+        groups, positions, inputs, outputs = term.shape
+        pairs = term.pairs
         if positions == 1:
             return _in_parts(lambda rows: _rank_one(*pairs(rows)), places, groups * (inputs + outputs))
         each = groups * positions * (inputs + outputs)
         if 2 * positions**2 >= inputs * outputs:
             return _in_parts(lambda rows: _formed(*pairs(rows)), places, each + groups * inputs * outputs)
         return _gram_norms(pairs, places, each, groups * positions**2, groups * inputs * outputs)
-    lookups = [term for term in terms if isinstance(term, Lookup)]
-    if len(lookups) == len(terms):
-
-        def merged(rows: Tensor | slice) -> Tensor:
-            found = [term.pairs(rows) for term in lookups]
-            return _merged(torch.cat([a for a, _ in found], 1), torch.cat([g for _, g in found], 1))
-
-        positions = sum(term.a.shape[2] for term in lookups)
-        return _in_parts(merged, places, positions * (positions + lookups[0].g.shape[-1]))
+    if len(terms) == 1 and isinstance(term, Lookup):
+        looked = term.pairs
+        positions, width = term.g.shape[2:]
+        return _in_parts(lambda rows: _merged(*looked(rows)), places, positions * (positions + width))
 
     def whole(rows: Tensor | slice) -> Tensor:
         return _norm(sum((term.gradients(rows) for term in terms[1:]), start=terms[0].gradients(rows)))

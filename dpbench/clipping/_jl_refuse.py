@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from dpbench.clipping._base import Examples
 from dpbench.clipping._jl_forward import Forward
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network, network
+from dpbench.probe._watch import entered, layer_names, sentence
 
 NUMERICS = 1
 
@@ -51,30 +51,23 @@ def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
         if target is None or gradient_P is None:
             continue
         examples = Examples(inputs[None, None], target[None, None], torch.ones(1, 1) > 0)
-        with _named_layer(net.module) as trail:
+        with entered(net.module) as trail:
             try:
                 product_111, summed_1P = products(net, theta_1P, tangent_11P, examples)
             except Exception as error:
-                raise _refusal(net.module, trail, _first_sentence(error)) from error
+                raise _refusal(trail[-1] if trail else "'top'", sentence(error)) from error
         parted = (product_111[0, 0, 0] - tangent_11P[0, 0] @ gradient_P).abs()
         parted = torch.maximum(parted, (summed_1P[0] - gradient_P).norm() * tangent_11P.norm())
         if not bool(parted <= _PARTED * gradient_P.norm() * tangent_11P.norm() + 1e-300):
             layer = _first_wrong(net, theta_1P, inputs, generator)
-            raise _refusal(net.module, layer, "its derivative along a vector is not the gradient's product with it")
+            raise _refusal(layer, "its derivative along a vector is not the gradient's product with it")
 
 
-def _refusal(module: nn.Module, trail: list[str], why: str) -> DpbenchError:
-    name = trail[-1] if trail else ""
-    kind = type(module.get_submodule(name)).__name__
+def _refusal(layer: str, why: str) -> DpbenchError:
     return DpbenchError(
-        f"norms by projections: layer {name or 'top'!r} ({kind}) cannot be taken: {why}; use noisy_sgd or noisy_adam,"
+        f"norms by projections: layer {layer} cannot be taken: {why}; use noisy_sgd or noisy_adam,"
         " whose clipping engines (ghost, vmap, loop) compute norms exactly"
     )
-
-
-def _first_sentence(error: Exception) -> str:
-    words = " ".join(str(error).split()).partition(". ")[0][:300].rstrip(".")
-    return words or type(error).__name__
 
 
 def _tried(example: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -86,7 +79,7 @@ def _tried(example: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
 def _unlikely(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
     """The least likely class, whose loss has a gradient that does not vanish; None where the model takes no such input.
 
-    The first example that is tried has been through the model before (`layers.try_model`); numbers that are no inputs
+    The first example that is tried has been through the model before (`probe.try_model`); numbers that are no inputs
     of it, such as words that it does not have, may raise anything.
     """
     named = {name: value[0] for name, value in net.split(theta_1P).items()}
@@ -106,49 +99,22 @@ def _gradient(net: Network, theta_1P: Tensor, inputs: Tensor, target: Tensor) ->
     return gradient_P if bool(gradient_P.isfinite().all()) else None
 
 
-@contextmanager
-def _named_layer(module: nn.Module) -> Iterator[list[str]]:
-    """The names of the layers that have been entered and not left, the innermost last."""
-    trail: list[str] = []
-    handles = []
-    for name, layer in module.named_modules():
-
-        def entered(_layer: nn.Module, _inputs: Any, name: str = name) -> None:
-            trail.append(name)
-
-        def left(_layer: nn.Module, _inputs: Any, _output: Any) -> None:
-            trail.pop()
-
-        handles += [layer.register_forward_pre_hook(entered), layer.register_forward_hook(left)]
-    try:
-        yield trail
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _first_wrong(net: Network, theta_1P: Tensor, inputs: Tensor, generator: torch.Generator) -> list[str]:
-    """The first layer without layers of its own whose forward and backward derivatives part; nothing if none does."""
-    seen: dict[str, tuple[Any, ...]] = {}
-    handles = []
-    for name, layer in net.module.named_modules():
-        if not list(layer.children()):
-
-            def noted(_layer: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
-                seen.setdefault(name, given)
-
-            handles.append(layer.register_forward_pre_hook(noted))
+def _first_wrong(net: Network, theta_1P: Tensor, inputs: Tensor, generator: torch.Generator) -> str:
+    """The first layer without layers of its own whose forward and backward derivatives part; the model if none does."""
     named = {name: value[0] for name, value in net.split(theta_1P).items()}
-    net.outputs(named, inputs[None])
-    for handle in handles:
-        handle.remove()
-    for name, given in seen.items():
+    labels = layer_names(net.module)
+    seen: dict[str, tuple[Any, ...]] = {}
+    with entered(net.module, lambda given: given, lambda label, given, _: seen.setdefault(label, given)):
+        net.outputs(named, inputs[None])
+    places = {labels[id(layer)]: (name, layer) for name, layer in net.module.named_modules()}
+    for label, given in seen.items():
+        name, layer = places[label]
         prefix = f"{name}." if name else ""
         own = {key.removeprefix(prefix): value for key, value in named.items() if key.startswith(prefix)}
         moving = {str(place): value for place, value in enumerate(given) if _moves(value)}
-        if not _agrees(net.module.get_submodule(name), own, given, moving, generator):
-            return [name]
-    return []
+        if not list(layer.children()) and not _agrees(layer, own, given, moving, generator):
+            return label
+    return labels[id(net.module)]
 
 
 def _moves(value: Any) -> bool:

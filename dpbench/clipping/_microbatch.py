@@ -18,7 +18,7 @@ from torch.func import grad_and_value
 from torch.func import vmap as over
 
 from dpbench import randomness
-from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples, clip_factor
+from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples, clip_factor, zero_where_empty
 from dpbench.functional import Network
 
 NUMERICS = 1
@@ -103,9 +103,9 @@ def _clipped_means(
         gradients, (_, loss) = per_group(
             named, examples.inputs[run_R11, place], examples.targets[run_R11, place], weight
         )
-        kept = size > 0  # 0·NaN is NaN: what stands in a group without members may not reach the sum
+        kept = size > 0
         flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
-        flat = {name: torch.where(kept[:, :, None], g, 0.0) for name, g in flat.items()}
+        flat = {name: zero_where_empty(g, kept) for name, g in flat.items()}
         norm = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
         factor = clip_factor(norm, clip_R, kept)[:, None, :].to(theta_RP.dtype)
         for name, g in flat.items():

@@ -3,7 +3,7 @@
 One forward and one backward pass give the input of every layer and the gradient by its output; the norms are computed
 from these (`_ghost_terms`), and the clipped sum is the sum of the same products with the clip factors put in, so no
 second backward pass is needed. It is exact, recurrent layers included: they are written out in time
-(`_ghost_recurrent`), and the backward pass through time is one for the whole batch.
+(`_recurrent`), and the backward pass through time is one for the whole batch.
 
 Norms and sum add up the same products in another order. Where an example's products cancel, each is far longer than
 their sum: their rounding would exceed C, and a huge one would wipe out what the others have added. Such an example,
@@ -27,11 +27,11 @@ from torch.autograd.function import FunctionCtx
 from torch.func import functional_call, grad
 from torch.func import vmap as over
 
-from dpbench.clipping._base import Clipped, Examples, clip_factor
+from dpbench.clipping._base import Clipped, Examples, clip_factor, zero_where_empty
 from dpbench.clipping._ghost_operators import OPERATORS
-from dpbench.clipping._ghost_recurrent import RECURRENT
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.clipping._ghost_watch import Use, Watch
+from dpbench.clipping._recurrent import RECURRENT
 from dpbench.errors import DpbenchError
 from dpbench.functional import Network
 
@@ -65,7 +65,8 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
         uses, inputs, gradients, loss_RB = _recorded(net, named, part, seen)
-        inputs, gradients = ([_filled(value, part.mask_RB) for value in values] for values in (inputs, gradients))
+        inputs = [zero_where_empty(value, part.mask_RB) for value in inputs]
+        gradients = [zero_where_empty(value, part.mask_RB) for value in gradients]
         terms = _terms(uses, inputs, gradients)
         places = part.mask_RB.numel()
         each_PQ = [norms(pieces, places) for pieces in terms.values()]
@@ -81,7 +82,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
         if bool(cancels_RB.any()):
             _add_formed(total, norm_RB, terms, cancels_RB, clip_R)
         all_norms.append(norm_RB)
-        losses.append(_filled(loss_RB, part.mask_RB))
+        losses.append(zero_where_empty(loss_RB, part.mask_RB))
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
 
 
@@ -163,12 +164,6 @@ def _recorded(
     of_one = partial(grad(loss, has_aux=True), taps)
     gradients, (inputs, loss_RB) = over(over(of_one, in_dims=(None, 0, 0)))(named, part.inputs, part.targets)
     return uses, inputs, gradients, loss_RB
-
-
-def _filled(value: Tensor, mask_RB: Tensor) -> Tensor:
-    """Zero at empty places, whatever stands there."""
-    mask = mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2))
-    return torch.where(mask, value, torch.zeros((), dtype=value.dtype, device=value.device))
 
 
 def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, list[Term]]:

@@ -15,16 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbench.datasets._base import (
-    Dataset,
-    DatasetCorrupt,
-    DatasetMissing,
-    RemoteFile,
-    build,
-    data_folder,
-    find_missing,
-    read_content,
-)
+from dpbench.datasets._base import Array, Arrays, DatasetCorrupt, FileSource, RemoteFile, read_content
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -77,7 +68,7 @@ def idx_files(
 
 
 @dataclass(frozen=True)
-class IdxSource:
+class IdxSource(FileSource):
     """Four idx files of grey images; pixels become value / 255 as float32 in [0, 1], nothing else is normalised.
 
     TensorFlow Privacy's MNIST tutorial scales to [0, 1] in the same way; subtracting a mean and dividing by a
@@ -97,29 +88,11 @@ class IdxSource:
     input_shape: tuple[int, ...] = (1, 28, 28)
     real: bool = True
 
-    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
-        """The files that are in the folder neither as .gz nor unpacked."""
-        return find_missing(self.files, folder)
+    def arrays(self, place: Path) -> Arrays:
+        train = self._part(place, self.files[0], self.files[1], self.train_size)
+        return *train, *self._part(place, self.files[2], self.files[3], self.test_size)
 
-    def load(self, folder: Path | None = None) -> Dataset:
-        """Read, verify and scale the four files: inputs (N, 1, height, width) float32, targets (N,) int64.
-
-        Raises DatasetMissing with the command that gets the files, DatasetCorrupt with both hashes.
-        """
-        place = data_folder(folder)
-        if absent := self.missing(place):
-            raise DatasetMissing(self.name, absent, place)
-        train_inputs, train_targets = self._part(place, self.files[0], self.files[1], self.train_size)
-        test_inputs, test_targets = self._part(place, self.files[2], self.files[3], self.test_size)
-        return build(
-            self,
-            *(train_inputs, train_targets, test_inputs, test_targets),
-            advice="the files are right but were read differently than pinned: please report this",
-        )
-
-    def _part(
-        self, place: Path, images: RemoteFile, labels: RemoteFile, size: int
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _part(self, place: Path, images: RemoteFile, labels: RemoteFile, size: int) -> tuple[Array, Array]:
         pixels = self._values(place, images, (size, *self.input_shape[1:])).reshape(size, *self.input_shape)
         targets = self._values(place, labels, (size,))
         if (largest := int(targets.max(initial=0))) >= self.classes:

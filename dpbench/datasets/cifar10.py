@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dpbench.datasets._archive import ArchiveFile
-from dpbench.datasets._base import Dataset, DatasetCorrupt, DatasetMissing, RemoteFile, build, data_folder, find_missing
+from dpbench.datasets._base import Array, Arrays, DatasetCorrupt, FileSource, RemoteFile
 
 NUMERICS = 1
 
@@ -63,7 +63,7 @@ ARCHIVE = ArchiveFile(
 
 
 @dataclass(frozen=True)
-class Cifar10Source:
+class Cifar10Source(FileSource):
     """CIFAR-10 under one of its preprocessings; see the module."""
 
     preprocessing: Preprocessing
@@ -83,26 +83,11 @@ class Cifar10Source:
     url: str = "https://www.cs.toronto.edu/~kriz/cifar.html"
     real: bool = True
 
-    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
-        """The archive, when neither it nor all six unpacked files are in the folder."""
-        return find_missing(self.files, folder)
-
-    def load(self, folder: Path | None = None) -> Dataset:
-        """Read, verify and scale the pictures: inputs (N, 3, 32, 32) float32, targets (N,) int64.
-
-        Raises DatasetMissing with the command that gets the archive, DatasetCorrupt with both hashes.
-        """
-        place = data_folder(folder)
-        if absent := self.missing(place):
-            raise DatasetMissing(self.name, absent, place)
+    def arrays(self, place: Path) -> Arrays:
         contents = ARCHIVE.contents(self.name, place)
         parts = [parse_batch(content, dataset=self.name, file=name) for name, content in contents.items()]
         pixels, targets = (np.concatenate(arrays) for arrays in zip(*parts[:5], strict=True))
-        return build(
-            self,
-            *(scale(pixels, self.preprocessing), targets, scale(parts[5][0], self.preprocessing), parts[5][1]),
-            advice="the files are right but were read differently than pinned: please report this",
-        )
+        return scale(pixels, self.preprocessing), targets, scale(parts[5][0], self.preprocessing), parts[5][1]
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -115,7 +100,7 @@ class _ArraysOnly(pickle.Unpickler):
         return known[name]
 
 
-def parse_batch(content: bytes, *, dataset: str, file: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def parse_batch(content: bytes, *, dataset: str, file: str) -> tuple[Array, Array]:
     """Pixels (N, 3, 32, 32) uint8 and labels (N,) int64 of one file; raises DatasetCorrupt with what is wrong."""
     advice = "the file is not the published one; replace it"
     try:
@@ -131,13 +116,13 @@ def parse_batch(content: bytes, *, dataset: str, file: str) -> tuple[np.ndarray[
     return pixels.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
 
-def scale(pixels: np.ndarray[Any, Any], preprocessing: Preprocessing) -> np.ndarray[Any, Any]:
+def scale(pixels: Array, preprocessing: Preprocessing) -> Array:
     """Pixels 0..255 (N, 3, H, W) as float32, each operation rounded once, so that the bits are the same everywhere.
 
     >>> scale(np.full((1, 3, 1, 1), 255, np.uint8), "unit").ravel().tolist()
     [1.0, 1.0, 1.0]
     """
-    values: np.ndarray[Any, Any] = np.divide(pixels, np.float32(255), dtype=np.float32)
+    values: Array = np.divide(pixels, np.float32(255), dtype=np.float32)
     if preprocessing == "imagenet":
         shape = (1, 3, 1, 1)
         values -= np.array(_MEAN, np.float32).reshape(shape)

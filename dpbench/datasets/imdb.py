@@ -32,21 +32,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from dpbench.datasets._archive import ArchiveFile
-from dpbench.datasets._base import (
-    Dataset,
-    DatasetCorrupt,
-    DatasetMissing,
-    RemoteFile,
-    build,
-    data_folder,
-    find_missing,
-    read_content,
-)
+from dpbench.datasets._base import Array, Arrays, DatasetCorrupt, FileSource, RemoteFile, read_content
 from dpbench.datasets._subwords import SubwordEncoder, build_vocabulary
 
 NUMERICS = 1
@@ -76,25 +67,8 @@ WORD_INDEX = RemoteFile(
 
 
 @dataclass(frozen=True)
-class _Rule:
-    places: int
-    words: int
-    files: tuple[RemoteFile, ...]
-    sha256: str
-    shared_records: int
-
-
-_RULES: dict[str, _Rule] = {
-    "dpis2022": _Rule(
-        80, 20_000, (ARCHIVE, WORD_INDEX), "e2d74b7d25ec06c208a3196f72e6a14cd811867ead0c3458ca35e77c2aad0e22", 123
-    ),
-    "jl2021": _Rule(150, 8_185, (ARCHIVE,), "13c17eac481bb360987a2cbcbbe8588430fa878cf2b719c979b23f06566af8b3", 123),
-}
-
-
-@dataclass(frozen=True)
-class ImdbSource:
-    """The IMDb reviews under one of their preprocessings; see the module.
+class ImdbSource(FileSource):
+    """The IMDb reviews under one of their preprocessings; see the module. Loading takes ten seconds, subwords a minute.
 
     `words` is the size of the vocabulary: inputs are whole numbers from 0 to words - 1. `shared_records` is the number
     of different training inputs that occur among the test inputs too.
@@ -105,7 +79,7 @@ class ImdbSource:
     input_shape: tuple[int, ...]
     words: int
     sha256: str
-    shared_records: int
+    shared_records: int = 123
     name: str = "imdb"
     title: str = "IMDb film reviews, good or bad"
     train_size: int = 25_000
@@ -119,54 +93,30 @@ class ImdbSource:
     url: str = "https://ai.stanford.edu/~amaas/data/sentiment/"
     real: bool = True
 
-    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
-        """What is not in the folder: the archive (packed or unpacked) and, where it is needed, Keras's word index."""
-        return find_missing(self.files, folder)
-
-    def load(self, folder: Path | None = None) -> Dataset:
-        """Read, verify and encode the reviews: inputs (N, places) float32, targets (N,) int64.
-
-        About ten seconds, and a minute where subwords are built. Raises DatasetMissing with the command that gets the
-        files, DatasetCorrupt with both hashes.
-        """
-        place = data_folder(folder)
-        if absent := self.missing(place):
-            raise DatasetMissing(self.name, absent, place)
+    def arrays(self, place: Path) -> Arrays:
         texts = self._texts(ARCHIVE.contents(self.name, place))
         if self.preprocessing == "dpis2022":
             encode = _keras(json.loads(read_content(self.name, WORD_INDEX, place)), self.words)
         else:
             encode = _subwords((text for path, text in texts.items() if path.startswith("train/")), self)
-        arrays = [array for part in ("train/", "test/") for array in _part(texts, part, encode, self.input_shape[0])]
-        return build(
-            self, *arrays, advice="the files are right but were read differently than pinned: please report this"
-        )
+        places = self.input_shape[0]
+        return *_part(texts, "train/", encode, places), *_part(texts, "test/", encode, places)
 
     def _texts(self, contents: Mapping[str, bytes]) -> dict[str, str]:
         sizes = {part: sum(path.startswith(part) for path in contents) for part in ("train/", "test/")}
         if sizes != {"train/": self.train_size, "test/": self.test_size}:
-            raise DatasetCorrupt(
-                *(
-                    self.name,
-                    ARCHIVE.unpacked_path,
-                    "reviews",
-                    (self.train_size, self.test_size),
-                    tuple(sizes.values()),
-                ),
-                "replace the archive",
-            )
+            counts = (self.train_size, self.test_size), tuple(sizes.values())
+            raise DatasetCorrupt(self.name, ARCHIVE.unpacked_path, "reviews", *counts, "replace the archive")
         return {path: content.decode() for path, content in contents.items()}
 
 
-def _part(
-    texts: Mapping[str, str], part: str, encode: Encode, places: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _part(texts: Mapping[str, str], part: str, encode: Encode, places: int) -> tuple[Array, Array]:
     mine = {path: text for path, text in texts.items() if path.startswith(part)}
     inputs = pad((encode(text) for text in mine.values()), places)
     return inputs, np.array([path.startswith(f"{part}pos/") for path in mine], np.int64)
 
 
-def pad(records: Iterable[list[int]], places: int) -> np.ndarray[Any, Any]:
+def pad(records: Iterable[list[int]], places: int) -> Array:
     """Records as rows (N, places) float32: the last `places` numbers of each, zeros in front of what is shorter.
 
     >>> pad([[5], [1, 2, 3]], 2).tolist()
@@ -193,10 +143,21 @@ def _keras(ranks: Mapping[str, int], words: int) -> Encode:
 def _subwords(training: Iterable[str], source: ImdbSource) -> Encode:
     encoder = SubwordEncoder(build_vocabulary(training, LEAST_COUNT))
     if encoder.size != source.words:
-        raise DatasetCorrupt(
-            *(source.name, "the subword vocabulary", "size", source.words, encoder.size), "please report this"
-        )
+        sizes = source.words, encoder.size
+        raise DatasetCorrupt(source.name, "the subword vocabulary", "size", *sizes, "please report this")
     return lambda text: encoder.encode(text, last=source.input_shape[0])
+
+
+_SOURCES: dict[str, ImdbSource] = {
+    "dpis2022": ImdbSource(
+        *("dpis2022", (ARCHIVE, WORD_INDEX), (80,), 20_000),
+        sha256="e2d74b7d25ec06c208a3196f72e6a14cd811867ead0c3458ca35e77c2aad0e22",
+    ),
+    "jl2021": ImdbSource(
+        *("jl2021", (ARCHIVE,), (150,), 8_185),
+        sha256="13c17eac481bb360987a2cbcbbe8588430fa878cf2b719c979b23f06566af8b3",
+    ),
+}
 
 
 def dataset(*, preprocessing: Preprocessing = "dpis2022") -> ImdbSource:
@@ -205,7 +166,6 @@ def dataset(*, preprocessing: Preprocessing = "dpis2022") -> ImdbSource:
     >>> [dataset(preprocessing=name).input_shape for name in ("dpis2022", "jl2021")]
     [(80,), (150,)]
     """
-    if preprocessing not in _RULES:
+    if preprocessing not in _SOURCES:
         raise ValueError(f"preprocessing = {preprocessing!r}: expected one of {', '.join(get_args(Preprocessing))}")
-    rule = _RULES[preprocessing]
-    return ImdbSource(preprocessing, rule.files, (rule.places,), rule.words, rule.sha256, rule.shared_records)
+    return _SOURCES[preprocessing]

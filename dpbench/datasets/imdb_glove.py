@@ -21,18 +21,19 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dpbench.datasets._base import (
+    Array,
     Dataset,
     DatasetCorrupt,
     DatasetMissing,
+    FileSource,
     RemoteFile,
     data_folder,
     fetch_command,
-    find_missing,
+    in_memory,
     read_content,
     sha256_of,
 )
@@ -57,7 +58,7 @@ _IDENTITY = f"imdb_glove {NUMERICS} {_NUMBERS.sha256} {GLOVE.unpacked_sha256}"
 
 
 @dataclass(frozen=True)
-class ImdbGloveSource:
+class ImdbGloveSource(FileSource):
     """The IMDb reviews as vectors; see the module."""
 
     name: str = "imdb_glove"
@@ -76,10 +77,6 @@ class ImdbGloveSource:
     url: str = "https://nlp.stanford.edu/projects/glove/"
     real: bool = True
 
-    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
-        """What is not in the folder: the reviews, Keras's word index, GloVe (packed, or the one text unpacked)."""
-        return find_missing(self.files, folder)
-
     def load(self, folder: Path | None = None) -> Dataset:
         """Read and verify the files and look the words up: inputs (N, 80, 100) float32, targets (N,) int64; 1.6 GB.
 
@@ -93,22 +90,11 @@ class ImdbGloveSource:
         numbers = _NUMBERS.load(place)
         ranks = json.loads(read_content(self.name, WORD_INDEX, place))
         table = torch.from_numpy(vectors_of(ranks, _NUMBERS.words, _lines(self.name, place)))
-        return Dataset(
-            name=self.name,
-            task="classification",
-            train_inputs=table[numbers.train_inputs.long()],
-            train_targets=numbers.train_targets,
-            test_inputs=table[numbers.test_inputs.long()],
-            test_targets=numbers.test_targets,
-            classes=self.classes,
-            sha256=self.sha256,
-            real=self.real,
-        )
+        train, test = (table[inputs.long()] for inputs in (numbers.train_inputs, numbers.test_inputs))
+        return in_memory(self, train, numbers.train_targets, test, numbers.test_targets)
 
 
-def vectors_of(
-    ranks: Mapping[str, int], words: int, lines: Iterable[bytes], width: int = WIDTH
-) -> np.ndarray[Any, Any]:
+def vectors_of(ranks: Mapping[str, int], words: int, lines: Iterable[bytes], width: int = WIDTH) -> Array:
     """The table (words, width) float32 of the vectors by word number 3 + rank; zeros where there is none.
 
     Raises DpbenchError for a line of a wanted word that is no vector of that width.
@@ -122,9 +108,8 @@ def vectors_of(
         word, *values = line.rstrip().split(b" ")
         if (number := numbers.get(word)) is not None:
             if len(values) != width:
-                raise DpbenchError(
-                    f"GloVe: {word.decode(errors='replace')!r} has {len(values)} numbers: expected {width}"
-                )
+                named = word.decode(errors="replace")
+                raise DpbenchError(f"GloVe: {named!r} has {len(values)} numbers: expected {width}")
             table[number] = np.array(values, dtype=np.float64)
     return table
 

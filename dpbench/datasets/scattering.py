@@ -7,9 +7,10 @@ transformed alone, so the features cost no privacy; standardising them does: `me
 
 The transform is kymatio's (Andreux et al., Kymatio: scattering transforms in Python, JMLR 2020), an optional package.
 It is computed once, on the GPU where there is one (one core needs 4 ms a MNIST picture, 18 ms a CIFAR-10 one), and kept
-beside the data in `scattering/` (MNIST 1.1 GB, CIFAR-10 3.7 GB), mapped into memory when read; a damaged file is named
-and computed again. Where the data folder cannot be written it is kept in the user's cache. Features of data that come
-inside a package are computed anew every time, and nothing is written.
+beside the data in `scattering/` (MNIST 1.1 GB, CIFAR-10 3.7 GB), four .npy files and, written last, an index with their
+SHA-256; they are mapped into memory when read, and a damaged file is named and computed again. Where the data folder
+cannot be written it is kept in the user's cache. Features of data that come inside a package are computed anew every
+time, and nothing is written.
 
 `sha256` names what determines the features: the content hash of the source, depth, angles, and the transform's
 version. It is not a hash of their bits, because the last bits of a Fourier transform differ between machines (about
@@ -23,16 +24,28 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpbench.datasets._base import Dataset, DatasetCorrupt, DatasetMissing, DatasetSource, RemoteFile, data_folder
-from dpbench.datasets._feature_cache import INDEX, Array, keep_features, kept_features
+from dpbench.atomic import clean_folder, write_text, writing
+from dpbench.datasets._base import (
+    Array,
+    Dataset,
+    DatasetCorrupt,
+    DatasetMissing,
+    DatasetSource,
+    RemoteFile,
+    data_folder,
+    in_memory,
+    sha256_of,
+)
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
@@ -43,6 +56,8 @@ NUMERICS = 1
 KYMATIO = "0.3"  # the version whose features these are
 INSTALL = f"pip install 'kymatio=={KYMATIO}.*'"  # what the extra `scattering` asks for
 PICTURES = 256  # at a time
+PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+INDEX = "features.json"
 
 
 @dataclass(frozen=True)
@@ -54,30 +69,15 @@ class ScatteringSource:
     angles: int
     name: str = "scattering"
 
+    # What the features have from the pictures; `files_of` is the dataset that `dpbench data fetch` is to get.
+    files, files_of = property(attrgetter("of.files")), property(attrgetter("of.name"))
+    train_size, test_size = property(attrgetter("of.train_size")), property(attrgetter("of.test_size"))
+    classes, real = property(attrgetter("of.classes")), property(attrgetter("of.real"))
+    licence, url = property(attrgetter("of.licence")), property(attrgetter("of.url"))
+
     @property
     def title(self) -> str:
         return f"Scattering features (depth {self.depth}, {self.angles} angles) of {self.of.title}"
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        return self.of.files
-
-    @property
-    def files_of(self) -> str:
-        """The dataset whose files these are: what `dpbench data fetch` is to get."""
-        return self.of.name
-
-    @property
-    def train_size(self) -> int:
-        return self.of.train_size
-
-    @property
-    def test_size(self) -> int:
-        return self.of.test_size
-
-    @property
-    def classes(self) -> int:
-        return self.of.classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -105,23 +105,11 @@ class ScatteringSource:
         return int(getattr(self.of, "shared_records", 0))
 
     @property
-    def licence(self) -> str:
-        return self.of.licence
-
-    @property
     def citation(self) -> str:
         return (
             f"{self.of.citation}; E. Oyallon, S. Mallat, Deep roto-translation scattering for object classification,"
             " CVPR 2015; M. Andreux et al., Kymatio: scattering transforms in Python, JMLR 21(60), 2020"
         )
-
-    @property
-    def url(self) -> str:
-        return self.of.url
-
-    @property
-    def real(self) -> bool:
-        return self.of.real
 
     def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
         """The files of the pictures that are not in the folder."""
@@ -149,18 +137,7 @@ class ScatteringSource:
             if (obstacle := transform_obstacle()) is not None:
                 raise DpbenchError(f"dataset {self.name!r}: {obstacle}")
             kept = self._computed(place)
-        train_inputs, train_targets, test_inputs, test_targets = map(torch.from_numpy, kept)
-        return Dataset(
-            name=self.name,
-            task="classification",
-            train_inputs=train_inputs,
-            train_targets=train_targets,
-            test_inputs=test_inputs,
-            test_targets=test_targets,
-            classes=self.classes,
-            sha256=self.sha256,
-            real=self.real,
-        )
+        return in_memory(self, *map(torch.from_numpy, kept))
 
     def _folder(self, place: Path) -> Path:
         """Where the features are kept: beside the data, or in the user's cache where that cannot be written."""
@@ -175,30 +152,23 @@ class ScatteringSource:
 
     def _computed(self, place: Path) -> tuple[Array, ...]:
         data = self.of.load(place)
+        parts: dict[str, tuple[tuple[int, ...], str, Callable[[], Iterator[Array]]]] = {}
+        for part, inputs, targets in (
+            ("train", data.train_inputs, data.train_targets),
+            ("test", data.test_inputs, data.test_targets),
+        ):
+            shape = len(inputs), *self.input_shape
+            parts[f"{part}_inputs"] = shape, "<f4", partial(self._pieces, inputs)
+            parts[f"{part}_targets"] = (len(targets),), "<i8", partial(iter, [targets.numpy()])
         if not self.files:
-            parts = [
-                *(np.concatenate(list(self._pieces(data.train_inputs))), data.train_targets.numpy()),
-                *(np.concatenate(list(self._pieces(data.test_inputs))), data.test_targets.numpy()),
-            ]
-            return tuple(parts)
+            return tuple(np.concatenate(list(pieces())) for _, _, pieces in parts.values())
         folder = self._folder(place)
-        keep_features(
-            folder,
-            {
-                "train_inputs": (self._shape(data.train_inputs), "<f4", partial(self._pieces, data.train_inputs)),
-                "train_targets": ((self.train_size,), "<i8", lambda: iter([data.train_targets.numpy()])),
-                "test_inputs": (self._shape(data.test_inputs), "<f4", partial(self._pieces, data.test_inputs)),
-                "test_targets": ((self.test_size,), "<i8", lambda: iter([data.test_targets.numpy()])),
-            },
-        )
+        keep_features(folder, parts)
         kept = kept_features(folder)
         if kept is None:
             advice = "the disk did not keep what was written; name another folder with --data"
             raise DatasetCorrupt(self.name, str(folder), "content", "what was just written", "something else", advice)
         return kept
-
-    def _shape(self, inputs: Tensor) -> tuple[int, ...]:
-        return len(inputs), *self.input_shape
 
     def _pieces(self, inputs: Tensor) -> Iterator[Array]:
         """The features of some pictures, `PICTURES` at a time."""
@@ -214,6 +184,51 @@ class ScatteringSource:
                     what = "the features", "finite numbers", "others"
                     raise DatasetCorrupt(self.name, f"picture {start} or after", *what, "check the pictures")
                 yield piece.reshape(len(piece), *self.input_shape).cpu().numpy()
+
+
+def kept_features(folder: Path) -> tuple[Array, ...] | None:
+    """The four arrays, mapped into memory; None where there are none, or where a file is not what was written.
+
+    A file that is there but damaged is named in a warning, with both hashes; the caller computes it again.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        return None
+    try:
+        hashes = json.loads(index.read_text(encoding="utf-8"))
+        expected = {part: str(hashes[part]) for part in PARTS}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{index} is corrupt ({error}): the features are computed again", stacklevel=2)
+        return None
+    for part, digest in expected.items():
+        path = folder / f"{part}.npy"
+        found = sha256_of(path) if path.is_file() else "no file"
+        if found != digest:
+            warnings.warn(
+                f"{path} is corrupt: SHA-256 expected {digest}, found {found}: the features are computed again",
+                stacklevel=2,
+            )
+            return None
+    return tuple(np.load(folder / f"{part}.npy", mmap_mode="c", allow_pickle=False) for part in PARTS)
+
+
+def keep_features(folder: Path, parts: dict[str, tuple[tuple[int, ...], str, Callable[[], Iterator[Array]]]]) -> None:
+    """Write each part, given as its shape, its dtype and its pieces, one after another; then the index.
+
+    Raises DpbenchError when the folder cannot be written; then there is no index, and nothing counts as kept.
+    """
+    clean_folder(folder)
+    (folder / INDEX).unlink(missing_ok=True)
+    hashes = {}
+    for part, (shape, dtype, pieces) in parts.items():
+        path = folder / f"{part}.npy"
+        with writing(path) as file:
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for piece in pieces():
+                file.write(np.ascontiguousarray(piece, dtype=dtype).tobytes())
+        hashes[part] = sha256_of(path)
+    write_text(folder / INDEX, json.dumps(hashes, indent=1) + "\n")
 
 
 def transform_obstacle() -> str | None:

@@ -24,9 +24,8 @@ from typing import Literal
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, SampledGaussian, Sampler
-from dpbench.mechanisms._updates import named_update
 from dpbench.pipeline import Pipeline
-from dpbench.stages import DecayingNoise
+from dpbench.stages import DecayingNoise, named_update
 
 NUMERICS = 1
 ENGINE = ("clipping",)

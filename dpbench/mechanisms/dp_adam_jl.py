@@ -1,12 +1,7 @@
 """DP-Adam-JL (jl2021, Algorithm 3): DP-SGD-JL's noisy gradient, Adam's update.
 
-| paper | here |
-| --- | --- |
-| β1, β2 | beta1, beta2 |
-| 10^−8 | offset, outside the root |
-| m_t, u_t | first, second, both 0 at the start (unsaid) |
-| η_t | learning_rate (Section 3.3 has 0.001; Algorithm 3 has none) |
-| the others | as in `dp_sgd_jl` |
+The paper's β1, β2 are beta1, beta2; 10^−8 is offset, outside the root; m and u start at 0 (unsaid); the learning rate
+is 0.001 in Section 3.3, Algorithm 3 has none; the other letters are in `dp_sgd_jl`.
 
 Lines 2 to 12 are those of Algorithm 1: batch, projections, estimates, weights and noise are `dp_sgd_jl`'s, and so is
 the ledger: the update uses the noisy gradient and its own memory alone (Appendix A, first paragraph). The paper prints

@@ -1,14 +1,7 @@
 """DP-SGD-JL (jl2021, Algorithm 1): NoisySGD with gradient norms estimated by random projections.
 
-| paper | here |
-| --- | --- |
-| N, B, p = B/N | examples, qN, sampling_rate q |
-| r; v_1, ..., v_r | projections; drawn anew at each step from a stream of their own |
-| P_ij, M_i | `clipping._jl` |
-| C_t | clip_norm (constant) |
-| σ | noise_multiplier (relative to C) |
-| η_t | learning_rate (constant) |
-| T | steps |
+The paper's N, B, p are examples, qN, sampling_rate q; r is projections; P_ij and M_i are in `clipping._jl`; C_t is
+clip_norm and η_t learning_rate, both constant; σ is noise_multiplier, relative to C; T is steps.
 
 Line by line: 2 the batch (below); 3 to 10 the estimates M_i, `clipping._jl.ProjectedSum`; 11 the weights min{1, C/M_i},
 which are numbers when the loss is differentiated; 12 noise σC/B for a divisor B; 13 the update.

@@ -52,8 +52,8 @@ same unless its coin lies between the two probabilities. The rest, as of all mec
 | 16-18 | independent coins with probability q <= 1, rounded down | `_dpis_rules.below`, checked in `step` |
 | 21-22 | p <= 1: clip at min(ĝ, C) before | `_dpis_rules.accepted_norm` |
 | 24-25 | norms remembered are never released but through K and K* | `State.memory`; the ledger and θ do not hold them |
-| 26, (20) | one record moves the sum by K̃/b, rate <= bC/K̃ | `_dpis_budget`, first lines: why this pair dominates |
-| 26 | the same in floating point, whatever the model | `_dpis_sums.weighted_sum` clips what it adds, at max(K̃/b, kC) |
+| 26, (20) | one record moves the sum by K̃/b, rate <= bC/K̃ | `_dpis_epoch`, first lines: why this pair dominates |
+| 26 | the same in floating point, whatever the model | `_dpis_rules.weighted_sum` clips what it adds, at max(K̃/b, kC) |
 | 28, (16) | ‖ḡ*‖ <= C*, C* public | `step` and `_opened`: clipped at external_bound·C_1 |
 | 29, (17) | C_{e+1} from released numbers, above 0 | `_dpis_epoch.next_bound` |
 | total τ | each release fits before it is made; orders, budget fixed | `RenyiFilter`; `gradient_noise` reserves |
@@ -82,21 +82,31 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 from dpbench.functional import Network
 from dpbench.letting_out import let_out
-from dpbench.mechanisms._dpis_budget import MOST_EPOCHS, Row, check_fixed
-from dpbench.mechanisms._dpis_epoch import Fixed, Opened, Run, next_bound, open_epoch, rounds_of
+from dpbench.mechanisms._dpis_epoch import (
+    MOST_EPOCHS,
+    Fixed,
+    Opened,
+    Row,
+    Run,
+    check_fixed,
+    next_bound,
+    open_epoch,
+    rounds_of,
+)
 from dpbench.mechanisms._dpis_rules import (
     VARIANTS,
     Rules,
     Variant,
     accepted_norm,
+    all_norms,
     below,
     filter_probability,
     filter_reach,
+    norms,
+    weighted_sum,
 )
-from dpbench.mechanisms._dpis_sums import all_norms, norms, weighted_sum
-from dpbench.mechanisms._updates import named_update
 from dpbench.pipeline import Knobs, Observed, Setting, State
-from dpbench.stages import Update, filled, gaussian_noise
+from dpbench.stages import Update, filled, gaussian_noise, named_update
 
 NUMERICS = 1
 ENGINE = ("clipping",)
@@ -142,16 +152,8 @@ class Dpis:
 
     @property
     def fixed(self) -> Fixed:
-        quantile = self.quantile if self.adaptive_clipping else None
-        return Fixed(
-            self.oversampling,
-            self.first_share,
-            self.size_noise,
-            self.sum_noise,
-            self.norm_floor,
-            quantile,
-            self.rules,
-        )
+        shares = (self.oversampling, self.first_share, self.size_noise, self.sum_noise, self.norm_floor)
+        return Fixed(*shares, self.quantile if self.adaptive_clipping else None, self.rules)
 
     @property
     def private(self) -> bool:
@@ -223,11 +225,9 @@ class Dpis:
         runs, count, device = len(theta_RP), len(targets), theta_RP.device
         step_R = torch.zeros(runs, dtype=torch.int64, device=device)
         batch_R = _whole(knobs.sampling_rate_R * count)
-        normal_R = randomness.normal(knobs.keys_RS, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)[
-            :, 0
-        ]
+        normal_R1 = randomness.normal(knobs.keys_RS, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)
         exact_R, deviation_R = torch.full_like(batch_R, count), self.size_noise * self._noisy(knobs)
-        size_R = let_out(exact_R, exact_R + deviation_R * normal_R, deviation_R)
+        size_R = let_out(exact_R, exact_R + deviation_R * normal_R1[:, 0], deviation_R)
         size_R = torch.where(self._noisy(knobs), torch.maximum(size_R, self.oversampling * batch_R), size_R)
         zero_R = torch.zeros_like(batch_R)
         memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory} | {
@@ -282,9 +282,8 @@ class Dpis:
         norm_RN = norm_RN.nan_to_num(0.0, 0.0)
         kept_RN = accepted_norm(norm_RN, reach_RN, bound_R[:, None])
         accept_RN = kept_RN / reach_RN
-        taken_RN = passed_RN & below(
-            randomness.uniform_bits(knobs.keys_RS, randomness.REJECT, state.step_R, count), accept_RN
-        )
+        coins_RN = randomness.uniform_bits(knobs.keys_RS, randomness.REJECT, state.step_R, count)
+        taken_RN = passed_RN & below(coins_RN, accept_RN)
         if not self.rules.emptied:  # whoever was accepted once stays, as long as it has a gradient to weigh
             taken_RN = memory["taken_RN"] = taken_RN | (memory["taken_RN"] & (kept_RN > 0))
 
@@ -493,12 +492,7 @@ def mechanism(
     True
     """
     update = named_update(
-        optimizer,
-        momentum=momentum,
-        beta1=beta1,
-        beta2=beta2,
-        offset=offset,
-        bias_correction=bias_correction,
+        optimizer, momentum=momentum, beta1=beta1, beta2=beta2, offset=offset, bias_correction=bias_correction
     )
     return Dpis(
         engine=find("clipping", clipping).load(),

@@ -1,13 +1,6 @@
 """NoisyAdam (`001_*`, Algorithm 2): NoisySGD's noisy gradient, Adam's update.
 
-| paper | here |
-| --- | --- |
-| p | sampling_rate |
-| R | clip_norm |
-| σ | noise_multiplier (relative to R) |
-| η_t | learning_rate (constant) |
-| β1, β2, ξ | beta1, beta2, offset |
-| m_0, u_0 | 0 |
+The paper's β1, β2, ξ are beta1, beta2, offset; m_0 and u_0 are 0; the other letters are in `noisy_sgd`.
 
 Ledger: as NoisySGD's; the update is post-processing. The paper prints no bias correction; `bias_correction` adds it.
 """

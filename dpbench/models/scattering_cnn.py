@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from dpbench.models._group_norm import group_normalisation
-from dpbench.models._layers import Activation, activation_layer
+from dpbench.models._layers import Activation, activation_layer, group_normalisation
 
 NUMERICS = 1
 

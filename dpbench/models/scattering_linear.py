@@ -11,7 +11,7 @@ import math
 
 from torch import nn
 
-from dpbench.models._group_norm import group_normalisation
+from dpbench.models._layers import group_normalisation
 
 NUMERICS = 1
 

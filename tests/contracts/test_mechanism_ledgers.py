@@ -24,7 +24,7 @@ from dpbench.checks import (
     preparation_release,
     sampler_inclusion,
 )
-from dpbench.checks._steps import OwnSteps, has_release, last_events, preparation, releases, sample_event, shown
+from dpbench.checks._steps import OwnSteps, has_release, preparation, releases, sample_event, shown
 from dpbench.checks._subject import Subject
 from tests.contracts.test_mechanisms import (
     MECHANISMS,
@@ -167,7 +167,7 @@ def test_what_is_released_grows_step_by_step(name: str) -> None:
     ]
     assert all((whole is None) is mechanism.spends_budget for whole in wholes)
     for step in shown(mechanism, net, begun.theta_RP, stack, inputs, targets, 5):
-        assert len(last_events(mechanism, step, stack)) == 3, "one event at least for each run"
+        assert len(step.events()) == 3, "one event at least for each run"
         so_far = mechanism.released(step.after, stack)
         for whole, found in zip(wholes, so_far, strict=True):
             assert found.adaptive is mechanism.spends_budget

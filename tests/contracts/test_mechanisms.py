@@ -19,7 +19,7 @@ from torch import Tensor
 from dpbench import events
 from dpbench.catalog import catalog
 from dpbench.checks._problems import batch, knobs, linear_network, reference, small_network
-from dpbench.checks._steps import OwnSteps, Step, can_be_shown, has_release, multipliers, sample_event, shown, views
+from dpbench.checks._steps import OwnSteps, Step, can_be_shown, has_release, sample_event, shown, views
 from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.clipping._base import Clipped, Examples
 from dpbench.functional import Network
@@ -226,7 +226,7 @@ def plain_gradients(mechanism: Any, step: Step, stack: Knobs) -> Tensor:
         clip = float(stack.clip_norm_R[run]) if mechanism.private else math.inf
         total = reference(net, theta_1P, places, torch.tensor([clip], dtype=torch.float64)).sum_RP[0]
         if mechanism.private:
-            deviation = float(multipliers(mechanism, step, stack)[run]) * clip
+            deviation = float(step.multipliers()[run]) * clip
             noise = [deviation * gauss(seed, NOISE, at, i) for i in range(net.size)]
             total = total + torch.tensor(noise, dtype=torch.float64)
         rows.append(total / (rate * N))
