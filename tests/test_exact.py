@@ -83,6 +83,18 @@ def test_the_table_has_points_enough_in_every_regime() -> None:
     assert sum(counts.values()) >= 200, counts
 
 
+def test_losses_next_to_multiples_of_one_bring_the_integrand_back() -> None:
+    """Hits of nearly equal losses: |M| falls by e^−40, comes back at Im z = 2π/74, and the path may not have ended."""
+    composition = times(SampledGaussian(0.03955286092914783, 0.0840667252539538), 533)
+    answer = accountant.curve(composition).delta(2115.529273280369)
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert answer.lower <= 0.014576172664313648  # both ends by `certify`
+    assert answer.upper >= 0.014576172663919392
+    assert answer.relative_error is not None
+    assert answer.relative_error < 1e-9
+
+
 @pytest.mark.parametrize("fault", ["missing aliasing", "coarse transform", "a rest of a thousandth"])
 def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Each fault breaks one of the three things that the integral's error is made of."""

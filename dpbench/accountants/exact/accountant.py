@@ -83,11 +83,12 @@ def _projected(parts: Parts) -> Both:
 
 
 def _contours(parts: Parts) -> Both:
-    remove = _contour(parts, "remove")
-    return remove, remove if _symmetric(parts) else _contour(parts, "add")
+    add = None if _symmetric(parts) else _contour(parts, "add")
+    remove = _contour(parts, "remove", add)
+    return remove, add or remove
 
 
-def _contour(parts: Parts, way: Way) -> ContourDirection:
+def _contour(parts: Parts, way: Way, reverse: ContourDirection | None = None) -> ContourDirection:
     def own(epsilons: Floats) -> tuple[Floats, Floats]:
         total, wrong = np.zeros_like(epsilons), np.zeros_like(epsilons)
         for event, count in parts:
@@ -97,7 +98,7 @@ def _contour(parts: Parts, way: Way) -> ContourDirection:
         return total, wrong
 
     setup = _setup(parts, way)
-    return ContourDirection(setup, None if setup.gaussian else own)
+    return ContourDirection(setup, None if setup.gaussian else own, reverse)
 
 
 def _setup(parts: Parts, way: Way) -> Setup:

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
 _NODES, _SHARP, _HALVINGS = 12, 1e-12, 10
 _MOST_PLACES, _MOST_PIECES = 400_000, 20_000  # at which the rest's δ is asked for at once
-_POINTS = 16
+_POINTS, _FEW = 16, 16  # losses of a pair beside others up to which these are asked at each ε, and no pieces laid
 MOST_BESIDE = 100_000  # sums of discrete losses beside others
 _U = 2.0**-53
 _FAINT = 1e-60  # masses that become part of the error
@@ -89,7 +89,7 @@ class Rest:
         for level in range(_HALVINGS):
             if len(starts) > _MOST_PIECES:
                 raise DpbenchError(f"losses with atoms beside others: more than {_MOST_PIECES} pieces; {ELSEWHERE}")
-            values, errors = self._told(starts[:, None] + widths[:, None] * (1 + np.cos(angles)) / 2)
+            values, errors = self.told(starts[:, None] + widths[:, None] * (1 + np.cos(angles)) / 2)
             rows, least, most = values @ matrix.T, values.min(axis=1), errors.max(axis=1)
             left = 4 * np.abs(rows[:, -3:]).max(axis=1)
             done = (left <= np.maximum(_SHARP * least, np.maximum(most, _FAINT))) | (level == _HALVINGS - 1)
@@ -113,7 +113,8 @@ class Rest:
             some = order[owner[order] == cell]
             self._known[cell] = (columns[0][some], columns[1][some], columns[2][some], columns[3][some])
 
-    def _told(self, places: Floats) -> tuple[Floats, Floats]:
+    def told(self, places: Floats) -> tuple[Floats, Floats]:
+        """δ and its error at real ε of any shape, without pieces."""
         if places.size > _MOST_PLACES:
             raise DpbenchError(f"losses with atoms beside others: {places.size} places to ask at; {ELSEWHERE}")
         sorted_places, back = np.unique(places, return_inverse=True)
@@ -169,7 +170,8 @@ class Beside:
         kept = self.part.masses >= _FAINT
         losses, masses = self.part.losses[kept], self.part.masses[kept]
         rows = max(_MOST_PLACES // len(losses), 1)
-        told = [self.rest(np.subtract.outer(at[k : k + rows], losses)) for k in range(0, len(at), rows)]
+        ask = self.rest.told if len(losses) <= _FEW and isinstance(self.part, Atoms) else self.rest
+        told = [ask(np.subtract.outer(at[k : k + rows], losses)) for k in range(0, len(at), rows)]
         value = np.concatenate([one @ masses for one, _ in told])
         error = np.concatenate([one @ masses for _, one in told]) + _FAINT * len(kept)
         if isinstance(self.part, Law):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -30,7 +31,8 @@ _STEEPEST, _SHARE = 0.7, 0.8  # the widest the strip's edge may open, and its sh
 _FLATTEST = 1e-3
 _MOST_NODES = 6000
 _END = 36.0  # nodes e^−36 below the largest are the last
-_CHUNK, _CELLS = 32, 200_000
+_CHUNK, _CELLS = 40, 200_000
+_AHEAD = 1.15 ** np.arange(2.0, 15.0)  # times Im ζ of the last node: where it is looked whether M comes back
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
 _FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
 _TINY = 1e-300
@@ -88,7 +90,6 @@ class Moments:
     second: complex  # E l²
     third: Complex  # h − bζ − E l² ζ²/2, and its rounding
     third_rounding: Floats
-    exponentials: int
 
 
 def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
@@ -144,7 +145,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     np.minimum(real, _HIGHEST, out=real)
     size, turned = np.exp(real), _complex.turn(angle)
     risen = size * turned
-    risen += np.where(np.abs(real) < 0.3, np.expm1(real), size - 1)
+    risen += np.expm1(real)
     sign = np.where(np.arange(len(weights)) % 2, -1.0, 1.0)  # Σ ± w ...: even less odd nodes, half of S_h − S_2h
     both = np.stack([weights, weights * sign], axis=1)
     centred = top * float(np.abs(weights * losses).sum()) < 1.0  # there the first order is b's; else it does not matter
@@ -193,7 +194,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
             modulus**3 * float(rough_near @ np.abs(ln) ** 3) + (np.abs(risen) + np.abs(real + 1j * angle)) @ rough_far
         )
         sizes += modulus**2 * float(rough_far @ np.abs(lf) ** 2)
-    return Moments(h, log, rounding, aliasing, second, third, UNIT * (sizes + phases) / one, len(zeta) * len(wf))
+    return Moments(h, log, rounding, aliasing, second, third, UNIT * (sizes + phases) / one)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,6 @@ class Path:
     sign: int
     step: float
     taken: Taken
-    exponentials: int
     normal: tuple[float, float] | None = None  # mean and variance of the loss whose normal law was taken off
 
     def at(self, epsilons: Floats) -> Sum:
@@ -261,12 +261,13 @@ class Path:
         sizes = pulled * np.abs(self.grown)
         total, every_other = terms.real.sum(axis=1), 2 * terms.real[:, ::2].sum(axis=1)
         fall = self.sign * (terms * self.zeta).real.sum(axis=1)
-        aliasing = 4 * (total - every_other) ** 2 / np.maximum(sizes.sum(axis=1), _TINY)
+        whole = sizes.sum(axis=1)
+        aliasing = 4 * (total - every_other) ** 2 / np.maximum(whole, _TINY) + math.exp(-_ALIAS[self.taken]) * whole
         phases = (
             4 + np.abs(self.scale) + 2 * np.multiply.outer(epsilons, np.abs(self.zeta))
         )  # of which rounding is part
         rounding = pulled @ self.error + UNIT * (sizes * phases).sum(axis=1)
-        rest = 2 * sizes[:, -3:].max(axis=1) / self.step
+        rest = (np.abs(turned[:, -3:]) * np.abs(self.grown[-3:])).max(axis=1) / abs(self.zeta[-1])
         back = np.exp(np.minimum(shift, 700.0))
         found = Sum(total * back, fall * back, (aliasing + rounding + rest + _FLOOR * np.abs(total)) * back)
         if self.normal is None:
@@ -274,6 +275,12 @@ class Path:
         delta, slope = _normal_delta(epsilons, *self.normal)
         error = _FLOOR * delta * (1 + epsilons**2 / self.normal[1])
         return Sum(found.delta + delta, found.fall + slope, found.error + error)
+
+
+@cache
+def _legendre() -> tuple[Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    return np.asarray(nodes, np.float64), np.asarray(weights, np.float64)
 
 
 def _normal_delta(epsilons: Floats, mean: float, variance: float) -> tuple[Floats, Floats]:
@@ -285,7 +292,7 @@ def _normal_delta(epsilons: Floats, mean: float, variance: float) -> tuple[Float
 
     deviation = math.sqrt(variance)
     a = (mean - epsilons) / deviation
-    nodes, weights = np.polynomial.legendre.leggauss(12)
+    nodes, weights = _legendre()
     t = a[:, None] - deviation * (1 - nodes) / 2
     density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
 
@@ -320,29 +327,35 @@ def path(
         mu = min(mu, _SHARE * crossing / math.sin(alpha))
     start = sign * crossing - mu * math.sin(alpha)
     step = 2 * math.pi * alpha / (_ALIAS[setup.taken] + 1.5 * scale)
-    pieces: list[tuple[Complex, Complex, Floats, Complex, Floats]] = []
-    count, top, work = 0, -math.inf, 0
-    widest = max(sum(len(nodes.weights) for _, nodes, _ in sets), 1)
-    chunk = max(16, min(_CHUNK, _CELLS // widest & ~1))
-    while count < _MOST_NODES:
-        angle = alpha + 1j * step * np.arange(count, count + chunk)
+
+    def laid(v: Floats) -> tuple[tuple[Complex, Complex, Floats, Complex, Floats], Floats]:
+        """Nodes, with the logs of the sizes of their terms: −∞ where these are not told, and left to the rest."""
+        angle = alpha + 1j * v
         zeta = start + mu * np.sin(angle)
         weight = step / math.pi * mu * np.cos(angle) / (zeta * (zeta + sign))
-        weight[0] *= 1.0 if count else 0.5
-        height, grown, error, spent = _integrand(setup, sets, zeta)
-        work += spent
+        height, grown, error = _integrand(setup, sets, zeta)
         logs = height + np.log(np.abs(grown) + _TINY) - sign * epsilon * zeta.real + np.log(np.abs(weight))
-        logs = np.where(np.isfinite(logs) & (np.abs(zeta) < _LARGEST * crossing), logs, -_LARGEST)
+        told = np.isfinite(logs) & (error < np.abs(grown)) & (np.abs(zeta) < _LARGEST * crossing)
+        return (zeta, weight, height, grown, error), np.where(told, logs, -math.inf)
+
+    pieces: list[tuple[Complex, Complex, Floats, Complex, Floats]] = []
+    count, top, ended = 0, -_LARGEST, False
+    chunk = max(16, min(_CHUNK, _CELLS // max(sum(len(nodes.weights) for _, nodes, _ in sets), 1) & ~1))
+    while count < _MOST_NODES and not ended:
+        piece, logs = laid(step * np.arange(count, count + chunk, dtype=np.float64))
         top = max(top, float(logs.max()))
         small = logs < top - _END
         over = np.flatnonzero(small[2:] & small[1:-1] & small[:-2])
         end = max(int(over[0]), 0 if pieces else 4) if len(over) else chunk
-        pieces.append((zeta[:end], weight[:end], height[:end], grown[:end], error[:end]))
+        ended = len(over) > 0
+        if ended and setup.taken == "nothing":  # losses that all are next to multiples of one let M come back
+            further = np.asarray(np.arcsinh(np.sinh(step * (count + end)) * _AHEAD))
+            ended = bool((laid(further)[1] < top - _END).all())
+        pieces.append(tuple(row[: end if ended else chunk] for row in piece))  # type: ignore[arg-type]
         count += chunk
-        if len(over):
-            break
     zeta, weight, height, grown, error = (np.concatenate(rows) for rows in zip(*pieces, strict=True))
-    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, work, normal)
+    weight[0] /= 2
+    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, normal)
 
 
 def _normal(sets: Sequence[tuple[int, Nodes, tuple[complex, float]]]) -> tuple[float, float]:
@@ -366,17 +379,16 @@ def _opening(release: Release, nodes: Nodes, way: Way) -> float:
 
 def _integrand(
     setup: Setup, sets: Sequence[tuple[int, Nodes, tuple[complex, float]]], zeta: Complex
-) -> tuple[Floats, Complex, Floats, int]:
-    """M at ζ less what is taken off, as e^height · grown; the error of grown; the exponentials that it took."""
+) -> tuple[Floats, Complex, Floats]:
+    """M at ζ less what is taken off, as e^height · grown; the error of grown."""
     log = setup.gaussian * zeta * (zeta + setup.sign) / 2
     noise = UNIT * np.abs(log)
-    linear, bent, spent = np.zeros_like(zeta), np.zeros_like(zeta), 0
-    for count, nodes, first in sets:
-        one = moments(zeta, nodes, first)
-        spent += one.exponentials
+    linear, bent = np.zeros_like(zeta), np.zeros_like(zeta)
+    each = [(count, moments(zeta, nodes, first)) for count, nodes, first in sets]
+    for count, one in each:
         log = log + count * one.log
         noise = noise + count * (one.rounding + one.aliasing)
-        if setup.taken == "each":
+        if setup.taken == "each" or setup.smooth:
             linear = linear + count * one.h
             bent = bent + count * _log1p_less(one.h, one.log)
     noise = np.fmin(noise + 2 * UNIT * np.abs(log), _LOST)
@@ -384,9 +396,10 @@ def _integrand(
     if setup.taken == "nothing":
         height = log.real
         grown = _complex.exp(log - height)
-        return height, grown, np.abs(grown) * noise, spent
+        return height, grown, np.abs(grown) * noise
     if setup.smooth:
-        return _less_normal(setup, sets, zeta, log, noise)
+        mean, variance = _normal(sets)
+        return _less_normal(setup.taken, each, mean * zeta + variance * zeta**2 / 2, bent, log, noise)
     shrunk = np.exp(-height)
     if setup.taken == "each":  # (e^x − 1 − x) + (x − Σ count h)
         grown = shrunk * (_less_linear(log) + bent)
@@ -395,34 +408,29 @@ def _integrand(
         error = np.where(small, noise * (risen[1] + np.abs(linear)), noise * risen[0]) + 8 * UNIT * np.abs(
             np.where(small, log**2, shrunk * linear)
         )
-        return height, grown, error, spent
+        return height, grown, error
     grown = np.where(height > 1, _complex.exp(log - height) - shrunk, shrunk * _complex.expm1(log))
-    return height, grown, noise * np.abs(_complex.exp(log - height)), spent
+    return height, grown, noise * np.abs(_complex.exp(log - height))
 
 
 def _less_normal(
-    setup: Setup, sets: Sequence[tuple[int, Nodes, tuple[complex, float]]], zeta: Complex, log: Complex, noise: Floats
-) -> tuple[Floats, Complex, Floats, int]:
-    """e^x − e^y, y = mζ + vζ²/2 of the normal law, or (e^x − 1 − Σ count h) − (e^y − 1 − y), by d = x − y.
+    taken: Taken, each: Sequence[tuple[int, Moments]], base: Complex, bent: Complex, log: Complex, noise: Floats
+) -> tuple[Floats, Complex, Floats]:
+    """e^x − e^y, x the `log` of M and y the `base`, mζ + vζ²/2 of the normal law, or (e^x − 1 − Σ count h) −
+    (e^y − 1 − y), by d = x − y.
 
     An error of m or v, the same in x and in y, changes nothing but which normal law is taken off.
     """
-    third, bent, rough, spent = np.zeros_like(zeta), np.zeros_like(zeta), np.zeros(len(zeta)), 0
-    for count, nodes, first in sets:
-        one = moments(zeta, nodes, first)
-        spent += one.exponentials
+    third, rough = np.zeros_like(base), np.zeros(len(base))
+    for count, one in each:
         third = third + count * one.third
-        own = _log1p_less(one.h, one.log)
-        bent = bent + count * own
         rough = rough + count * (one.third_rounding + one.aliasing + (one.rounding + 8 * UNIT) * np.abs(one.h))
     apart = third + bent
-    mean, variance = _normal(sets)
-    base = mean * zeta + variance * zeta**2 / 2
     small = np.abs(apart) < 0.5
     less = np.where(small, apart, 0)
     risen, whole = _complex.expm1(less), _complex.exp(base)
     far = _complex.exp(log) - whole
-    if setup.taken == "one":
+    if taken == "one":
         near, scale = whole * risen, np.abs(whole)
     else:
         near = _complex.expm1(base) * risen + _less_linear(less) + bent
@@ -434,7 +442,7 @@ def _less_normal(
         rough * scale + 8 * UNIT * (np.abs(less) * scale + np.abs(bent)),
         noise * np.abs(_complex.exp(log)) + 8 * UNIT * (np.abs(whole) * (1 + np.abs(base)) + np.abs(third)),
     )
-    return np.zeros(len(zeta)), np.where(small, near, far), error, spent
+    return np.zeros(len(base)), np.where(small, near, far), error
 
 
 def _log1p_less(h: Complex, log: Complex) -> Complex:

@@ -22,6 +22,8 @@ _SERVES = 5e-10  # relative error up to which paths serve other ε than the one 
 _SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
 _SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
 _SHARP = 2e-11  # relative error of a path from which on another integrand is tried
+_AS_WELL = 10.0  # or this many times the relative error at the place itself: there a nearer one helps little
+_FINER = 2  # how often places are looked for next to an ε before it has paths of its own
 _NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
 _NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
 _LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
@@ -74,10 +76,14 @@ def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> li
 
 @dataclass
 class ContourDirection:
-    """One direction of a composition by contours; `own`, if known, gives Σ count · δ_i(ε) and its error."""
+    """One direction of a composition by contours; `own`, if known, gives Σ count · δ_i(ε) and its error.
+
+    `reverse` is the direction add, if it is known: at 0 both have the same δ, and there its integrand falls faster.
+    """
 
     setup: Setup
     own: Callable[[Floats], tuple[Floats, Floats]] | None = None
+    reverse: ContourDirection | None = None
     _saddle: Saddle | None = field(default=None, repr=False)
     _laid: dict[float, tuple[Path, Path]] = field(default_factory=dict, repr=False)
 
@@ -100,7 +106,7 @@ class ContourDirection:
         return self.saddle.log_bound(epsilon) if epsilon < self.largest else -math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at every ε >= 0: by the paths laid for the place next to it, or by its own where those tell too little.
+        """δ at every ε >= 0: by the paths laid for a place next below it, for a nearer one, or at last by its own.
 
         The places depend on nothing else that is asked, so that an answer is the same alone and among others.
         """
@@ -110,17 +116,20 @@ class ContourDirection:
         sure = rest < _SURE
         delta[sure], error[sure] = 1.0, rest[sure]
         inside = (asked < self.largest) & ~sure
-        places = self.saddle.places(asked, self.largest)
-        for place in np.unique(places[inside]).tolist():
-            near = np.flatnonzero(inside & (places == place))
-            if place not in self._laid:
-                self._laid[place] = self._paths(self.saddle.strip(place))
-            found = self._both(self._laid[place], asked[near])
-            delta[near], error[near] = found.delta, found.error
-        little = np.where(error <= _SMALL, _USEFUL, _SERVES) * np.abs(delta)
-        for index in np.flatnonzero(inside & ~(error < little) & (asked != places)).tolist():
-            found = self._both(self._paths(self.saddle.strip(float(asked[index]))), asked[index : index + 1])
-            delta[index], error[index] = found.delta[0], found.error[0]
+        little = inside.copy()
+        if self.reverse is not None and len(asked) and asked[0] == 0:
+            (at,) = self.reverse.deltas([0.0])
+            delta[0], error[0] = at.value, at.error
+            little = inside & (asked > 0)
+        for finer in range(_FINER + 1):
+            places = self.saddle.places(asked, finer) if finer < _FINER else asked
+            for place in np.unique(places[little]).tolist():
+                near = np.flatnonzero(little & (places == place))
+                found = self._both(self._paths(place, keep=finer < _FINER), np.append(asked[near], place))
+                delta[near], error[near] = found.delta[:-1], found.error[:-1]
+                loose = found.error / np.abs(found.delta)
+                enough = np.where(error[near] <= _SMALL, _USEFUL, np.clip(_AS_WELL * loose[-1], _SERVES, _USEFUL))
+                little[near] = (asked[near] != place) & ~(loose[:-1] < enough)
         for index in np.flatnonzero(inside & (delta == 0) & (error == 0)).tolist():  # sums that underflowed
             error[index] = math.exp(min(self.log_bound(float(asked[index])), 0.0))
         rows = zip(delta.tolist(), error.tolist(), strict=True)
@@ -130,25 +139,31 @@ class ContourDirection:
         """The smallest ε >= 0 with δ(ε) <= e^log_delta: Newton's method on log δ by log ε, or by ε in the way add."""
         target, largest = math.exp(log_delta), self.largest
         epsilon = min(max(self.saddle.guess(log_delta), 0.0), 0.999 * largest)
-        low, high, stale = -1.0, largest, False  # −1: δ(0) may be below
-        strip = self.saddle.strip(epsilon)
-        known, base = self._path(strip), epsilon
+        low, high, wanted, base = -1.0, largest, 0.0, epsilon  # −1: δ(0) may be below
+        known: Path | None = None
         for _ in range(_STEPS):
-            if stale or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
+            if epsilon == 0 and self.reverse is not None:
+                (at,) = self.reverse.deltas([0.0])
+                if at.value + at.error <= target:
+                    return Value(0.0, 0.0)
+                if at.value - at.error > target:  # δ(ε) >= δ(0) − (e^ε − 1)
+                    low = math.log1p(at.value - at.error - target)
+                    epsilon = max(wanted, low)
+            if known is None or known.crossing * abs(epsilon - base) > _NEWTON or not base / 2 <= epsilon <= 2 * base:
                 strip = self.saddle.strip(epsilon)
-                known, base, stale = self._path(strip), epsilon, False
+                known, base = self._path(strip), epsilon
             found = self._whole(known, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
             told = error <= _LITTLE * max(value, target)
             if not told and epsilon != base:
-                stale = True
+                known = None
                 continue
             if value > target if told else epsilon < self.saddle.mean:  # a guess, which the root has to bear out
                 low = max(low, epsilon)
             else:
                 high = min(high, epsilon)
             if epsilon == 0 and high == 0:
-                return self._nothing(target)
+                return self._nothing(known, target)
             if high - low <= 4 * UNIT * high < math.inf:
                 return self._settled(known, strip, epsilon, target)
             following = -1.0
@@ -159,14 +174,13 @@ class ContourDirection:
                 if abs(following - epsilon) <= max(1e-13 * epsilon, 0.1 * error / fall) and error <= _LITTLE * target:
                     return self._settled(known, strip, following, target)
             if low < 0 and following < epsilon / 2:
-                following = 0.0
+                wanted, following = following, 0.0
             epsilon = following if low < following < high else self._between(low, high)
         raise ArithmeticError(f"no root found for log delta = {log_delta:.6g}")
 
-    def _nothing(self, target: float) -> Value:
-        """ε = 0, where δ(0) is no more than the target."""
-        strip = self.saddle.strip(0.0)
-        paths = self._paths(strip)
+    def _nothing(self, known: Path, target: float) -> Value:
+        """ε = 0, where δ(0) is no more than the target, by the path at 0."""
+        paths = known, self._path(self.saddle.strip(0.0), other=True)
         step = 0.1 / paths[0].crossing  # for the slope, whose sum has no end at 0 itself
         found = self._both(paths, np.array([0.0, step]))
         value, error = float(found.delta[0]), float(found.error[0])
@@ -197,9 +211,15 @@ class ContourDirection:
             epsilon = max(epsilon + apart, 0.0)
         return Value(last, error / fall + abs(apart) + 4 * UNIT * last)
 
-    def _paths(self, strip: Strip) -> tuple[Path, Path]:
-        """Two paths, so that one can be held against the other."""
-        return self._path(strip), self._path(strip, other=True)
+    def _paths(self, place: float, keep: bool) -> tuple[Path, Path]:
+        """Two paths for δ next to a place, so that one can be held against the other."""
+        if place not in self._laid:
+            strip = self.saddle.strip(place)
+            found = self._path(strip), self._path(strip, other=True)
+            if not keep:
+                return found
+            self._laid[place] = found
+        return self._laid[place]
 
     def _path(self, strip: Strip, other: bool = False) -> Path:
         """A path in this strip; where M is next to 1 and digits cancel, one with the bulk's normal law taken off."""

@@ -85,7 +85,8 @@ _LEFTMOST = 0.5
 _STEEPEST, _SHARE, _FLATTEST = 0.7, 0.8, 1e-3  # as for E
 _ALIAS, _END, _CHUNK, _MOST_NODES = 38.0, 40.0, 48, 6000
 _OTHER = 0.87  # the scale of the second evaluation
-_SHARED, _SERVES = 3.0, 1e-11  # paths serve another ε up to e^3 lost, and this relative error
+_SHARED, _SERVES = 3.0, 3e-10  # paths serve another ε up to e^3 lost, and this relative error
+_SERVED = 0.5  # and this far off, relative, for the window depends on ε
 _STEPS = 60
 _MOST = 1e4  # ε beyond which windows are too wide
 _SKETCHED = 1e10  # the largest s that is looked at to choose paths
@@ -376,7 +377,7 @@ def _jumps(setup: Setup, epsilon: float, scale: float) -> Path:
         if len(over):
             break
     z, weight, height, grown, error = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return Path(float(abs(z[0])), z, weight, height, grown, error, 1, step, "nothing", 0)
+    return Path(float(abs(z[0])), z, weight, height, grown, error, 1, step, "nothing")
 
 
 def _jump(z: Complex, large: Nodes, masses: tuple[float, float, float]) -> tuple[Complex, Floats]:
@@ -403,7 +404,7 @@ class Laid:
     def serves(self, epsilon: float, most: float) -> bool:
         """Whether at another ε no more than e^most is lost, and the window is about where it should be."""
         apart = abs(epsilon - self.epsilon)
-        return max(one.crossing for one in self.paths) * apart <= most and apart <= 0.2 * self.epsilon
+        return max(one.crossing for one in self.paths) * apart <= most and apart <= _SERVED * self.epsilon
 
     def at(self, epsilons: Floats) -> Sum:
         """δ, −dδ/dε and a bound of δ's error."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpbench.accountants._complex import Floats
 from dpbench.accountants._work import spend
@@ -30,8 +31,9 @@ _RISE = 2.0  # κd
 _LOW = 0.01  # mean loss times the least crossing
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
-_APART = 12.0  # c Δε between places where paths are laid
+_APART = 4.0  # Δε/√F'' between places where paths are laid, at most
 _LITTLE, _RARE = 1.0, 0.5  # K below which M − 1 is taken, and also the releases' own M_i − 1
+_WORTH = 3.0  # log of how much lower the integrand of M − 1 has to be: it falls like 1/|ζ|² only
 _ZOOMS = 3  # each narrows the place of the saddle fourfold, from a factor 4
 _AROUND, _FINE = 4.0, 21  # widths on either side of the saddle that are looked at, and points there
 
@@ -152,24 +154,31 @@ class Saddle:
         fallen, rising = np.maximum.accumulate(-table.log_delta), np.maximum.accumulate(table.epsilon)
         return float(np.interp(-log_delta, fallen, rising))
 
-    def places(self, epsilons: Floats, largest: float) -> Floats:
-        """For every ε the next multiple of a power of 2 that is about 12/c there, or half of ε where that is less.
+    def places(self, epsilons: Floats, finer: int = 0) -> Floats:
+        """For every ε the multiple of a power of 2 next below, 4^`finer` times as near as where paths should serve.
 
-        Where that is no longer below the largest loss, ε itself.
-
-        A path laid for that place crosses next to where one for ε does: e^(c |Δε|), the digits lost, is small.
+        A path laid for a place at most k√F'' below ε loses about k²/2 of log δ's digits, and its terms fall the faster
+        the larger ε. Where they fall by e^(−ζε) alone, no octave has fewer than one place.
         """
         level = self.table.height - np.multiply.outer(epsilons, self.table.c)
-        apart = np.minimum(_APART / self.table.c[np.argmin(level, axis=1)], np.maximum(epsilons, 1e-300) / 2)
-        spacing = 2.0 ** np.floor(np.log2(apart))
-        found: Floats = np.where(epsilons > 0, np.rint(epsilons / spacing) * spacing, 0.0)
-        return np.where(found < largest, found, epsilons)
+        lowest = np.argmin(level, axis=1)
+        apart = _APART * np.sqrt(np.maximum(self.table.curvature[lowest], 1 / self.table.c[lowest] ** 2))
+        apart = np.where(self._little(epsilons), np.minimum(apart, epsilons), apart)
+        spacing = 2.0 ** (np.floor(np.log2(np.maximum(apart, 1e-300))) - 2 * finer)
+        return np.asarray(np.floor(epsilons / spacing) * spacing)
+
+    def _little(self, epsilons: Floats) -> NDArray[np.bool_]:
+        """Where M − 1 is integrated: M is next to 1 at its saddle, and that of M − 1 is so much lower."""
+        if self.setup.way == "add":
+            return np.zeros(len(epsilons), np.bool_)
+        pull = np.multiply.outer(epsilons, self.table.c)
+        level, less = self.table.height - pull, replace(self.table, taken="one").height - pull
+        lower = level.min(axis=1) - np.where(np.isfinite(less), less, math.inf).min(axis=1) > _WORTH
+        return np.asarray(lower & (self.table.cumulant[np.argmin(level, axis=1)] < _LITTLE))
 
     def strip(self, epsilon: float) -> Strip:
         """Where the integrand of δ(ε) is low: M's, or where M is next to 1 that of M − 1."""
-        level = self.table.height - self.table.c * epsilon
-        little = float(self.table.cumulant[int(np.argmin(level))]) < _LITTLE
-        if self.setup.way == "add" or not little:
+        if not self._little(np.array([epsilon]))[0]:
             return self._low(epsilon, "nothing")[0]
         strip, cumulant = self._low(epsilon, "one")
         return replace(strip, taken="each") if self.each and cumulant < _RARE else strip
