@@ -95,6 +95,12 @@ def test_losses_next_to_multiples_of_one_bring_the_integrand_back() -> None:
     assert answer.relative_error < 1e-9
 
 
+def test_the_normal_law_that_is_taken_off_is_told_for_large_losses() -> None:
+    """Its own δ at a deviation of 180 was off by 3e-6: so was ε, while δ at the same place was not."""
+    answer = accountant.curve(times(SampledGaussian(0.09147, 0.1287), 428)).epsilon(2.016005234433455e-12)
+    assert answer.value == pytest.approx(2442.8056974948636, rel=1e-11)  # `certify` has δ within 6e-11 there
+
+
 @pytest.mark.parametrize("fault", ["missing aliasing", "coarse transform", "a rest of a thousandth"])
 def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Each fault breaks one of the three things that the integral's error is made of."""

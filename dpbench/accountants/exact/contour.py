@@ -28,11 +28,14 @@ UNIT = 2.0**-52
 _NEAR, _TERMS = 0.6, 17  # |ζl| up to which e^(ζl) is summed as a series, by the moments of l; 0.6^17 / 17! is 5e-19
 _ALIAS = {"nothing": 34.0, "one": 40.0, "each": 46.0}  # e^−34 is what aliasing may be, relative to the strip's edges
 _STEEPEST, _SHARE = 0.7, 0.8  # the widest the strip's edge may open, and its share of what (W) lets it
-_FLATTEST = 1e-3
+_FLATTEST, _FLAT = 1e-3, 0.25  # below _FLAT little damps what comes back
 _MOST_NODES = 6000
 _END = 36.0  # nodes e^−36 below the largest are the last
 _CHUNK, _CELLS = 40, 200_000
-_AHEAD = 1.15 ** np.arange(2.0, 15.0)  # times Im ζ of the last node: where it is looked whether M comes back
+_AHEAD, _AHEAD_FLAT = (
+    1.15 ** np.arange(2.0, 15.0),
+    1.03 ** np.arange(2.0, 67.0),
+)  # times Im ζ of the last node: where it is looked whether M comes back
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
 _FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
 _TINY = 1e-300
@@ -299,6 +302,8 @@ def _normal_delta(epsilons: Floats, mean: float, variance: float) -> tuple[Float
     def mills(at: Floats) -> Floats:
         return np.asarray(erfcx(-at / math.sqrt(2)) * math.sqrt(math.pi / 2))
 
+    if deviation > 1:  # there the difference keeps its digits, and few nodes would not reach over so wide a range
+        return density * (mills(a) - mills(a - deviation)), density * mills(a - deviation)
     delta = density * ((1 + t * mills(t)) @ weights) * deviation / 2
     return delta, density * mills(a - deviation)
 
@@ -348,8 +353,10 @@ def path(
         over = np.flatnonzero(small[2:] & small[1:-1] & small[:-2])
         end = max(int(over[0]), 0 if pieces else 4) if len(over) else chunk
         ended = len(over) > 0
-        if ended and setup.taken == "nothing":  # losses that all are next to multiples of one let M come back
-            further = np.asarray(np.arcsinh(np.sinh(step * (count + end)) * _AHEAD))
+        if ended and (
+            setup.taken == "nothing" or setup.smooth
+        ):  # losses that all are next to multiples of one let M come back
+            further = np.asarray(np.arcsinh(np.sinh(step * (count + end)) * (_AHEAD if slope > _FLAT else _AHEAD_FLAT)))
             ended = bool((laid(further)[1] < top - _END).all())
         pieces.append(tuple(row[: end if ended else chunk] for row in piece))  # type: ignore[arg-type]
         count += chunk
