@@ -15,8 +15,8 @@ curve is; answers have 1e-9 relative as well (of ε, or 1e-12 absolute, if that 
 | finding | an exact accountant | an upper bound | an approximation |
 | --- | --- | --- | --- |
 | sound | none of them too low or too high | none too low, and less than 1 % above in ε | within 1 % in ε |
-| loose | one too high | 1 % or more above in ε | 1 % or more above in ε |
-| unsound | δ or ε too low | δ or ε too low | below by 1 % or more in ε |
+| loose | one too low or too high, though its interval is not | 1 % or more above in ε | 1 % or more above in ε |
+| unsound | the safe end of δ or ε too low | the same | below by 1 % or more in ε |
 | non_monotone | at a larger ε a larger δ, or the reverse, among the answers for one composition | the same | the same |
 | inconsistent | δ(ε(δ)) is above δ, beyond the stated errors | δ(ε(δ)) is above δ | it is not δ within 1 % |
 | crashes | an error that is no refusal, NaN, δ outside [0, 1] or ε below 0 | the same | the same |
@@ -250,7 +250,7 @@ def classify(kind: str, found: Answers, point: Point, rises: str = "") -> tuple[
         return "crashes", wrong
     close = 0.0 if kind in PROMISES else CLOSE
     low, high = _too_low(found, point, close), _too_high(found, point, close)
-    if low:
+    if low and (kind != "exact" or _too_low(_safe(found), point, close)):
         return "unsound", low
     if rises:
         return "non_monotone", rises
@@ -259,7 +259,13 @@ def classify(kind: str, found: Answers, point: Point, rises: str = "") -> tuple[
         return "inconsistent", apart
     if kind == "upper_bound":
         high = high and _too_high(found, point, CLOSE)
-    return ("loose", "") if high else ("sound", "")
+    return ("loose", "") if low or high else ("sound", "")
+
+
+def _safe(found: Answers) -> Answers:
+    """The ends that a promise of privacy may use, in place of the values."""
+    below = None if found.below is None else (found.below[0], Estimate(found.below[1].safe))
+    return Answers(Estimate(found.delta.safe), below)
 
 
 def _no_answer(found: Answers) -> str:

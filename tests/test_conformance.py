@@ -216,6 +216,16 @@ class TestPlanted:
         assert classify("exact", told, point)[0] == "inconsistent"
         assert exact.upper is not None
 
+    def test_a_value_below_the_truth_whose_interval_reaches_it_is_loose(self) -> None:
+        """What a promise uses is the interval's safe end; where that is too low as well, nothing excuses it."""
+        point, low = _points(1.0)[0], TRUTH.delta(1.0).value * (1 - 1e-6)
+        for upper, finding in ((low * (1 + 2e-6), "loose"), (low * (1 + 0.5e-6), "unsound")):
+            found = Answers(Estimate(low, low * (1 - 2e-6), upper))
+            assert classify("exact", found, point)[0] == finding
+            assert classify("upper_bound", found, point)[0] == "unsound"
+        below = (point.lower, Estimate(1 - 1e-6, 1 - 2e-6, 1 + 1e-6))
+        assert classify("exact", Answers(TRUTH.delta(1.0), below=below), point)[0] == "loose"
+
     @pytest.mark.parametrize(
         ("error", "finding"), [(ZeroDivisionError("planted"), "refuses"), (KeyError("planted"), "crashes")]
     )

@@ -101,6 +101,24 @@ def test_the_normal_law_that_is_taken_off_is_told_for_large_losses() -> None:
     assert answer.value == pytest.approx(2442.8056974948636, rel=1e-11)  # `certify` has δ within 6e-11 there
 
 
+@pytest.mark.parametrize(
+    ("rate", "noise", "count", "epsilon", "truth"),
+    [
+        (0.0167, 2.02, 415, 1.297, 1.0082469970913e-12),
+        (1.26e-7, 0.895, 9_740_000, 0.003493, 9.9672106874897e-13),
+    ],
+)
+def test_a_path_laid_for_another_epsilon_serves_only_with_its_digits(
+    rate: float, noise: float, count: int, epsilon: float, truth: float
+) -> None:
+    """Certified to 13 digits; the path of a place further below had five of them."""
+    answer = accountant.curve(times(SampledGaussian(rate, noise), count)).delta(epsilon)
+    assert answer.value == pytest.approx(truth, rel=1e-10)
+    assert answer.lower is not None
+    assert answer.upper is not None
+    assert answer.upper - answer.lower < 1e-6 * truth
+
+
 @pytest.mark.parametrize("fault", ["missing aliasing", "coarse transform", "a rest of a thousandth"])
 def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Each fault breaks one of the three things that the integral's error is made of."""

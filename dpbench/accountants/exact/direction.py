@@ -20,7 +20,7 @@ PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an 
 _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
 _SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
 _SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
-_SMALL, _USEFUL = 1e-16, 1e-3  # an absolute error that is small enough, where δ is told at all
+_USEFUL = 1e-3  # relative error up to which δ is told at all
 _SHARP = 2e-11  # relative error of a path from which on another integrand is tried
 _AS_WELL = 10.0  # or this many times the relative error at the place itself: there a nearer one helps little
 _FINER = 2  # how often places are looked for next to an ε before it has paths of its own
@@ -128,7 +128,7 @@ class ContourDirection:
                 found = self._both(self._paths(place, keep=finer < _FINER), np.append(asked[near], place))
                 delta[near], error[near] = found.delta[:-1], found.error[:-1]
                 loose = found.error / np.abs(found.delta)
-                enough = np.where(error[near] <= _SMALL, _USEFUL, np.clip(_AS_WELL * loose[-1], _SERVES, _USEFUL))
+                enough = np.clip(_AS_WELL * loose[-1], _SERVES, _USEFUL)
                 little[near] = (asked[near] != place) & ~(loose[:-1] < enough)
         for index in np.flatnonzero(inside & (delta == 0) & (error == 0)).tolist():  # sums that underflowed
             error[index] = math.exp(min(self.log_bound(float(asked[index])), 0.0))
