@@ -102,7 +102,7 @@ def solve(
     """
     if not 0 < as_real(epsilon) < math.inf:
         raise DpbenchError(f"epsilon = {epsilon!r}: expected a finite number above 0")
-    if epsilon > MOST_EPSILON:
+    if as_real(epsilon) > MOST_EPSILON:
         raise DpbenchError(f"epsilon = {epsilon:g}: expected at most {MOST_EPSILON:g}; beyond, nothing is promised")
     most = None if most is None else int(most)
     if find not in FINDS:

@@ -72,7 +72,7 @@ def _curve(squared: float, composition: Composition) -> GaussianCurve:
     if mu > _MOST_MU:
         mu, reason = (
             math.inf,
-            f"mu exceeds {_MOST_MU:g}, beyond which doubles tell no ε from another: no noise",
+            f"mu exceeds {_MOST_MU:g}, beyond which doubles tell no ε from another: there is next to no noise",
         )
     return GaussianCurve(mu, "approximation", adjacency_of(composition), reason)
 

@@ -163,7 +163,8 @@ class Curve:
             largest = self._largest()
             if largest is None:
                 return Fraction(1)
-            return max(ends(1 - (ball_of(epsilon) - largest).exp())[1], Fraction(0))
+            beyond = ball_of(epsilon) - largest
+            return Fraction(0) if ends(beyond)[0] >= 0 else max(ends(1 - beyond.exp())[1], Fraction(0))
 
     def _chernoff(self, epsilon: Fraction, enough: float) -> Ball:
         """[0, B] with Chernoff's bound B = M(a) e^(−aε) a^a (1+a)^(−1−a) in balls, plus the infinite losses."""
