@@ -99,8 +99,8 @@ def stirling_rest(x: float) -> float:
     return series / x
 
 
-def sensitivity_nodes(projections: int) -> tuple[Floats, Floats, float]:
-    """Nodes z, weights and a left-over mass for Z = √(r/χ²_r): a trapezoidal rule in u = log χ²_r.
+def sensitivity_nodes(projections: int, most: float = math.inf) -> tuple[Floats, Floats, float]:
+    """Nodes z, weights and a left-over mass for Z = √(r/χ²_r): a trapezoidal rule in u = log χ²_r, its step <= `most`.
 
     The density e^(ru/2 − e^u/2) falls off on both sides; its sum over a step h is off by about e^(−2π·d/h) with
     d < π/2, the angle at which e^u turns imaginary. The mass of Z above the largest node is returned, to be rounded up.
@@ -109,7 +109,7 @@ def sensitivity_nodes(projections: int) -> tuple[Floats, Floats, float]:
     spread = 1 / math.sqrt(half)
     # with v = u − log r the density is e^(h (v + 1 − e^v)) h^h e^−h / Γ(h), h = r/2: nothing large cancels in it
     log_norm = math.log(2 * math.pi / half) / 2 + stirling_rest(half)
-    step = min(0.06, spread / 3)
+    step = min(0.06, spread / 3, most)
     low = -min(80 / projections + 14 * spread, 600.0)
     high = math.log1p((14 * math.sqrt(4 * half) + 100) / (2 * half))
     v = low + step * np.arange(math.ceil((high - low) / step) + 1)
@@ -122,11 +122,13 @@ def sensitivity_nodes(projections: int) -> tuple[Floats, Floats, float]:
 def mass_below(event: RandomSensitivityGaussian, s: float, *, moved: bool = False) -> float:
     """P(s' < s) under N(0, σ²), or under N(Z, σ²) where `moved`, over Z, rounded up: Z's tail counts in full.
 
-    P(s' > −s) is the same under the other one.
+    P(s' > −s) is the same under the other one. Over u = log χ²_r the probability given Z rises from 0 to 1 within about
+    √(2/|s|), where Z/σ is √(2|s|): on u + iy it is at most e^(y²|s|/4), so that a step h is off by e^(−4π²/(h²|s|))
+    there, which is below e^(−40) for h = √(2/|s|)/1.5.
     """
     from scipy.special import ndtr
 
-    z, weights, left = sensitivity_nodes(event.projections)
+    z, weights, left = sensitivity_nodes(event.projections, math.sqrt(2 / abs(s)) / 1.5)
     width = z / event.noise_multiplier
     below = ndtr(s / width - width / 2) if moved else ndtr(s / width + width / 2)
     return min(float(np.dot(weights, below)) * (1 + 1e-12) + left, 1.0)
