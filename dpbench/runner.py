@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.atomic import write_text
+from dpbench.atomic import write_bytes, write_text
 from dpbench.check_records import SHIPPED, code_of, described, read_checks
 from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan import (
@@ -115,7 +115,12 @@ def run(
     watcher = watcher or Watcher()
     specs = load_specs([Path(path) for path in paths])
     store = Store(Path(out))
-    plan = make_plan(specs, store, choices)
+    try:
+        plan = make_plan(specs, store, choices)
+    except DpbenchError:
+        if not choices.smoke:
+            _try_to_write(Path(out))  # on a full disk torch stops first, at a cache of its own, and blames the model
+        raise
     if plan.stacks and not choices.smoke:
         _prepare(store, plan, afresh=choices.force)
     watcher.planned(plan)
@@ -143,6 +148,12 @@ def run(
         report_error=report_error,
         checks=checks,
     )
+
+
+def _try_to_write(out: Path) -> None:
+    """Raise DpbenchError where nothing can be written in `out`, or in the folder that it would be made in."""
+    folder = next(one for one in (out, *out.absolute().parents) if one.exists())
+    write_bytes(folder / ".dpbench-try", b"1").unlink()
 
 
 def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
