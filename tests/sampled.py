@@ -13,6 +13,9 @@ import pytest
 
 # Of a test's parameters every k-th is run by default, from the first on; 0: none.
 EVERY = {
+    "tests/certified/test_enclosures.py": {
+        "test_many_projections_are_nearly_none": 0,
+    },
     "tests/claims/test_judges.py": {
         "test_a_bound_is_held_against_the_truth": 4,
     },
@@ -25,15 +28,22 @@ EVERY = {
         "test_the_verdict_is_the_one_that_the_ledger_holds": 3,
         "test_what_is_refuted_stands_on_two_routes": 3,
     },
+    "tests/claims/test_verify.py": {
+        "test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones": 0,
+    },
     "tests/contracts/test_checks.py": {
         "test_verdicts_are_valid_and_set_by_the_seed": 4,
     },
     "tests/contracts/test_datasets.py": {
-        "test_loads_the_same_twice_into_separate_memory": 3,
-        "test_shapes_and_types_are_the_declared_ones": 3,
+        "test_loads_the_same_twice_into_separate_memory": 5,
+        "test_shapes_and_types_are_the_declared_ones": 5,
     },
     "tests/contracts/test_mechanism_ledgers.py": {
-        "test_mechanism_passes_the_checks": 4,
+        "test_mechanism_passes_the_checks": 6,
+    },
+    "tests/contracts/test_models.py": {
+        "test_evaluate_is_the_direct_computation": 5,
+        "test_training_takes_every_model": 3,
     },
     "tests/contracts/test_references.py": {
         "test_no_upper_bound_lies_below_the_truth": 4,
@@ -52,7 +62,7 @@ EVERY = {
         "test_two_and_three_releases_by_nested_sums": 4,
     },
     "tests/references/test_table.py": {
-        "test_a_handful_computed_anew_overlaps_the_stored": 4,
+        "test_a_handful_computed_anew_overlaps_the_stored": 0,
         "test_divergences_computed_anew_are_the_stored_ones": 4,
     },
     "tests/references/test_unlike_faults.py": {
@@ -78,6 +88,10 @@ EVERY = {
         "test_ctrl_c_keeps_the_place_and_the_same_command_goes_on": 0,
         "test_killed_at_random_moments_nothing_finished_is_lost": 0,
     },
+    "tests/test_cli_accounting.py": {
+        "test_nothing_is_cut_off": 3,
+        "test_the_examples_of_help_run": 0,
+    },
     "tests/test_compare_speed.py": {
         "test_asv_benchmarks_run": 4,
     },
@@ -87,24 +101,24 @@ EVERY = {
     "tests/test_dp_sgd_jl.py": {
         "test_sensitivity_has_the_law_of_the_event": 3,
     },
+    "tests/test_dpis_estimate.py": {
+        "test_noise_on_the_sums_has_the_stated_scale": 0,
+    },
     "tests/test_exact.py": {
         "test_a_group_beside_noise_without_end_keeps_its_digits": 0,
     },
     "tests/test_exact_projections.py": {
         "test_random_points_lie_just_below_the_lattice_s_rigorous_bound": 0,
     },
-    "tests/test_exact_unlike.py": {
-        "test_against_the_reference_on_a_lattice": 0,
-    },
     "tests/test_ghost.py": {
-        "test_every_model": 3,
+        "test_every_model": 5,
     },
     "tests/test_imdb.py": {
-        "test_lengths_are_those_of_keras_own_copy": 2,
+        "test_lengths_are_those_of_keras_own_copy": 0,
         "test_subwords_are_those_of_the_tutorial": 0,
     },
     "tests/test_jl_forward.py": {
-        "test_every_model": 4,
+        "test_every_model": 0,
     },
     "tests/test_lattice.py": {
         "test_it_is_above_the_stored_enclosures_and_close": 3,
@@ -125,7 +139,7 @@ EVERY = {
     },
     "tests/test_third_party.py": {
         "test_an_installed_package_adds_its_entry": 3,
-        "test_the_page_works_as_written": 3,
+        "test_the_page_works_as_written": 0,
     },
     "tests/test_train_mechanisms.py": {
         "test_a_gradient_that_is_not_finite_ends_its_run_and_names_the_step": 3,

@@ -222,7 +222,8 @@ def test_what_was_nonsense(parts: tuple[tuple[Event, int], ...], delta: float) -
         return
     with pytest.raises(DpbenchError) as caught:
         exact.curve(Composition(parts)).epsilon(delta)
-    assert str(caught.value) == found.refused
+    assert found.refused is not None
+    assert str(caught.value).endswith(found.refused)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ what reveals nothing is left out (`ROUTES`):
 | --- | --- |
 | Gaussian releases, or nothing | the closed form of μ-GDP, `gdp` |
 | one release | its closed form, `single` |
-| with Laplace or discrete pairs | their sums, alone or averaging the δ of all others, `atoms`, `laplace`, `beside` |
+| equal Laplace releases, and discrete pairs | their sums, `laplace` and `atoms`; beside anything else: refused |
 | with releases of random sensitivity | two contours, `projections` |
 | sampled Gaussians, one record, groups or replaced, alike or not, and a Gaussian | one contour, `direction` |
 
@@ -29,11 +29,12 @@ from dpbench.accountants import gdp
 from dpbench.accountants._complex import Floats
 from dpbench.accountants._poisson import refuse, shuffled_refusal
 from dpbench.accountants._work import within_limits
-from dpbench.accountants.exact.atoms import silent
-from dpbench.accountants.exact.beside import Both, atomic
-from dpbench.accountants.exact.beside import refusal as atoms_refusal
+from dpbench.accountants.exact.atoms import atoms, silent
+from dpbench.accountants.exact.atoms import refusal as atoms_refusal
 from dpbench.accountants.exact.contour import UNIT, Part, Setup, Way
 from dpbench.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
+from dpbench.accountants.exact.laplace import Laplaces
+from dpbench.accountants.exact.laplace import refusal as laplace_refusal
 from dpbench.accountants.exact.projections import projected_directions
 from dpbench.accountants.exact.sampled import sampled
 from dpbench.accountants.exact.single import Single, log_hockey_stick
@@ -54,6 +55,7 @@ from dpbench.events import (
 )
 
 Parts = list[tuple[Event, int]]
+Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
 _MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
 _MOST_GROUP = 1000  # C(1000, 500) is below the largest double
 _CLOSE = 2.0**-40
@@ -68,11 +70,16 @@ def _one(parts: Parts) -> Both:
     return remove, remove if _symmetric(parts) else Single(event, 1)
 
 
-def _with_atoms(parts: Parts) -> Both:
-    laplaces = [(event, count) for event, count in parts if isinstance(event, Laplace)]
+def _laplaces(parts: Parts) -> Both:
+    ((event, count),) = parts
+    assert isinstance(event, Laplace)
+    curve = Laplaces(event.relative_noise, count)
+    return curve, curve
+
+
+def _discrete(parts: Parts) -> Both:
     pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
-    rest = [part for part in parts if not isinstance(part[0], Laplace | DiscretePair)]
-    return atomic(laplaces, pairs, directions(rest) if rest else None)
+    return atoms(pairs, 0), atoms(pairs, 1)
 
 
 def _projected(parts: Parts) -> Both:
@@ -123,7 +130,8 @@ def _is_one(parts: Parts) -> bool:
 
 ROUTES: tuple[tuple[Callable[[Parts], bool], Callable[[Parts], Both]], ...] = (
     (_is_one, _one),
-    (_has(Laplace, DiscretePair), _with_atoms),
+    (_has(Laplace), _laplaces),
+    (_has(DiscretePair), _discrete),
     (_has(RandomSensitivityGaussian), _projected),
     (_has(SampledGaussian, GroupSampledGaussian), _contours),
 )
@@ -291,13 +299,13 @@ def _refusal(event: Event) -> str | None:
 def _mixture_refusal(composition: Composition) -> str | None:
     """Why such releases together are not covered; None where they are."""
     parts = _telling(composition)
-    laplaces = [(event, count) for event, count in parts if isinstance(event, Laplace)]
-    pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
     if _has(RandomSensitivityGaussian)(parts) and _has(GroupSampledGaussian)(parts):
         return "RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them"
-    if _has(RandomSensitivityGaussian)(parts) and (laplaces or pairs):
-        return "RandomSensitivityGaussian beside losses with atoms is not covered; try the accountant 'lattice'"
-    return atoms_refusal(laplaces, pairs, beside=len(parts) > len(laplaces) + len(pairs))
+    pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]
+    laplaces = [(event, count) for event, count in parts if isinstance(event, Laplace)]
+    if (pairs and len(pairs) < len(parts)) or (laplaces and len(parts) > 1):
+        return "Laplace or DiscretePair beside other losses is not covered; use the accountant 'lattice'"
+    return atoms_refusal(pairs) if pairs else laplace_refusal(*laplaces[0]) if laplaces else None
 
 
 accountant = ExactAccountant()

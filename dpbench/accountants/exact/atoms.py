@@ -9,11 +9,8 @@ E(ε) = Σ_(s > ε) P(s) e^(ε − s), which is −dδ/dε, follow from what the
 
 Between two sums δ is linear in e^ε, so ε(δ) has a closed form there: δ(ε + t) = δ(ε) − (e^t − 1) E(ε).
 
-| composition | sums |
-| --- | --- |
-| one pair, T times | all counts k_i of its losses, Σ k_i = T, multinomial masses; of two only the likely ones |
-| losses on a common lattice | direct convolution of positive numbers, powers by squaring |
-| unlike pairs otherwise | all pairs of sums |
+Of one pair, T times, the sums are those of all counts k_i of its losses, Σ k_i = T, with multinomial masses (of two
+losses only the likely ones); of unlike pairs all sums of theirs. Where there are too many the answer is a refusal.
 
 **Masses.** With λ(k) = log k! − log √(2πk) − k log k + k, log of a multinomial mass is λ(T) − Σ λ(k_i) +
 ½ log 2πT − Σ ½ log 2πk_i − Σ D_i, D_i = k_i log(k_i / T p_i) − k_i + T p_i (Loader 2000). D_i is flat at k_i = T p_i,
@@ -40,7 +37,6 @@ from dpbench.events import DiscretePair, Event
 
 Floats = NDArray[np.float64]
 MOST_SUMS = 2_000_000
-_MOST_CELLS = 40_000  # of a lattice on which masses are convolved directly
 _U = 2.0**-53
 _LOST = 1e-300  # of masses that are products: those that underflow
 
@@ -135,20 +131,18 @@ def silent(event: Event) -> bool:
     return reveals_nothing(event) or (isinstance(event, DiscretePair) and shares(event.first) == shares(event.second))
 
 
-def refusal(pairs: Sequence[tuple[DiscretePair, int]], most: int = MOST_SUMS) -> str | None:
-    """Why pairs have more sums than `most`; None where they have not.
+def refusal(pairs: Sequence[tuple[DiscretePair, int]]) -> str | None:
+    """Why pairs have too many sums; None where they have not.
 
     >>> refusal([(DiscretePair((0.75, 0.25), (0.25, 0.75)), 10**6)]) is None
     True
     """
     parts = [(PairLosses.of(event, 0), count) for event, count in pairs]
-    if not all(len(part.losses) for part, _ in parts) or _gap(parts) is not None:
-        return None
     size = math.prod(_counts(part, count) for part, count in parts)
-    if size <= most:
+    if size <= MOST_SUMS or not all(len(part.losses) for part, _ in parts):
         return None
     about = float(min(size, 10**300))
-    return f"about {about:.3g} attainable sums: exact sums go to {most} here; use the lattice accountant"
+    return f"about {about:.3g} attainable sums: exact sums go to {MOST_SUMS} here; use the lattice accountant"
 
 
 def atoms(pairs: Sequence[tuple[DiscretePair, int]], way: int) -> Atoms:
@@ -164,57 +158,16 @@ def atoms(pairs: Sequence[tuple[DiscretePair, int]], way: int) -> Atoms:
     reason = refusal(pairs)
     if reason is not None:
         raise DpbenchError(reason)
-    gap, loss_error, mass_error = _gap(parts), 0.0, 0.0
-    losses, masses = np.zeros(1), np.ones(1)
+    losses, masses, loss_error, mass_error = np.zeros(1), np.ones(1), 0.0, 0.0
     for part, count in parts:
-        scale = count * float(np.abs(part.losses).max())
-        if gap is None:
-            more, new, error = _multinomial(part, count)
-            losses, masses = np.add.outer(losses, more).ravel(), np.multiply.outer(masses, new).ravel()
-        else:
-            cells = np.round((part.losses - part.losses[0]) / gap).astype(np.int64)
-            new, error = _power(np.bincount(cells, part.masses).astype(np.float64), count)
-            loss_error += count * float(np.abs(part.losses[0] + gap * cells - part.losses).max())
-            masses = np.convolve(masses, new)
-            error += (min(len(masses), len(new)) + 2) * _U
-            losses = losses[0] + count * part.losses[0] + gap * np.arange(len(masses))
-        loss_error, mass_error = loss_error + 8 * _U * scale, mass_error + error
+        more, new, error = _multinomial(part, count)
+        losses, masses = np.add.outer(losses, more).ravel(), np.multiply.outer(masses, new).ravel()
+        loss_error += 8 * _U * count * float(np.abs(part.losses).max())
+        mass_error += error
     loss_error += 4 * _U * float(np.abs(losses).max())
     mass_error += (8 + min(len(losses), 32)) * _U  # NumPy's sums are pairwise
     order = np.argsort(losses, kind="stable")
     return Atoms(losses[order], masses[order], infinite, loss_error, mass_error)
-
-
-def _gap(parts: Sequence[tuple[PairLosses, int]]) -> float | None:
-    """The step of a lattice on which the losses of every part lie, but for where each begins.
-
-    None where there is none with few cells, and for one pair of two losses, whose masses are binomial.
-    """
-    apart = np.concatenate([part.losses - part.losses[0] for part, _ in parts] or [np.zeros(1)])
-    largest = float(apart.max())
-    if largest == 0 or (len(parts) == 1 and len(parts[0][0].losses) == 2):
-        return None
-    gap, wrong = largest, 1e-14 * largest
-    while True:
-        cells = math.fsum(count * round((part.losses[-1] - part.losses[0]) / gap) for part, count in parts)
-        rest = np.abs(apart - gap * np.round(apart / gap))
-        if cells > _MOST_CELLS or not (rest > wrong).any():
-            return gap if cells <= _MOST_CELLS else None
-        gap = float(rest[rest > wrong].min())  # as Euclid
-
-
-def _power(masses: Floats, count: int) -> tuple[Floats, float]:
-    """The `count`-fold convolution by squaring, and its relative error."""
-    result, error, square, wrong = np.ones(1), 0.0, masses, 2 * _U * len(masses)
-    while count:
-        if count & 1:
-            error += wrong + (min(len(result), len(square)) + 1) * _U
-            result = np.convolve(result, square)
-        count >>= 1
-        if count:
-            wrong = 2 * wrong + (len(square) + 1) * _U
-            square = np.convolve(square, square)
-    return result, error
 
 
 def _likely(part: PairLosses, count: int) -> tuple[int, int]:

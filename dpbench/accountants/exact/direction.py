@@ -59,21 +59,6 @@ class Direction(Protocol):
         ...
 
 
-def anywhere(this: Direction, other: Direction, epsilons: Sequence[float]) -> list[Value]:
-    """δ of `this` at ascending real ε; below 0 it is 1 − e^ε + e^ε δ'(−ε), with the `other` direction's δ'.
-
-    All terms are positive, so that nothing cancels.
-    """
-    below = [epsilon for epsilon in epsilons if epsilon < 0]
-    mirrored = other.deltas([-epsilon for epsilon in reversed(below)]) if below else []
-    found = []
-    for epsilon, one in zip(below, reversed(mirrored), strict=True):
-        value = -math.expm1(epsilon) + math.exp(epsilon) * one.value
-        found.append(Value(value, math.exp(epsilon) * one.error + 2.0**-51 * value))
-    inside = list(epsilons[len(below) :])
-    return found + (this.deltas(inside) if inside else [])
-
-
 @dataclass
 class ContourDirection:
     """One direction of a composition by contours; `own`, if known, gives Σ count · δ_i(ε) and its error.

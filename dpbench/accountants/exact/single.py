@@ -1,6 +1,6 @@
 """One release alone: its hockey-stick divergence is a closed form, told with the bound of its rounding.
 
-The curve of a pair (P, Q) is h(ε) = ∫ (p − α q)₊ with α = e^ε, for every real ε. Where P is a mixture Σ w_k N(k, σ²)
+The curve of a pair (P, Q) is h(ε) = ∫ (p − α q)₊ with α = e^ε >= 1. Where P is a mixture Σ w_k N(k, σ²)
 and Q = N(0, σ²) the loss grows with the output, so that with S_k the tail of N(k, σ²) and γ_k = e^((kx − k²/2)/σ²)
 
     h = Σ w_k g_k(x),   g_k(x) = S_k(x) − γ_k S_0(x) > 0,   at the x where Σ w_k γ_k = α;
@@ -13,7 +13,6 @@ a = (k − x)/σ and b = −x/σ: no two large numbers are subtracted, and h kee
 | Gaussian, sampled Gaussian | w_1 = 1; w_0 = 1 − q, w_1 = q |
 | group of g | w_k = C(g, k) q^k (1−q)^(g−k) |
 | Poisson, replace one | q g_1(x) + α q γ_−1 g_1(x + 1), x = σ² (ε/2 + asinh((1−q) sinh(ε/2) e^(1/2σ²) / q)) |
-| fixed-size samples, replace one | sampled Gaussian of σ/2: remove for α >= 1, add below |
 | random sensitivity | the mean over Z of the sampled Gaussian's at σ/Z, by the trapezoidal rule in log χ² |
 | Laplace | 1 − e^((ε − 1/b)/2) inside \\|ε\\| <= 1/b |
 
@@ -36,7 +35,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbench.accountants._poisson import reveals_nothing
 from dpbench.accountants.exact.direction import Value
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Gaussian, GroupSampledGaussian, Laplace, RandomSensitivityGaussian, SampledGaussian
@@ -66,7 +64,7 @@ class Single:
         return -members * math.log1p(-rate) if self.way and rate < 1 and _mixed_with_none(self.event) else math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at every real ε of `epsilons`."""
+        """δ at every ε >= 0 of `epsilons`."""
         logs, errors = log_hockey_stick(self.event, np.array(epsilons, dtype=np.float64), self.way)
         errors = errors + 2 * _U * (2 + np.abs(logs))  # of the exponential
         if not np.all(np.isfinite(np.exp(logs) + np.exp(-errors))):
@@ -133,7 +131,7 @@ def enclosed(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float,
 
 
 def log_hockey_stick(event: Event, epsilon: Floats, way: int) -> tuple[Floats, Floats]:
-    """log h and its absolute error at each real ε; −inf where h is 0.
+    """log h and its absolute error at each ε >= 0; −inf where h is 0.
 
     Raises DpbenchError for an event whose curve is no closed form, such as shuffled batches and atoms.
 
@@ -141,26 +139,19 @@ def log_hockey_stick(event: Event, epsilon: Floats, way: int) -> tuple[Floats, F
     [0.382925, 0.126937]
     """
     with np.errstate(all="ignore"):
-        nothing: Floats = np.log(-np.expm1(np.minimum(epsilon, 0.0)))
-        if reveals_nothing(event):
-            return nothing, np.full(len(epsilon), 4 * _U)
         if isinstance(event, Laplace):
-            return _laplace(event, epsilon, nothing), np.full(len(epsilon), 8 * _U)
+            return _laplace(event, epsilon), np.full(len(epsilon), 8 * _U)
         if isinstance(event, Gaussian):
             return _mixture(epsilon, 0, np.ones(1), np.zeros(1), np.zeros(1), event.relative_noise)
-        if isinstance(event, SampledGaussian) and event.adjacency == "replace_one":
-            if event.sampler == "poisson":
-                return _replaced(epsilon, event.sampling_rate, event.noise_multiplier)
-            if event.sampler == "without_replacement":
-                both = [_sampled(epsilon, way, event.sampling_rate, event.noise_multiplier / 2) for way in (0, 1)]
-                return np.where(epsilon >= 0, both[0], both[1])[0], np.where(epsilon >= 0, both[0], both[1])[1]
+        if isinstance(event, SampledGaussian) and (event.sampler, event.adjacency) == ("poisson", "replace_one"):
+            return _replaced(epsilon, event.sampling_rate, event.noise_multiplier)
         if _mixed_with_none(event):
             if isinstance(event, SampledGaussian):
                 return _sampled(epsilon, way, event.sampling_rate, event.noise_multiplier)
             if isinstance(event, GroupSampledGaussian):
                 return _mixture(epsilon, way, *_group(event), event.noise_multiplier)
             if isinstance(event, RandomSensitivityGaussian):
-                return _random(event, epsilon, way, nothing)
+                return _random(event, epsilon, way)
     raise DpbenchError(f"event = {event!r}: expected one with a proven curve; choose another sampler or adjacency")
 
 
@@ -170,12 +161,11 @@ def _mixed_with_none(event: Event) -> bool:
     return sampler == "poisson" and adjacency in ("add_or_remove", "zero_out")
 
 
-def _laplace(event: Laplace, epsilon: Floats, nothing: Floats) -> Floats:
+def _laplace(event: Laplace, epsilon: Floats) -> Floats:
     assert event.exact_noise is not None  # it reveals something
     width = 1 / event.exact_noise
     inside = [float(min((Fraction(one) - width) / 2, Fraction(0))) for one in epsilon.tolist()]
-    found: Floats = np.where(epsilon < -float(width), nothing, np.log(-np.expm1(inside)))
-    return found
+    return np.asarray(np.log(-np.expm1(inside)))
 
 
 def _sampled(epsilon: Floats, way: int, rate: float, noise: float) -> tuple[Floats, Floats]:
@@ -220,8 +210,7 @@ def _mixture(
     scale = (1 - 4 * _U) * log_ndtr(tail) + np.maximum(level, 0.0) + (epsilon if way else 0.0) - found
     error = residual * np.exp(np.minimum(scale, 700.0)) + 2 * _U * np.abs(found) + 8 * _U
     error += (np.exp(terms - found[:, None]) * (off + wrong + 2 * _U * np.abs(terms))).sum(axis=1)
-    outside = np.full(len(epsilon), -math.inf) if way else np.log(-np.expm1(np.minimum(epsilon, 0.0)))
-    return np.where(inside, np.minimum(found, 0.0), outside), np.where(inside, error, 4 * _U)
+    return np.where(inside, np.minimum(found, 0.0), -math.inf), np.where(inside, error, 4 * _U)
 
 
 def _position(
@@ -313,14 +302,14 @@ def _replaced(epsilon: Floats, rate: float, noise: float) -> tuple[Floats, Float
     """log h and its error of (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²)."""
     from scipy.special import log_ndtr
 
-    variance, size, top = noise * noise, np.abs(epsilon), np.maximum(epsilon, 0.0)
+    variance = noise * noise
     rest = math.log1p(-rate) - math.log(rate) if rate < 1 else -math.inf
-    exponent = rest + 1 / (2 * variance) + size / 2 + np.log(-np.expm1(-size)) - math.log(2)
+    exponent = rest + 1 / (2 * variance) + epsilon / 2 + np.log(-np.expm1(-epsilon)) - math.log(2)
     large = exponent + np.log1p(np.sqrt(1 + np.exp(-2 * np.maximum(exponent, 0.0))))
     inverse = np.where(exponent > 0, large, np.arcsinh(np.exp(np.minimum(exponent, 0.0))))
-    x = np.sign(epsilon) * variance * (size / 2 + inverse)
+    x = variance * (epsilon / 2 + inverse)
     ratios = np.stack([(x - 0.5) / variance, -(x + 0.5) / variance, epsilon])
-    shifts = np.stack([math.log(rate) - top, math.log(rate) + epsilon - top, -top])
+    shifts = np.stack([math.log(rate) - epsilon, np.full(len(epsilon), math.log(rate)), -epsilon])
     sizes = np.exp(shifts + np.maximum(ratios, 0.0)) * -np.expm1(-np.abs(ratios))
     signs = np.array([[1.0], [-1.0], [-1.0]]) * np.sign(ratios)
     residual = np.abs((signs * sizes).sum(axis=0)) + _U * (
@@ -334,11 +323,11 @@ def _replaced(epsilon: Floats, rate: float, noise: float) -> tuple[Floats, Float
     found = np.logaddexp(terms[0], terms[1])
     loose = np.stack([off, wrong + 6 * _U * np.abs(ratios[1])]) + 4 * _U * (1 + np.abs(terms))
     error = (np.exp(terms - found) * loose).sum(axis=0) + 2 * _U * np.abs(found) + 8 * _U
-    error += residual * np.exp(np.minimum(log_ndtr(-x / noise) + top - found, 700.0))
+    error += residual * np.exp(np.minimum(log_ndtr(-x / noise) + epsilon - found, 700.0))
     return np.minimum(found, 0.0), error
 
 
-def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing: Floats) -> tuple[Floats, Floats]:
+def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int) -> tuple[Floats, Floats]:
     """log h and its error at random sensitivity Z = √(r/χ²_r), by nodes in v = log(χ²_r / r).
 
     With s = r/2 the density of v is proportional to e^(s (v + 1 − e^v)), which falls on both sides and is analytic up
@@ -347,7 +336,7 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
     """
     step = min(0.06, 1 / (3 * math.sqrt(event.projections / 2)))
     while True:
-        found, error, apart = _random_by(event, epsilon, way, nothing, step)
+        found, error, apart = _random_by(event, epsilon, way, step)
         if apart <= _SAME:
             return found, error + apart**2
         step /= 2
@@ -357,7 +346,7 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing
 
 
 def _random_by(
-    event: RandomSensitivityGaussian, epsilon: Floats, way: int, nothing: Floats, step: float
+    event: RandomSensitivityGaussian, epsilon: Floats, way: int, step: float
 ) -> tuple[Floats, Floats, float]:
     """The same by nodes `step` apart, and how far every other node is off, relative to h; beyond the largest Z it is
     at most what an infinite Z gives."""
@@ -376,12 +365,10 @@ def _random_by(
         share = -np.expm1(np.minimum(epsilon + rest, 0.0))
         near = np.expm1(-epsilon) / rate
         level = np.where(near > -0.5, -np.log1p(np.maximum(near, -0.9)), epsilon + math.log(rate) - np.log(share))
-        most = share
     else:
         share = np.full(len(epsilon), rate)
         far = epsilon - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(epsilon, 1.0)))
-        level = np.where(epsilon > 1, far, np.log1p(np.maximum(np.expm1(np.minimum(epsilon, 1.0)) / rate, -1.0)))
-        most = rate + np.maximum(1 - rate - np.exp(np.minimum(epsilon, 1.0)), 0.0)
+        level = np.where(epsilon > 1, far, np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / rate))
     inside = np.isfinite(level) & (share > 0)
     part = np.where(inside, level, 0.0)[:, None] / mu
     gains, off = _gain(mu / 2 - part, -mu / 2 - part, mu)
@@ -401,8 +388,7 @@ def _random_by(
     error = (
         (np.exp(terms - total[:, None]) * np.where(gains > -700, off, 0.0)).sum(axis=1) + 2e-15 + 2 * _U * np.abs(found)
     )
-    error += np.exp(np.log(left * most) - found)
+    error += np.exp(np.log(left * share) - found)
     if way and rate < 1:  # 1 − (1−q) α cancels at the end of the range
         error += 4 * _U * (1 + np.abs(epsilon)) / share * (1 + np.abs(part * (1 + np.abs(part))).min(axis=1))
-    outside = nothing if not way else np.full(len(epsilon), -math.inf)
-    return np.where(inside, np.minimum(found, 0.0), outside), np.where(inside, error, 4 * _U), apart
+    return np.where(inside, np.minimum(found, 0.0), -math.inf), np.where(inside, error, 4 * _U), apart

@@ -269,12 +269,27 @@ class Direction:
         return result
 
     def _rungs(self, epsilon: float, cells: int | None = None) -> tuple[int, ...]:
-        """The lowest rung whose bound is at most a hundred times the best one, for there windows are narrower; and the
-        best one where errors are more than a ten-thousandth of the lower one's δ."""
+        """The lowest rung whose bound is at most a hundred times the best one, for there windows are narrower; the best
+        one as well where errors are more than a ten-thousandth of the lower one's δ; and where they are more than half
+        of both, every octave below, down to the first where they are not: a steep tilt sees the end of a heavy tail
+        alone, and what decides δ(ε) drowns in the errors.
+        """
         bounds = self._bounds(epsilon)
         best = int(np.argmin(bounds))
         low = int(np.argmax(bounds <= bounds[best] + _GIVEN_UP))
-        return (low,) if low == best or self._table(low, cells).doubt(epsilon) < 1e-4 else (low, best)
+
+        def doubt(rung: int) -> float:
+            return self._table(rung, cells).doubt(epsilon)
+
+        if doubt(low) < 1e-4:
+            return (low,)
+        rungs = [low] if low == best else [low, best]
+        if min(map(doubt, rungs)) > 0.5:
+            for rung in range(low - _PER_OCTAVE, -1, -_PER_OCTAVE):
+                rungs.append(rung)
+                if doubt(rung) <= 0.5:
+                    break
+        return tuple(rungs)
 
     def _table(self, rung: int, cells: int | None = None) -> Table:
         cells = None if sum(plan.count for plan in self.plans) == 1 else cells  # one release has no lattice

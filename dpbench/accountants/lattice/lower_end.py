@@ -13,7 +13,8 @@ record x, which is x' in D'.
 (Others that are not all alike make the batch's sum vary with the draw; others that are all t give centres t, 1 and −1,
 of which t = 0 and t = ±1 are these.) Steps draw their batches anew and the same datasets serve all of them: a
 composition of one pair. Other releases may be any functions of the data, so each shows its own pair on the same D and
-D' where that pair is attained; one whose pair only dominates is left out, as whoever ignores a release learns no more.
+D' where that pair is attained; one whose pair only dominates is left out, as whoever ignores a release learns no more,
+and so are Laplace releases and discrete pairs, which the exact accountant does not take beside others.
 Every δ(ε) of these is at most the true worst case; the largest is given. Each is a Poisson event's, and the exact
 accountant's lower end, its value less its error estimate, is taken.
 """
@@ -81,16 +82,16 @@ def _fixed_size(event: Event) -> bool:
 
 
 def _others_are_zero(event: Event) -> Event | None:
-    """Pair 1 as a Poisson event under replace-one."""
-    return replace(event, sampler="poisson") if isinstance(event, SampledGaussian) else event
+    """Pair 1 as a Poisson event under replace-one; None for a release to be left out."""
+    if isinstance(event, SampledGaussian):
+        return replace(event, sampler="poisson")
+    return None if isinstance(event, DiscretePair | Laplace) else event
 
 
 def _others_are_opposite(event: Event) -> Event | None:
     """Pairs 2 and 3 as a Poisson event, whose two directions they are; None for a release to be left out."""
     if isinstance(event, SampledGaussian):
         return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2) if _fixed_size(event) else None
-    if isinstance(event, Gaussian | Laplace):
+    if isinstance(event, Gaussian):
         return replace(event, adjacency="add_or_remove", sensitivity=event.moved)  # the same pair
-    if isinstance(event, DiscretePair):
-        return replace(event, adjacency="add_or_remove")  # the same pair, under any relation
     return None
