@@ -11,6 +11,7 @@ n = 1/(2λΔ) + 1 cells that count; eight times that is taken. Both are added.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -271,24 +272,19 @@ class Direction:
     def _rungs(self, epsilon: float, cells: int | None = None) -> tuple[int, ...]:
         """The lowest rung whose bound is at most a hundred times the best one, for there windows are narrower; the best
         one as well where errors are more than a ten-thousandth of the lower one's δ; and where they are more than half
-        of both, every octave below, down to the first where they are not: a steep tilt sees the end of a heavy tail
-        alone, and what decides δ(ε) drowns in the errors.
+        of both, the next octave below where they are not: a steep tilt sees the end of a heavy tail alone, and what
+        decides δ(ε) drowns in the errors.
         """
         bounds = self._bounds(epsilon)
         best = int(np.argmin(bounds))
         low = int(np.argmax(bounds <= bounds[best] + _GIVEN_UP))
-
-        def doubt(rung: int) -> float:
-            return self._table(rung, cells).doubt(epsilon)
-
-        if doubt(low) < 1e-4:
-            return (low,)
         rungs = [low] if low == best else [low, best]
-        if min(map(doubt, rungs)) > 0.5:
-            for rung in range(low - _PER_OCTAVE, -1, -_PER_OCTAVE):
-                rungs.append(rung)
-                if doubt(rung) <= 0.5:
-                    break
+        if self._table(low, cells).doubt(epsilon) < 1e-4:
+            return (low,)
+        if min(self._table(rung, cells).doubt(epsilon) for rung in rungs) > 0.5:
+            below = range(low - _PER_OCTAVE, -1, -_PER_OCTAVE)
+            found = (rung for rung in below if self._table(rung, _COARSE).doubt(epsilon) <= 0.5)
+            rungs += itertools.islice(found, 1)
         return tuple(rungs)
 
     def _table(self, rung: int, cells: int | None = None) -> Table:
