@@ -11,7 +11,6 @@ n = 1/(2λΔ) + 1 cells that count; eight times that is taken. Both are added.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -216,11 +215,11 @@ class Direction:
         self.highest = -math.inf if -math.inf in ends else math.fsum(ends)  # no finite loss of the sum exceeds it
         self.tilts, self.moments = np.empty(0), np.empty(0)
         self.tables: dict[tuple[int, int | None], Table] = {}
+        self.heavy = [float(plan.losses.max()) for plan in self.plans if plan.law.branches and plan.law.infinite > 0]
         if self.highest > -math.inf:
             deviation = math.sqrt(mean_and_variance(self.plans, 0.0)[1])
             limit = min(law.highest_tilt for law, _ in laws)
-            heavy = [float(plan.losses.max()) for plan in self.plans if plan.law.branches and plan.law.infinite > 0]
-            limit_of_heavy = 1 / max(heavy, default=1.0)  # a heavy tail that ends there must not outweigh the rest
+            limit_of_heavy = 1 / max(self.heavy, default=1.0)  # a heavy tail that ends there must not outweigh the rest
             unit = 2.0 ** math.floor(
                 math.log2(min(1 / (8 * deviation) if deviation > 0 else 1.0, limit / 256, limit_of_heavy))
             )
@@ -271,8 +270,8 @@ class Direction:
 
     def _rungs(self, epsilon: float, cells: int | None = None) -> tuple[int, ...]:
         """The lowest rung whose bound is at most a hundred times the best one, for there windows are narrower; the best
-        one as well where errors are more than a ten-thousandth of the lower one's δ; and where they are more than half
-        of both, the next octave below where they are not: a steep tilt sees the end of a heavy tail alone, and what
+        one as well where errors are more than a ten-thousandth of the lower one's δ; and where a tail is heavy and they
+        are more than half of both, the best of the octaves below: a steep tilt sees the tail's end alone, and what
         decides δ(ε) drowns in the errors.
         """
         bounds = self._bounds(epsilon)
@@ -281,10 +280,9 @@ class Direction:
         rungs = [low] if low == best else [low, best]
         if self._table(low, cells).doubt(epsilon) < 1e-4:
             return (low,)
-        if min(self._table(rung, cells).doubt(epsilon) for rung in rungs) > 0.5:
-            below = range(low - _PER_OCTAVE, -1, -_PER_OCTAVE)
-            found = (rung for rung in below if self._table(rung, _COARSE).doubt(epsilon) <= 0.5)
-            rungs += itertools.islice(found, 1)
+        below = range(low % _PER_OCTAVE, low, _PER_OCTAVE)
+        if self.heavy and below and min(self._table(rung, cells).doubt(epsilon) for rung in rungs) > 0.5:
+            rungs.append(min(below, key=lambda rung: self._table(rung, _COARSE).log_delta(epsilon)))
         return tuple(rungs)
 
     def _table(self, rung: int, cells: int | None = None) -> Table:
