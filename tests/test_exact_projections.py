@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants.exact import projections
+from dpbench.accountants.exact import projections, random_sensitivity
 from dpbench.accountants.exact.accountant import ExactCurve, accountant
 from dpbench.accountants.exact.contour import Path as ContourPath
-from dpbench.accountants.exact.projections import Law
+from dpbench.accountants.exact.random_sensitivity import Law
 from dpbench.accountants.lattice import accountant as lattice
 from dpbench.accounting import Estimate
 from dpbench.certified import certify
@@ -232,11 +232,11 @@ def test_a_planted_fault_misses_certified_points(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(projections, "_jumps", nothing)
     elif fault == "coarse nodes":
-        monkeypatch.setattr(projections, "_STEP", 0.4)
+        monkeypatch.setattr(random_sensitivity, "_STEP", 0.4)
     elif fault == "no second term of E":
-        monkeypatch.setattr(projections, "_OUTCOME", 1e-300)
+        monkeypatch.setattr(random_sensitivity, "OUTCOME", 1e-300)
     else:
-        monkeypatch.setattr(projections, "_LEFT", -1.0)
+        monkeypatch.setattr(random_sensitivity, "_LEFT", -1.0)
     assert certified_failures()
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, Protocol
@@ -23,6 +23,7 @@ from dpbench.accountants._work import spend
 
 Way = Literal["remove", "add"]
 Taken = Literal["nothing", "one", "each"]
+Row = tuple[Complex, Complex, Floats, Complex, Floats]  # of nodes: ζ, weight, height, grown, error of grown
 
 UNIT = 2.0**-52
 _NEAR, _TERMS = 0.6, 17  # |ζl| up to which e^(ζl) is summed as a series, by the moments of l; 0.6^17 / 17! is 5e-19
@@ -32,10 +33,7 @@ _FLATTEST, _FLAT = 1e-3, 0.25  # below _FLAT little damps what comes back
 _MOST_NODES = 6000
 _END = 36.0  # nodes e^−36 below the largest are the last
 _CHUNK, _CELLS = 40, 200_000
-_AHEAD, _AHEAD_FLAT = (
-    1.15 ** np.arange(2.0, 15.0),
-    1.03 ** np.arange(2.0, 67.0),
-)  # times Im ζ of the last node: where it is looked whether M comes back
+_AHEAD, _COARSE, _CLOSE = 8.0, 1.15, 1.03  # to so many times Im ζ of the last node, in such steps, M may come back
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
 _FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
 _TINY = 1e-300
@@ -333,7 +331,7 @@ def path(
     start = sign * crossing - mu * math.sin(alpha)
     step = 2 * math.pi * alpha / (_ALIAS[setup.taken] + 1.5 * scale)
 
-    def laid(v: Floats) -> tuple[tuple[Complex, Complex, Floats, Complex, Floats], Floats]:
+    def laid(v: Floats) -> tuple[Row, Floats]:
         """Nodes, with the logs of the sizes of their terms: −∞ where these are not told, and left to the rest."""
         angle = alpha + 1j * v
         zeta = start + mu * np.sin(angle)
@@ -343,9 +341,21 @@ def path(
         told = np.isfinite(logs) & (error < np.abs(grown)) & (np.abs(zeta) < _LARGEST * crossing)
         return (zeta, weight, height, grown, error), np.where(told, logs, -math.inf)
 
-    pieces: list[tuple[Complex, Complex, Floats, Complex, Floats]] = []
-    count, top, ended = 0, -_LARGEST, False
     chunk = max(16, min(_CHUNK, _CELLS // max(sum(len(nodes.weights) for _, nodes, _ in sets), 1) & ~1))
+    comes_back = setup.taken == "nothing" or setup.smooth  # else what is left of M falls like 1/|ζ|² anyway
+    zeta, weight, height, grown, error = walk(laid, step, chunk, slope if comes_back else None)
+    weight[0] /= 2
+    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, normal)
+
+
+def walk(laid: Callable[[Floats], tuple[Row, Floats]], step: float, chunk: int, slope: float | None) -> Row:
+    """Nodes at v = 0, `step`, ... until three terms in a row are e^−36 below the largest; `laid` has rows and logs.
+
+    Where all losses are next to multiples of one, M comes back: so terms further up are looked at before the end, the
+    closer the flatter the strip's edge (None: they are not).
+    """
+    pieces: list[Row] = []
+    count, top, ended = 0, -_LARGEST, False
     while count < _MOST_NODES and not ended:
         piece, logs = laid(step * np.arange(count, count + chunk, dtype=np.float64))
         top = max(top, float(logs.max()))
@@ -353,16 +363,13 @@ def path(
         over = np.flatnonzero(small[2:] & small[1:-1] & small[:-2])
         end = max(int(over[0]), 0 if pieces else 4) if len(over) else chunk
         ended = len(over) > 0
-        if ended and (
-            setup.taken == "nothing" or setup.smooth
-        ):  # losses that all are next to multiples of one let M come back
-            further = np.asarray(np.arcsinh(np.sinh(step * (count + end)) * (_AHEAD if slope > _FLAT else _AHEAD_FLAT)))
-            ended = bool((laid(further)[1] < top - _END).all())
+        if ended and slope is not None:
+            ratio = _COARSE if slope > _FLAT else _CLOSE
+            further = np.sinh(step * (count + end)) * ratio ** np.arange(2.0, math.log(_AHEAD, ratio))
+            ended = bool((laid(np.asarray(np.arcsinh(further)))[1] < top - _END).all())
         pieces.append(tuple(row[: end if ended else chunk] for row in piece))  # type: ignore[arg-type]
         count += chunk
-    zeta, weight, height, grown, error = (np.concatenate(rows) for rows in zip(*pieces, strict=True))
-    weight[0] /= 2
-    return Path(crossing, zeta, weight, height, grown, error, sign, step, setup.taken, normal)
+    return tuple(np.concatenate(rows) for rows in zip(*pieces, strict=True))  # type: ignore[return-value]
 
 
 def _normal(sets: Sequence[tuple[int, Nodes, tuple[complex, float]]]) -> tuple[float, float]:
