@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "account", "calibrate", "certify", "run", "verify"]
 
 if TYPE_CHECKING:
-    from dpbench.accounting import account, calibrate
-    from dpbench.certified import certify
-    from dpbench.claims.judging import verify
-    from dpbench.runner import run
+    __version__: str
+    from dpbench.job import run
+    from dpbench.judging.claims.judging import verify
+    from dpbench.privacy.accounting import account
+    from dpbench.privacy.calibration import calibrate
+    from dpbench.privacy.certified import certify
 
 _HOMES = {
-    "account": "dpbench.accounting",
-    "calibrate": "dpbench.accounting",
-    "certify": "dpbench.certified",
-    "run": "dpbench.runner",
-    "verify": "dpbench.claims.judging",
+    "account": "dpbench.privacy.accounting",
+    "calibrate": "dpbench.privacy.calibration",
+    "certify": "dpbench.privacy.certified",
+    "run": "dpbench.job",
+    "verify": "dpbench.judging.claims.judging",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("dpbench")
+        except PackageNotFoundError:  # a checkout that is not installed
+            return "unknown"
     if name in _HOMES:
         import importlib
 

@@ -1,10 +1,10 @@
 """The catalog: what stands in a folder is known by its file name; other packages add theirs by entry points.
 
 A file `dpbench/models/mlp.py` is the entry `mlp` of the kind `models`; the object it offers is the module's attribute
-named after the kind in the singular (`model`). A thing of many files is a folder, as `dpbench/accountants/exact/`, with
-the object in its file `accountant.py`, named after the kind as well; a folder without that file is no entry. A package
-adds an entry with an entry point in the group `dpbench.models`, and a spec may name any importable object as
-`package.module:factory`.
+named after the kind in the singular (`model`). A thing of many files is a folder, as `exact/` in
+`dpbench/privacy/accountants/`, with the object in its file `accountant.py`, named after the kind as well; a folder
+without that file is no entry. A package adds an entry with an entry point in the group `dpbench.models`, and a spec may
+name any importable object as `package.module:factory`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ KINDS: Mapping[str, str] = {
     "checks": "check",
     "references": "reference",
     "peers": "peer",
+}
+FOLDERS: Mapping[str, str] = {  # of kinds that do not stand in a folder of their own name at the top
+    "accountants": "dpbench.privacy.accountants",
+    "checks": "dpbench.judging.checks",
+    "peers": "dpbench.judging.peers",
 }
 
 
@@ -69,10 +74,10 @@ def catalog(kind: str) -> Mapping[str, Entry]:
     >>> "rdp" in catalog("accountants")
     True
     """
-    package = importlib.import_module(f"dpbench.{kind}")
+    package = importlib.import_module(FOLDERS.get(kind, f"dpbench.{kind}"))
     entries: dict[str, Entry] = {}
     for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        module = f"dpbench.{kind}.{found.name}"
+        module = f"{package.__name__}.{found.name}"
         if found.ispkg:
             module += f".{KINDS[kind]}"
             if importlib.util.find_spec(module) is None:  # a folder without an entry

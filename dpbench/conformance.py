@@ -37,12 +37,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpbench.accounting import FAILURES, Accountant, Estimate, No, in_a_sentence, load_accountant
 from dpbench.atomic import write_text
-from dpbench.enclosures import Point
 from dpbench.events import Composition
-from dpbench.group_privacy import PROMISES
-from dpbench.records import SCHEMA_VERSION, finite, restored
+from dpbench.judging.enclosures import Point
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import (
+    FAILURES,
+    PROMISES,
+    Accountant,
+    Estimate,
+    No,
+)
+from dpbench.privacy.guards import in_a_sentence
+from dpbench.store.records import SCHEMA_VERSION, finite, restored
 
 FILE = "conformance.json"
 RELATIVE, ABSOLUTE = 1e-9, 1e-12

@@ -20,13 +20,10 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from dpbench.grammar.keys import Randomness
 
 NUMERICS = 2
 
@@ -63,7 +60,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
 
 
-def keys(seed: int, run: str = "", kind: Randomness = "own") -> Tensor:
+def keys(seed: int, run: str = "", kind: Literal["own", "common", "secure"] = "own") -> Tensor:
     """The Philox keys of one run: int64 (S,), 64 bits each in two's complement; (0,) for `secure`.
 
     `run` is the run's key, which is the SHA-256 of the resolved run. The initial parameters' key, and every key of

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).parent / "references" / "certified.json"
+TABLE = Path(__file__).parents[1] / "dpbench" / "references" / "tables" / "certified.json"
 REACHED = 1e-4  # the relative error that a peer's answer has to reach
 SETTINGS: dict[str, tuple[float, ...]] = {
     "exact": (0.0,),
@@ -97,8 +97,8 @@ def spread(points: Sequence[Point], count: int) -> list[Point]:
 
 def exact(point: Point, setting: float) -> Callable[[], float]:
     """`exact` of dpbench, on a new curve for every answer."""
-    from dpbench.accountants.exact.accountant import accountant
     from dpbench.events import Composition, Gaussian, SampledGaussian
+    from dpbench.privacy.accountants.exact.accountant import accountant
 
     del setting  # it has none
     composition = Composition(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbench.checks._problems import batch, reference, small_network
-from dpbench.clipping._base import Examples
-from dpbench.functional import Network
+from dpbench.judging.checks._problems import batch, reference, small_network
 from dpbench.mechanisms.dpis import Dpis, mechanism
-from dpbench.pipeline import Knobs, State
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Knobs, State
 
 N = 12
 

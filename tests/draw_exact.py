@@ -12,9 +12,9 @@ import math
 import sys
 from pathlib import Path
 
-from dpbench.accountants.exact.contour import Part, Setup, path
-from dpbench.accountants.exact.saddle import Saddle
-from dpbench.accountants.exact.sampled import Sampled
+from dpbench.privacy.accountants.exact.contour import Part, Setup, path
+from dpbench.privacy.accountants.exact.saddle import Saddle
+from dpbench.privacy.accountants.exact.sampled import Sampled
 
 WIDTH, HEIGHT, EDGE = 400, 300, 45
 Points = list[complex]

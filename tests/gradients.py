@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dpbench.checks._steps import shown
+from dpbench.judging.checks._steps import shown
 
 
 def gradient(mechanism: Any, *problem: Any, step: int = 0) -> Tensor:

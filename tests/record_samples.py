@@ -8,7 +8,7 @@ import math
 import random
 from typing import Any
 
-from dpbench.provenance import code_hash
+from dpbench.store.provenance import code_hash
 
 ENVIRONMENT = {
     "commit": "0123456789abcdef0123456789abcdef01234567",

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from pydantic_core import to_jsonable_python
 
-from dpbench.grammar.keys import PUBLISHED
-from dpbench.grammar.points import CHOICES
-from dpbench.grammar.yaml_loader import resolve
-from dpbench.spec import Budget, Choice, Printed, Spec, Training
+from dpbench.spec.keys import PUBLISHED
+from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training
+from dpbench.spec.points import CHOICES
+from dpbench.spec.yaml_loader import resolve
 
 
 @dataclass(frozen=True)

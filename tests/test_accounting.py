@@ -15,22 +15,23 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from dpbench import account, accounting
-from dpbench.accountants import gdp_clt, rdp
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import (
+from dpbench import account
+from dpbench.catalog import catalog
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy import accounting
+from dpbench.privacy.accountants import gdp_clt, rdp
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import (
     Accountant,
     Estimate,
     Guarantee,
     No,
     PrivacyCurve,
     Yes,
-    load_accountant,
-    steps_from_epochs,
 )
-from dpbench.catalog import catalog
-from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy.composition import steps_from_epochs
 
 noises = st.floats(0.3, 1000.0)
 rates = st.floats(1e-7, 1.0)
@@ -313,7 +314,7 @@ class TestAccount:
 
     def test_what_is_no_accountant_is_said_to_be_none(self) -> None:
         with pytest.raises(DpbenchError, match="expected an object with name, kind, supports"):
-            load_accountant("dpbench.compose:merge")
+            load_accountant("dpbench.privacy.composition:merge")
 
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, True, "1e-5"])
     def test_a_bad_delta_is_one_sentence(self, delta: Any) -> None:
@@ -321,7 +322,8 @@ class TestAccount:
             account(Gaussian(1.0), delta=delta)
 
     def test_importing_it_imports_no_heavy_package(self) -> None:
-        code = "import sys, dpbench.accounting; print([m for m in ('numpy', 'scipy', 'torch') if m in sys.modules])"
+        heavy = ("numpy", "scipy", "torch")
+        code = f"import sys, dpbench.privacy.accounting; print([m for m in {heavy} if m in sys.modules])"
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout.strip() == "[]"
 

@@ -6,16 +6,16 @@ import itertools
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import mpmath
 import pytest
 
-from dpbench.accountants.exact.accountant import accountant
-from dpbench.accounting import Estimate, No
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, DiscretePair, Event, Laplace, from_json
+from dpbench.judging.enclosures import TABLES
+from dpbench.privacy.accountants.exact.accountant import accountant
+from dpbench.privacy.answers import Estimate, No
 from dpbench.references.laplace import reference as laplace_reference
 
 RESPONSE = DiscretePair((0.75, 0.25), (0.25, 0.75))
@@ -26,7 +26,7 @@ TERNARY = DiscretePair((0.6, 0.2, 0.2), (0.2, 0.6, 0.2))  # its losses lie on a 
 STORED: list[dict[str, Any]] = [
     point
     for name in ("discrete_pair", "laplace")
-    for point in json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())["points"]
+    for point in json.loads((TABLES / f"{name}.json").read_text())["points"]
 ]
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import mpmath
 import pytest
 
-from dpbench.accountants import gdp_clt, moments, rdp
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants.exact import accountant as exact
 from dpbench.events import Composition, Event, SampledGaussian
+from dpbench.privacy.accountants import gdp_clt, moments, rdp
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accountants.exact import accountant as exact
 
 Real = mpmath.mpf
 DOCUMENT = Path(__file__).parent.parent / "docs" / "certified.md"

@@ -13,13 +13,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dpbench import calibrate
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import Estimate, No, load_accountant, steps_from_epochs
-from dpbench.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Gaussian, Laplace, SampledGaussian
-from dpbench.scaling import noise_scaled, rates_scaled, repeated
-from dpbench.search import LARGEST, SMALLEST, grid_number, largest_number, largest_whole, smallest_noise
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import Estimate, No
+from dpbench.privacy.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
+from dpbench.privacy.composition import steps_from_epochs
+from dpbench.privacy.scaling import noise_scaled, rates_scaled, repeated
+from dpbench.privacy.search import LARGEST, SMALLEST, grid_number, largest_number, largest_whole, smallest_noise
 
 accountants = st.sampled_from(["rdp", "gdp_clt"])
 rates = st.floats(1e-4, 0.5)
@@ -404,7 +406,7 @@ def refuse_beyond(monkeypatch: pytest.MonkeyPatch, most: float, how: str) -> lis
             return Nan(curve) if asked[-1] else curve
 
     monkeypatch.setattr(
-        "dpbench.calibration.load_accountant", lambda name: Fragile() if name == "fragile" else real(name)
+        "dpbench.privacy.calibration.load_accountant", lambda name: Fragile() if name == "fragile" else real(name)
     )
     return asked
 
@@ -509,7 +511,7 @@ class TestSolve:
                 asked[self.noise] = asked.get(self.noise, 0) + 1
                 return Estimate(asked[self.noise] / self.noise, None, asked[self.noise] / self.noise)
 
-        monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Fickle())
+        monkeypatch.setattr("dpbench.privacy.calibration.load_accountant", lambda _: Fickle())
         with pytest.raises(DpbenchError, match="gave two answers"):
             solve("noise_multiplier", Gaussian, epsilon=0.5, delta=1e-5, accountant="fickle")
 

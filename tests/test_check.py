@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dpbench import checking
 from dpbench.catalog import catalog
-from dpbench.check_records import code_of, read_checks
-from dpbench.checking import Target, check_mechanism, check_up
 from dpbench.cli import cli, main
 from dpbench.errors import DpbenchError
-from dpbench.records import Checked, RunRecord, run_record
-from dpbench.rendering.exports import rows_csv, tables_latex
-from dpbench.rendering.formatting import bound
-from dpbench.report import render
-from dpbench.verification import assess
+from dpbench.judging import checking
+from dpbench.judging.checking import Target, check_mechanism, check_up
+from dpbench.privacy.formatting import bound
+from dpbench.reporting.assess import assess
+from dpbench.reporting.page import render
+from dpbench.reporting.rendering.exports import rows_csv, tables_latex
+from dpbench.store.check_records import code_of, read_checks
+from dpbench.store.records import Checked, RunRecord, run_record
 from tests.record_samples import printed, run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MECHANISM = """\
 from {helper} import Part
 from dpbench.clipping import vmap
-from dpbench.pipeline import Pipeline
-from dpbench.stages import Sgd
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import Sgd
 
 
 def made(*, times: float = 1.0) -> Pipeline:
@@ -62,9 +62,9 @@ from dataclasses import dataclass
 import torch
 
 from dpbench.clipping import vmap
-from dpbench.clipping._base import Examples
-from dpbench.pipeline import Observed, Pipeline, State
-from dpbench.stages import Sgd
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.pipeline import Observed, Pipeline, State
+from dpbench.step.stages import Sgd
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
 
 @pytest.mark.usefixtures("few_checks")
 def test_a_check_that_raises_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpbench.checks.mechanism_replay import MechanismReplay
+    from dpbench.judging.checks.mechanism_replay import MechanismReplay
 
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a mechanism of somebody else")
@@ -241,7 +241,7 @@ def test_the_hash_covers_helper_modules_and_parameters_and_no_comment(package: P
     name, helper = f"{package.stem}:made", package.parent / f"{package.stem}_helper.py"
     first = code_of(name, {"times": 0.5})
     assert not first.shipped
-    assert {package.stem, helper.stem, "dpbench.pipeline"} <= set(first.modules)
+    assert {package.stem, helper.stem, "dpbench.step.pipeline"} <= set(first.modules)
     assert first.hash != code_of(name, {"times": 1.0}).hash
     assert code_of(name, {}).hash == code_of(name, {"times": 1.0}).hash, "a default is a parameter"
     helper.write_text("# a comment\n" + HELPER)
@@ -439,7 +439,7 @@ def test_a_shipped_mechanism_needs_no_verdict() -> None:
 
 @pytest.mark.usefixtures("few_checks")
 def test_a_verdict_holds_for_no_longer_run_than_was_looked_at(package: Path) -> None:
-    from dpbench.check_records import known
+    from dpbench.store.check_records import known
 
     name = f"{package.stem}:made"
     _, kept = check_mechanism(name, {}, 8)

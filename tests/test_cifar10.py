@@ -14,8 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpbench.data import DatasetCorrupt, DatasetMissing, check, data_folder, describe, fetch_command, find_dataset
-from dpbench.datasets import cifar10
+from dpbench.datasets import (
+    DatasetCorrupt,
+    DatasetMissing,
+    check,
+    cifar10,
+    data_folder,
+    describe,
+    fetch_command,
+    find_dataset,
+)
 from dpbench.datasets._archive import ArchiveFile, tree_sha256
 from dpbench.datasets.cifar10 import parse_batch, scale
 

@@ -18,14 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 from dpbench import account as ask
-from dpbench.accounting import Estimate, Guarantee, No, load_accountant
 from dpbench.catalog import catalog
 from dpbench.cli import cli, main
+from dpbench.cli.answer_lines import error_bar, figure, guarantee_table, in_order, outwards
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, SampledGaussian, from_json
-from dpbench.releases import Said, releases
-from dpbench.statement import statement
-from dpbench.terminal_accounting import error_bar, figure, guarantee_table, in_order, outwards
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import Estimate, Guarantee, No
+from dpbench.privacy.releases import Said, releases
+from dpbench.privacy.statement import statement
 
 ROOT = Path(__file__).parent.parent
 TRAINING = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
@@ -296,7 +297,7 @@ class TestRefusals:
             "rdp": Fails("rdp", ZeroDivisionError("by zero")),
             "gdp_clt": Fails("gdp_clt", DpbenchError("no digits left")),
         }
-        monkeypatch.setattr("dpbench.accounting.load_accountant", planted.__getitem__)
+        monkeypatch.setattr("dpbench.privacy.accounting.load_accountant", planted.__getitem__)
         questions: list[dict[str, Any]] = [{"delta": 1e-5}, {"epsilon": 1.0}]
         for question in questions:
             first, second = ask(TRAINING, accountants=["rdp", "gdp_clt"], **question)
@@ -305,7 +306,7 @@ class TestRefusals:
             assert first.answer is second.answer is None
             assert first.to_json()["reason"] == first.refused
         programming_error = Fails("rdp", TypeError("a fault of the accountant"))
-        monkeypatch.setattr("dpbench.accounting.load_accountant", lambda _: programming_error)
+        monkeypatch.setattr("dpbench.privacy.accounting.load_accountant", lambda _: programming_error)
         (found,) = ask(TRAINING, delta=1e-5, accountants=["rdp"])
         assert "TypeError: a fault of the accountant" in str(found.refused)
 
@@ -317,7 +318,7 @@ class TestRefusals:
                 raise DpbenchError("accountant 'basic': cannot load it")
             return honest(name)
 
-        monkeypatch.setattr("dpbench.accounting.load_accountant", broken)
+        monkeypatch.setattr("dpbench.privacy.accounting.load_accountant", broken)
         by_name = {one.accountant: one for one in ask(TRAINING, delta=1e-5)}
         assert by_name["basic"].refused == "accountant 'basic': cannot load it"
         assert by_name["rdp"].answer is not None
@@ -570,7 +571,7 @@ class TestProgram:
     def test_ctrl_c_ends_with_130(self) -> None:
         """Interrupted while an accountant that never ends is at work."""
         script = (
-            "import signal, sys, time, dpbench.accountants.rdp as rdp\n"
+            "import signal, sys, time, dpbench.privacy.accountants.rdp as rdp\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
             "def forever(*_):\n"
             "    print('working', flush=True)\n"

@@ -7,13 +7,13 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from dpbench.accounting import Estimate
 from dpbench.cli import cli
+from dpbench.cli.answer_lines import error_bar, figure
 from dpbench.errors import DpbenchError
-from dpbench.event_files import COUNT_TEXT
-from dpbench.releases import Said, rate, releases
-from dpbench.statement import statement
-from dpbench.terminal_accounting import error_bar, figure
+from dpbench.privacy.answers import Estimate
+from dpbench.privacy.event_files import COUNT_TEXT
+from dpbench.privacy.releases import Said, rate, releases
+from dpbench.privacy.statement import statement
 
 STEPS = ["--sampling-rate", "0.01", "--steps", "99", "--sigma", "1"]
 
@@ -97,7 +97,7 @@ def test_the_printed_error_bar_reaches_both_ends_from_the_printed_number(
 
 
 def test_the_promise_does_not_round_the_given_number_down() -> None:
-    from dpbench.accounting import account
+    from dpbench.privacy.accounting import account
 
     found = releases(Said(sampling_rate=0.01, steps=100, noise_multiplier=1.0))
     answers = account(found.composition, delta=1.23456123e-5, accountants=["rdp"])

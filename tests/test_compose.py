@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpbench.compose import adaptive_refusal, as_composition, common_adjacency, merge, weighted_sum
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
+from dpbench.privacy.composition import adaptive_refusal, as_composition, common_adjacency, merge, weighted_sum
 
 
 def times(event: Event, count: int) -> Composition:

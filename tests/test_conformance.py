@@ -13,15 +13,21 @@ import pytest
 from click.testing import CliRunner
 
 from dpbench import conformance
-from dpbench.accounting import Estimate, GuaranteeKind, No, PrivacyCurve, Yes, load_accountant
 from dpbench.catalog import catalog
 from dpbench.cli import cli
 from dpbench.conformance import Answers, classify, hold, read_conformance, summarise, write_conformance
-from dpbench.enclosures import Point, read_points
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian
+from dpbench.judging.enclosures import TABLES, Point, read_points
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import (
+    Estimate,
+    GuaranteeKind,
+    No,
+    PrivacyCurve,
+    Yes,
+)
 
-TABLES = Path(__file__).parent / "references"
 POINTS = read_points([TABLES])
 SLOW = ("lattice",)  # seconds per curve: every point only where long tests run
 KINDS = {name: load_accountant(name).kind for name in catalog("accountants")}

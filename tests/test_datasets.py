@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpbench.data import (
+from dpbench.datasets import (
     DatasetCorrupt,
     DatasetMissing,
     DownloadFailed,
@@ -536,7 +536,7 @@ def test_listing_imports_neither_torch_nor_scikit_learn() -> None:
     code = (
         "import sys\n"
         "from dpbench.catalog import catalog\n"
-        "from dpbench.data import describe, find_dataset\n"
+        "from dpbench.datasets import describe, find_dataset\n"
         "for name in catalog('datasets'): print(describe(find_dataset(name)))\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'requests') if name in sys.modules])\n"
     )

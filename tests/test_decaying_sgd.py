@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from dpbench import account, events
-from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import knobs, linear_network, small_network
 from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._problems import knobs, linear_network, small_network
 from dpbench.mechanisms import noisy_adam, noisy_sgd
 from dpbench.mechanisms.decaying_sgd import mechanism
-from dpbench.plan import Choices, make_plan
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.stages import Momentum, named_update
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.step.stages import Momentum, named_update
+from dpbench.store.records import Store
 from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,28 +19,28 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpbench.accounting import account
 from dpbench.catalog import catalog
-from dpbench.checks import _statistics as statistics
-from dpbench.checks import gradient_unbiased, mechanism_sensitivity, sampler_inclusion
-from dpbench.checks._problems import batch, knobs, reference, small_network
-from dpbench.checks._subject import Subject
-from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.clipping import _jl
-from dpbench.clipping._base import Clipped, Draw, DrawnSum, Examples
 from dpbench.clipping._jl import ProjectedSum, normals
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Composition, RandomSensitivityGaussian
-from dpbench.functional import Network, network
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks import gradient_unbiased, mechanism_sensitivity, sampler_inclusion
+from dpbench.judging.checks._problems import batch, knobs, reference, small_network
+from dpbench.judging.checks._subject import Subject
+from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms import dp_adam_jl, dp_sgd_jl, non_private
 from dpbench.mechanisms._jl import FixedBatches
 from dpbench.models import imdb_lstm, mlp
-from dpbench.pipeline import Knobs, Pipeline, Setting, State, plain_sum
-from dpbench.plan import Choices, Plan, make_plan
+from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.privacy.accounting import account
 from dpbench.randomness import NOISE, PROJECTION, SAMPLE, table
-from dpbench.records import Store
-from dpbench.spec import load_specs
+from dpbench.spec.loading import load_specs
+from dpbench.step.clipped_sum import Clipped, Draw, DrawnSum, Examples
+from dpbench.step.functional import Network, network
+from dpbench.step.pipeline import Knobs, Pipeline, Setting, State, plain_sum
+from dpbench.store.records import Store
 from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")

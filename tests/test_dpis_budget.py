@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants.rdp_filter import RdpFilterAccountant
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian
 from dpbench.mechanisms._dpis_epoch import Fixed, Row, Run, open_epoch
 from dpbench.mechanisms._dpis_rules import VARIANTS
+from dpbench.privacy.accountants.rdp_filter import RdpFilterAccountant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpbench.accountants.rdp_filter import RdpFilterAccountant
-from dpbench.checks._problems import knobs
-from dpbench.checks.philox_vectors import gauss
 from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import from_json
+from dpbench.judging.checks._problems import knobs
+from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.mechanisms._dpis_epoch import MOST_EPOCHS
 from dpbench.mechanisms.dpis import Dpis, mechanism
-from dpbench.pipeline import Knobs, Setting, State
-from dpbench.plan import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.privacy.accountants.rdp_filter import RdpFilterAccountant
 from dpbench.randomness import ESTIMATE, table
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.train import Execution, Interrupted, Outcome, train
+from dpbench.spec.loading import load_specs
+from dpbench.step.pipeline import Knobs, Setting, State
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, Interrupted, Outcome, train
 from tests.dpis_problems import N, begin, forced, go, problem, same, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,14 +14,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import knobs, linear_network, revealing, small_network
 from dpbench.events import Gaussian, SampledGaussian
-from dpbench.functional import Network
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._problems import knobs, linear_network, revealing, small_network
 from dpbench.mechanisms._dpis_epoch import Fixed, Row, Run, next_bound, open_epoch
 from dpbench.mechanisms._dpis_rules import VARIANTS
 from dpbench.mechanisms.dpis import mechanism
-from dpbench.pipeline import Knobs, State
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Knobs, State
 from tests.dpis_problems import N, clipped_gradients, forced, go, parameters, problem, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

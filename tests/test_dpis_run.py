@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from dpbench import randomness
-from dpbench.checks._problems import knobs, linear_network
-from dpbench.checks.philox_vectors import gauss, uniform
 from dpbench.events import Gaussian
+from dpbench.judging.checks._problems import knobs, linear_network
+from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms._dpis_rules import VARIANTS, all_norms
-from dpbench.pipeline import Knobs, State
 from dpbench.randomness import ESTIMATE, REJECT, SAMPLE
-from dpbench.records import run_record
-from dpbench.report import render
-from dpbench.verification import assess
+from dpbench.reporting.assess import assess
+from dpbench.reporting.page import render
+from dpbench.step.pipeline import Knobs, State
+from dpbench.store.records import run_record
 from tests.dpis_problems import N, begin, clipped_gradients, forced, go, parameters, problem, same, small
 from tests.record_samples import run_json
 

@@ -19,17 +19,17 @@ from torch.nn import functional as F
 
 from dpbench import randomness
 from dpbench.catalog import catalog
-from dpbench.checks._problems import knobs, revealing
-from dpbench.checks._steps import Step
-from dpbench.checks.clipping_sensitivity import rounding
 from dpbench.clipping import _jl
-from dpbench.clipping._base import Draw, Examples
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network, network
+from dpbench.judging.checks._problems import knobs, revealing
+from dpbench.judging.checks._steps import Step
+from dpbench.judging.checks.clipping_sensitivity import rounding
 from dpbench.mechanisms import dp_sgd_jl, dpis
-from dpbench.pipeline import Knobs, State
-from dpbench.stages import filled
-from dpbench.trial import try_clipping
+from dpbench.plan.trial import try_clipping
+from dpbench.step.clipped_sum import Draw, Examples
+from dpbench.step.functional import Network, network
+from dpbench.step.pipeline import Knobs, State
+from dpbench.step.stages import filled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from dpbench.catalog import catalog
 from dpbench.cli import cli
 from dpbench.clipping._measure import cost
-from dpbench.engines import EngineCost, engine_names, measure
 from dpbench.errors import DpbenchError
-from dpbench.spec import load_specs
+from dpbench.spec.loading import load_specs
+from dpbench.training.engines import EngineCost, engine_names, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

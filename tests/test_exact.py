@@ -7,7 +7,6 @@ import math
 import random
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,6 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants.exact import contour, sampled
-from dpbench.accountants.exact.accountant import accountant
-from dpbench.accountants.exact.contour import Part, Setup, Way
-from dpbench.accountants.exact.direction import ContourDirection
-from dpbench.accountants.exact.single import log_hockey_stick
-from dpbench.accountants.lattice.accountant import accountant as lattice
-from dpbench.certified import certify
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -37,8 +28,17 @@ from dpbench.events import (
     SampledGaussian,
     from_json,
 )
+from dpbench.judging.enclosures import TABLES
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accountants.exact import contour, sampled
+from dpbench.privacy.accountants.exact.accountant import accountant
+from dpbench.privacy.accountants.exact.contour import Part, Setup, Way
+from dpbench.privacy.accountants.exact.direction import ContourDirection
+from dpbench.privacy.accountants.exact.single import log_hockey_stick
+from dpbench.privacy.accountants.lattice.accountant import accountant as lattice
+from dpbench.privacy.certified import certify
 
-TABLE = Path(__file__).parent / "references" / "certified.json"
+TABLE = TABLES / "certified.json"
 POINTS: list[dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))["points"]
 
 

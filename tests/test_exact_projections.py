@@ -6,7 +6,6 @@ import json
 import math
 import random
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -15,13 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants.exact import projections, random_sensitivity
-from dpbench.accountants.exact.accountant import ExactCurve, accountant
-from dpbench.accountants.exact.contour import Path as ContourPath
-from dpbench.accountants.exact.random_sensitivity import Law
-from dpbench.accountants.lattice import accountant as lattice
-from dpbench.accounting import Estimate
-from dpbench.certified import certify
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -33,15 +25,23 @@ from dpbench.events import (
     SampledGaussian,
     from_json,
 )
+from dpbench.judging.enclosures import TABLES
+from dpbench.privacy.accountants.exact import projections, random_sensitivity
+from dpbench.privacy.accountants.exact.accountant import ExactCurve, accountant
+from dpbench.privacy.accountants.exact.contour import Path as ContourPath
+from dpbench.privacy.accountants.exact.random_sensitivity import Law
+from dpbench.privacy.accountants.lattice import accountant as lattice
+from dpbench.privacy.answers import Estimate
+from dpbench.privacy.certified import certify
 
-FOLDER = Path(__file__).parent / "references"
+FOLDER = TABLES
 POINTS: list[dict[str, Any]] = [
     point
     for name in ("random_sensitivity_gaussian", "unlike")
     for point in json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["points"]
     if any(part["event"] == "RandomSensitivityGaussian" for part in point["composition"]["parts"])
 ]
-# δ at ε by `dpbench.certified.certify`, rounded outwards: the composition's parts, ε, lower and upper end
+# δ at ε by `dpbench.privacy.certified.certify`, rounded outwards: the composition's parts, ε, lower and upper end
 CERTIFIED: list[tuple[tuple[tuple[Event, int], ...], float, float, float]] = [
     (((RandomSensitivityGaussian(0.1, 3.0, 2), 20),), 1.0, 0.038198379099906, 0.038198379100005),
     (((RandomSensitivityGaussian(0.3, 1.0, 10), 5),), 2.0, 0.034237760295169, 0.034237760295317),

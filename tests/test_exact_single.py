@@ -9,7 +9,6 @@ import mpmath
 import pytest
 
 from dpbench import account
-from dpbench.accounting import Estimate
 from dpbench.events import (
     Composition,
     DiscretePair,
@@ -20,6 +19,7 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.answers import Estimate
 
 EVENTS: list[Event] = [
     SampledGaussian(0.01, 1.0),

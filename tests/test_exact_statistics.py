@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpbench.checks import _statistics as statistics
-from dpbench.checks._statistics import bernstein_p
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._statistics import bernstein_p
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -6,9 +6,6 @@ import math
 
 import pytest
 
-from dpbench.accountants.exact.accountant import accountant
-from dpbench.accounting import No, load_accountant
-from dpbench.certified import certify_many
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -21,6 +18,10 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.accountants.exact.accountant import accountant
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import No
+from dpbench.privacy.certified import certify_many
 
 RESPONSE = DiscretePair((0.75, 0.25), (0.25, 0.75))
 UNEVEN = DiscretePair((0.5, 0.37, 0.13), (0.21, 0.3, 0.49))

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpbench.catalog import catalog, find
-from dpbench.checks import clipping_reference
 from dpbench.clipping import _ghost_terms, ghost, loop, vmap
-from dpbench.clipping._base import Clipped, Examples
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network, network
-from dpbench.trial import try_clipping
+from dpbench.judging.checks import clipping_reference
+from dpbench.plan.trial import try_clipping
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network, network
 from tests.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from dpbench.accountants._complex import exp
-from dpbench.accountants._work import TooDear, granted, spend
+from dpbench.privacy.accountants._complex import exp
+from dpbench.privacy.accountants._work import TooDear, granted, spend
 
 
 def test_what_is_spent_within_is_spent_outside() -> None:

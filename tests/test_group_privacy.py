@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbench import account
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accounting import Estimate, No, PrivacyCurve
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, GroupSampledGaussian, SampledGaussian
-from dpbench.group_privacy import GroupCurve, check_group, group_curve
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.answers import Estimate, No, PrivacyCurve
+from dpbench.privacy.groups import GroupCurve, check_group, group_curve
 
 
 def formula(curve: Any, group_size: int, epsilon: float) -> float:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbench.data import DatasetCorrupt, DatasetMissing, data_folder, fetch_command, find_dataset
-from dpbench.datasets import imdb
+from dpbench.datasets import DatasetCorrupt, DatasetMissing, data_folder, fetch_command, find_dataset, imdb
 from dpbench.datasets._subwords import SubwordEncoder, build_vocabulary, tokens
 from dpbench.datasets.imdb import pad
 

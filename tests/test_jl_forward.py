@@ -19,12 +19,12 @@ from torch.nn import functional as F
 
 from dpbench.catalog import catalog
 from dpbench.clipping import _jl_forward
-from dpbench.clipping._base import Examples
 from dpbench.clipping._jl import ProjectedSum, _split
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network, network
 from dpbench.mechanisms import dp_sgd_jl
-from dpbench.trial import try_engine
+from dpbench.plan.trial import try_engine
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import Network, network
 from tests.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,19 +7,12 @@ import json
 import math
 import random
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 
-from dpbench.accountants.lattice import composition, rounding
-from dpbench.accountants.lattice.composition import Direction
-from dpbench.accountants.lattice.losses import loss_law
-from dpbench.accountants.lattice.projections import log_density, mass_below, sensitivity_nodes
-from dpbench.accounting import No, account, load_accountant
-from dpbench.certified import certify
 from dpbench.events import (
     Composition,
     ConfidentGNMax,
@@ -32,6 +25,14 @@ from dpbench.events import (
     SampledGaussian,
     from_json,
 )
+from dpbench.judging.enclosures import TABLES
+from dpbench.privacy.accountants.lattice import composition, rounding
+from dpbench.privacy.accountants.lattice.composition import Direction
+from dpbench.privacy.accountants.lattice.losses import loss_law
+from dpbench.privacy.accountants.lattice.projections import log_density, mass_below, sensitivity_nodes
+from dpbench.privacy.accounting import account, load_accountant
+from dpbench.privacy.answers import No
+from dpbench.privacy.certified import certify
 
 accountant, exact = load_accountant("lattice"), load_accountant("exact")
 FIXED_SIZE = SampledGaussian(0.1, 2.0, adjacency="replace_one", sampler="without_replacement")
@@ -286,7 +287,7 @@ class TestCorners:
 
 
 class TestRandomSensitivity:
-    TABLE = Path(__file__).parent / "references" / "random_sensitivity_gaussian.json"
+    TABLE = TABLES / "random_sensitivity_gaussian.json"
     POINTS = tuple(
         point
         for point in json.loads(TABLE.read_text(encoding="utf-8"))["points"]

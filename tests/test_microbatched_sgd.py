@@ -17,9 +17,11 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench import events
-from dpbench.checks import _statistics as statistics
-from dpbench.checks import mechanism_sensitivity
-from dpbench.checks._problems import (
+from dpbench.clipping._microbatch import Microbatches, group_of, places
+from dpbench.errors import DpbenchError
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks import mechanism_sensitivity
+from dpbench.judging.checks._problems import (
     Reveal,
     batch,
     knobs,
@@ -27,15 +29,13 @@ from dpbench.checks._problems import (
     reference,
     small_network,
 )
-from dpbench.checks._subject import Subject
-from dpbench.checks.philox_vectors import uniform
-from dpbench.clipping._base import Draw, Examples
-from dpbench.clipping._microbatch import Microbatches, group_of, places
-from dpbench.errors import DpbenchError
-from dpbench.functional import Network
+from dpbench.judging.checks._subject import Subject
+from dpbench.judging.checks.philox_vectors import uniform
 from dpbench.mechanisms.microbatched_sgd import MicrobatchedSgd, mechanism
-from dpbench.pipeline import Setting
 from dpbench.randomness import GROUP, SAMPLE, table
+from dpbench.step.clipped_sum import Draw, Examples
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Setting
 from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")

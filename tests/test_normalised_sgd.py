@@ -15,18 +15,18 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench import account, events
-from dpbench.checks import _statistics as statistics
-from dpbench.checks._problems import knobs, small_network
-from dpbench.checks.philox_vectors import gauss
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.functional import evaluate, network
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._problems import knobs, small_network
+from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.mechanisms import noisy_sgd
 from dpbench.mechanisms.normalised_sgd import OFFSET, ChannelStatistics, mechanism
 from dpbench.models import scattering_cnn, scattering_linear
-from dpbench.plan import Choices, make_plan
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.randomness import PREPARATION, table
-from dpbench.records import Store
-from dpbench.spec import load_specs
+from dpbench.spec.loading import load_specs
+from dpbench.step.functional import evaluate, network
+from dpbench.store.records import Store
 from tests.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")

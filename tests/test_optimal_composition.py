@@ -11,11 +11,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbench.accountants import advanced, basic, optimal_composition
-from dpbench.accountants.lattice import accountant as lattice
-from dpbench.accountants.optimal_composition import accountant, least_total
-from dpbench.accounting import No
 from dpbench.events import Composition, DiscretePair, Gaussian, Laplace, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy.accountants import advanced, basic, optimal_composition
+from dpbench.privacy.accountants.lattice import accountant as lattice
+from dpbench.privacy.accountants.optimal_composition import accountant, least_total
+from dpbench.privacy.answers import No
 
 Real = mpmath.mpf
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbench.data import (
+from dpbench.datasets import (
     Dataset,
     DatasetCorrupt,
     DatasetMissing,
@@ -104,7 +104,7 @@ OWN = """
 from dataclasses import replace
 
 import torch
-from dpbench.data import Dataset, content_hash, from_arrays
+from dpbench.datasets import Dataset, content_hash, from_arrays
 
 
 def made(records: int = 4):

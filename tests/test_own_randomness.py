@@ -16,24 +16,26 @@ import pytest
 import torch
 from rich.console import Console
 
-from dpbench import run_key, terminal
-from dpbench.accounting import account
+import dpbench
 from dpbench.catalog import Entry, catalog, find
+from dpbench.cli import progress, results
 from dpbench.clipping import vmap
-from dpbench.clipping._base import Examples
-from dpbench.differences import diff
 from dpbench.errors import ProblemsError
 from dpbench.events import Composition, SampledGaussian
-from dpbench.functional import initial_parameters, network
-from dpbench.plan import Choices, Plan, Run, build_mechanism, context, dataset_source, make_plan, model_builder
-from dpbench.provenance import changed_sources, code_with_imports
+from dpbench.job import run
+from dpbench.plan.planning import Choices, Plan, Run, build_mechanism, context, dataset_source, make_plan, model_builder
+from dpbench.privacy.accounting import account
 from dpbench.randomness import INIT, STREAMS
-from dpbench.records import Store
-from dpbench.runner import run
-from dpbench.spec import Choice, load_specs
-from dpbench.stages import PoissonSampler, gaussian_noise
-from dpbench.train import Execution, Interrupted, _knobs, train
-from dpbench.verification import assess
+from dpbench.reporting.assess import assess
+from dpbench.spec.loading import Choice, load_specs
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import initial_parameters, network
+from dpbench.step.stages import PoissonSampler, gaussian_noise
+from dpbench.store import run_key
+from dpbench.store.differences import diff
+from dpbench.store.provenance import changed_sources, code_with_imports
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, Interrupted, _knobs, train
 from tests.record_samples import run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -207,18 +209,18 @@ def contexts(plan: Plan) -> list[dict[str, Any]]:
 
 def test_moved_code_changes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mechanism, model and the core's files under other names, and the mechanism's code in a file of its own."""
-    package = Path(run_key.__file__).parent
+    package = Path(dpbench.__path__[0])
     (before,) = plan_of(tmp_path / "before", SPEC).runs
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copy(package / "mechanisms" / "noisy_sgd.py", tmp_path / "moved_mechanism.py")
     shutil.copy(package / "models" / "mlp.py", tmp_path / "moved_model.py")
-    shutil.copy(package / "stages.py", tmp_path / "moved_stages.py")
+    shutil.copy(package / "step" / "stages.py", tmp_path / "moved_stages.py")
     moved = {"noisy_sgd": "moved_mechanism:mechanism", "mlp": "moved_model:model"}
 
     def found(kind: str, name: str) -> Entry:
         return Entry(kind, name, moved[name], "dpbench") if name in moved else find(kind, name)
 
-    for module in ("dpbench.run_key", "dpbench.plan"):
+    for module in ("dpbench.store.run_key", "dpbench.plan.planning"):
         monkeypatch.setattr(f"{module}.find", found)
     monkeypatch.setattr(run_key, "CORE", {**run_key.CORE, "stages": "moved_stages"})
     (after,) = plan_of(tmp_path / "after", SPEC).runs
@@ -415,7 +417,7 @@ def test_a_secure_run_does_not_go_on_with_other_noise(tmp_path: Path) -> None:
     steps = itertools.count()
     summary = run([tmp_path], out=tmp_path / "out", stop=lambda: next(steps) > 1)
     assert summary.exit_status == 130
-    assert "1 start again" in terminal.summary_text(summary, "dpbench run")
+    assert "1 start again" in progress.summary_text(summary, "dpbench run")
     assert not list((tmp_path / "out" / "checkpoints").glob("*.pt"))
 
 
@@ -458,5 +460,5 @@ def test_records_of_the_first_format_stand_apart_and_say_so(tmp_path: Path) -> N
     assert row.matched == "name"
     assert row.configuration["format"] == (None, 2)
     console = Console(width=300, record=True)
-    console.print(terminal.diff_table(diff([first], [second])))
+    console.print(results._table(diff([first], [second])))
     assert "key format 1 -> 2: records that stand apart" in console.export_text()

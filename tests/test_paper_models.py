@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from dpbench.functional import initial_parameters, network
 from dpbench.models import alexnet, dpis_rnn, imdb_lstm, papernot_cnn, vgg13
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
-from dpbench.probe import try_model
+from dpbench.plan.probe import try_model
+from dpbench.step.functional import initial_parameters, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from dpbench.catalog import catalog
-from dpbench.data import data_folder
-from dpbench.plan import Choices, Plan, make_plan
-from dpbench.records import Store
-from dpbench.spec import Spec, load_specs
+from dpbench.datasets import data_folder
+from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.spec.loading import Spec, load_specs
+from dpbench.store.records import Store
 
 ROOT = Path(__file__).parent.parent
 SPECS = ROOT / "specs"
@@ -57,7 +57,7 @@ COVERED: Mapping[str, Mapping[str, tuple[str, ...] | str]] = {
 @cache
 def ledger(paper: str) -> Mapping[str, Any]:
     """The claims of a paper by their id, read without dpbench, numbers as their texts."""
-    text = (ROOT / "dpbench" / "papers" / paper / "claims.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "dpbench" / "judging" / "papers" / paper / "claims.yaml").read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
     tables = {name: document.get(name) for name in ("coverage", "published")}
     return {**tables, **{claim["id"]: claim for claim in document["claims"]}}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dpbench import run_key
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.plan import Choices, Plan, make_plan
-from dpbench.records import Store
-from dpbench.spec import load_specs
+from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.store import run_key
+from dpbench.store.records import Store
 
 SPEC = """
 kind: run
@@ -114,7 +114,7 @@ def test_a_record_is_enough_until_the_code_changes(tmp_path: Path) -> None:
     assert again.stacks == ()
     assert [run.action for run in plan_of(tmp_path, SPEC, force=True).runs] == ["train"]
     path = store.run_path(plan.runs[0].key)
-    path.write_text(path.read_text().replace(plan.runs[0].sources["dpbench.stages"], "0" * 64))
+    path.write_text(path.read_text().replace(plan.runs[0].sources["dpbench.step.stages"], "0" * 64))
     (stale,) = plan_of(tmp_path, SPEC).runs
     assert stale.action == "stale"
     assert "stages" in stale.reason
@@ -149,13 +149,13 @@ def test_an_absent_dataset_skips_with_the_command_that_gets_it(tmp_path: Path) -
 
 def test_needs_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = SPEC.replace("kind: run", "kind: run\nneeds: [gpu]")
-    monkeypatch.setattr("dpbench.plan._gpu", lambda: None)
+    monkeypatch.setattr("dpbench.plan.planning._gpu", lambda: None)
     (run,) = plan_of(tmp_path, text).runs
     assert run.action == "skip"
     assert "--device cpu" in run.reason
     (run,) = plan_of(tmp_path, text, device="cpu").runs
     assert run.action == "train"
-    monkeypatch.setattr("dpbench.plan._gpu", lambda: "cuda")
+    monkeypatch.setattr("dpbench.plan.planning._gpu", lambda: "cuda")
     (run,) = plan_of(tmp_path, text).runs
     assert (run.action, run.device) == ("train", "cuda")
 
@@ -274,6 +274,6 @@ def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
 def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
     """DPIS chooses its noise by the filter; the others only tell their accountants what they released."""
     asked = {name for name in run_key.code_modules([find("mechanisms", "dpis")]) if ".accountants." in name}
-    assert {"dpbench.accountants.rdp_filter", "dpbench.accountants.renyi.events"} <= asked
+    assert {"dpbench.privacy.accountants.rdp_filter", "dpbench.privacy.accountants.renyi.events"} <= asked
     for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
         assert not [module for module in run_key.code_modules([find("mechanisms", name)]) if ".accountants." in module]

@@ -16,9 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
-from dpbench.functional import evaluate, initial_parameters, network
-from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan
-from dpbench.probe import (
+from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan
+from dpbench.plan.probe import (
     AGAIN,
     ALONE,
     BUFFERS,
@@ -33,10 +32,11 @@ from dpbench.probe import (
     refuse_model,
     try_model,
 )
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.train import Execution, Outcome, train
-from dpbench.trial import try_clipping, try_engine
+from dpbench.plan.trial import try_clipping, try_engine
+from dpbench.spec.loading import load_specs
+from dpbench.step.functional import evaluate, initial_parameters, network
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, Outcome, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

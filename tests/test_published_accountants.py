@@ -13,19 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import (
-    advanced,
-    analytic_gaussian,
-    basic,
-    classical_gaussian,
-    gdp,
-    moments,
-    rdp,
-    rdp_filter,
-)
-from dpbench.accountants._gaussian_curve import GaussianCurve
-from dpbench.accountants._split_delta import least_epsilon
-from dpbench.accounting import Accountant, No, load_accountant
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -38,6 +25,20 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.accountants import (
+    advanced,
+    analytic_gaussian,
+    basic,
+    classical_gaussian,
+    gdp,
+    moments,
+    rdp,
+    rdp_filter,
+)
+from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accountants._split_delta import least_epsilon
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import Accountant, No
 
 noises = st.floats(0.3, 1000.0)
 rates = st.floats(1e-7, 1.0)

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpbench import randomness
-from dpbench.checks import _statistics as statistics
-from dpbench.checks import generator_distribution, philox_vectors
-from dpbench.checks._subject import Subject
-from dpbench.checks.philox_vectors import VECTORS, Four, block, gauss, philox, uniform
-from dpbench.grammar.keys import LARGEST_SEED
-from dpbench.stages import gaussian_noise
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks import generator_distribution, philox_vectors
+from dpbench.judging.checks._subject import Subject
+from dpbench.judging.checks.philox_vectors import VECTORS, Four, block, gauss, philox, uniform
+from dpbench.spec.keys import LARGEST_SEED
+from dpbench.step.stages import gaussian_noise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 quick = settings(derandomize=True, deadline=None, max_examples=150)

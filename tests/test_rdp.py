@@ -11,17 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import rdp
-from dpbench.accountants.rdp import lowest_order
-from dpbench.accountants.renyi.events import log_moment
-from dpbench.accountants.renyi.orders import (
-    group_by_quadrature,
-    replaced_by_quadrature,
-    sampled_at_whole_order,
-    sampled_by_quadrature,
-    without_replacement_at_whole_order,
-)
-from dpbench.accounting import No
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -34,6 +23,17 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.accountants import rdp
+from dpbench.privacy.accountants.rdp import lowest_order
+from dpbench.privacy.accountants.renyi.events import log_moment
+from dpbench.privacy.accountants.renyi.orders import (
+    group_by_quadrature,
+    replaced_by_quadrature,
+    sampled_at_whole_order,
+    sampled_by_quadrature,
+    without_replacement_at_whole_order,
+)
+from dpbench.privacy.answers import No
 
 noises = st.floats(0.3, 1000.0)
 rates = st.floats(1e-7, 1.0)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accountants import (
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy.accountants import (
     advanced,
     analytic_gaussian,
     basic,
@@ -20,10 +22,8 @@ from dpbench.accountants import (
     rdp_data_dependent,
     rdp_filter,
 )
-from dpbench.accountants.renyi.events import log_moment
-from dpbench.accounting import No
-from dpbench.errors import DpbenchError
-from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy.accountants.renyi.events import log_moment
+from dpbench.privacy.answers import No
 
 deltas = st.floats(-30, -0.5).map(lambda power: 10.0**power)
 Real = mpmath.mpf

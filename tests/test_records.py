@@ -20,11 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench import atomic, provenance, records
+from dpbench import atomic
 from dpbench.atomic import clean_folder, write_bytes, writing
 from dpbench.errors import DpbenchError
-from dpbench.provenance import code_hash, environment
-from dpbench.records import NewerRecord, RunRecord, Store, finite, restored
+from dpbench.store import provenance, records
+from dpbench.store.provenance import code_hash, environment
+from dpbench.store.records import NewerRecord, RunRecord, Store, finite, restored
 from tests.record_samples import failure_json, run_json
 
 ROOT = Path(__file__).parents[1]
@@ -290,7 +291,7 @@ def test_a_real_limit_of_the_file_size(tmp_path: Path) -> None:
         sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path
         from tests.record_samples import run_json
-        from dpbench.records import Store
+        from dpbench.store.records import Store
         from dpbench.errors import DpbenchError
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
@@ -318,7 +319,7 @@ def test_a_writer_killed_at_random_moments_loses_nothing_finished(tmp_path: Path
         sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path
         from tests.record_samples import run_json
-        from dpbench.records import Store
+        from dpbench.store.records import Store
         store = Store(Path({str(tmp_path)!r}))
         print("ready", flush=True)
         for seed in itertools.count(int(sys.argv[1])):
@@ -362,7 +363,7 @@ def test_a_writer_killed_at_the_worst_moment_leaves_the_earlier_record(tmp_path:
         from pathlib import Path
         from tests.record_samples import run_json
         from dpbench import atomic
-        from dpbench.records import Store
+        from dpbench.store.records import Store
         def die(*_):
             os.kill(os.getpid(), signal.SIGKILL)
         if {place!r} == "write":
@@ -428,7 +429,7 @@ def test_write_bytes_replaces_in_one_step(tmp_path: Path) -> None:
 
 def test_environment_is_plain_json_and_asks_torch_only_when_told() -> None:
     code = (
-        "import json, sys; from dpbench.provenance import environment; found = environment();"
+        "import json, sys; from dpbench.store.provenance import environment; found = environment();"
         "assert 'torch' not in sys.modules and found['torch'] is None; print(json.dumps(found))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

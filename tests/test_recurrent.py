@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from dpbench.catalog import catalog
-from dpbench.clipping._recurrent import WrittenOut
 from dpbench.errors import DpbenchError
-from dpbench.functional import evaluate, initial_parameters, network
-from dpbench.plan import Choices, build_mechanism, dataset_source, make_plan, model_builder
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.train import Execution, train
+from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.spec.loading import load_specs
+from dpbench.step.functional import evaluate, initial_parameters, network
+from dpbench.step.recurrent import WrittenOut
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

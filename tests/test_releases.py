@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbench.accounting import steps_from_epochs
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.event_files import load_events, parse_events
 from dpbench.events import (
     EVENTS,
     Composition,
@@ -23,8 +21,10 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
-from dpbench.releases import Said, event_class, releases, snake_case
-from dpbench.spec import load_specs
+from dpbench.privacy.composition import steps_from_epochs
+from dpbench.privacy.event_files import load_events, parse_events
+from dpbench.privacy.releases import Said, event_class, releases, snake_case
+from dpbench.spec.loading import load_specs
 
 TRAINING = Said(examples=60000, batch=256, epochs=15, noise_multiplier=1.3)
 

@@ -17,14 +17,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dpbench import report
-from dpbench.assessment import Assessment
 from dpbench.errors import DpbenchError
-from dpbench.rendering.exports import latex, records_csv, rows_csv, tables_latex
-from dpbench.rendering.figures import Figure, Point, Series, draw
-from dpbench.rendering.formatting import bound, duration, number, seeds
-from dpbench.report import render, write_report
-from dpbench.verification import assess
+from dpbench.privacy.formatting import bound, duration, number, seeds
+from dpbench.reporting import page as report
+from dpbench.reporting.assess import assess
+from dpbench.reporting.contents import Assessment
+from dpbench.reporting.page import render, write_report
+from dpbench.reporting.rendering.exports import latex, records_csv, rows_csv, tables_latex
+from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
 from tests.record_samples import example, failure_json, printed, run_json
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}]]>--><svg onload=alert(2)> $\\frac{1}{2}$ ε"
@@ -312,9 +312,8 @@ def test_the_same_assessment_gives_the_same_bytes(assessment: Assessment, html: 
 
 
 def test_importing_the_report_loads_neither_matplotlib_nor_jinja_nor_torch() -> None:
-    code = (
-        "import sys, dpbench.report; print([m for m in ('matplotlib', 'jinja2', 'torch', 'scipy') if m in sys.modules])"
-    )
+    heavy = ("matplotlib", "jinja2", "torch", "scipy")
+    code = f"import sys, dpbench.reporting.page; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 

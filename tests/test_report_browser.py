@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpbench.report import write_report
-from dpbench.verification import assess
+from dpbench.reporting.assess import assess
+from dpbench.reporting.page import write_report
 from tests.chromium import Page, browser, find_chromium
 from tests.record_samples import example, run_json
 

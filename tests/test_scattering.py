@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpbench import cli
-from dpbench.data import Dataset, DatasetMissing, RemoteFile, find_dataset
-from dpbench.datasets import scattering
+from dpbench.cli import training
+from dpbench.datasets import Dataset, DatasetMissing, RemoteFile, find_dataset, scattering
 from dpbench.datasets.scattering import INDEX, PARTS, kept_features
 from dpbench.errors import DpbenchError
-from dpbench.plan import Choices, make_plan
-from dpbench.records import Store
-from dpbench.spec import load_specs
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.store.records import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -313,8 +312,8 @@ def test_download_gets_the_files_of_every_dataset_that_features_are_made_of(
     for of in ("mnist", "fashion_mnist"):
         (tmp_path / f"{of}.yaml").write_text(SPEC.format(of=of).replace("name: features", f"name: {of}"))
     asked: list[str] = []
-    monkeypatch.setattr(cli, "fetch_files", lambda source, _: asked.append(source.files_of))
-    cli._download_for((tmp_path / "mnist.yaml", tmp_path / "fashion_mnist.yaml"), (), tmp_path / "data")
+    monkeypatch.setattr(training, "fetch_files", lambda source, _: asked.append(source.files_of))
+    training._download_for((tmp_path / "mnist.yaml", tmp_path / "fashion_mnist.yaml"), (), tmp_path / "data")
     assert sorted(asked) == ["fashion_mnist", "mnist"]
 
 

@@ -12,13 +12,13 @@ from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from dpbench import catalog as catalog_module
-from dpbench import schema as schema_module
 from dpbench.catalog import Entry, catalog
-from dpbench.grammar import names as spec_catalog
-from dpbench.grammar.keys import RUN, SECTIONS
-from dpbench.grammar.yaml_loader import parse, plain, read
-from dpbench.schema import json_schema
-from dpbench.spec import load_specs
+from dpbench.cli import schemas as schema_module
+from dpbench.cli.schemas import json_schema
+from dpbench.spec import names as spec_catalog
+from dpbench.spec.keys import RUN, SECTIONS
+from dpbench.spec.loading import load_specs
+from dpbench.spec.yaml_loader import parse, plain, read
 
 FILES = sorted((Path(__file__).parent.parent / "specs").rglob("*.yaml"))
 SPECS = [path for path in FILES if plain(read(path).root)["kind"] == "run"]

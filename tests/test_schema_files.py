@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from dpbench.catalog import catalog
-from dpbench.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
-from dpbench.claims.grammar import CLAIM
-from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.cli import cli
+from dpbench.cli.schemas import claims_schema, events_schema
 from dpbench.errors import ProblemsError
-from dpbench.event_files import parse_events
 from dpbench.events import EVENTS, PARAMETERS
-from dpbench.grammar.yaml_loader import parse, plain
-from dpbench.releases import event_class, snake_case, spellings
-from dpbench.schema_claims import claims_schema
-from dpbench.schema_events import events_schema
+from dpbench.judging.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
+from dpbench.judging.claims.grammar import CLAIM
+from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.privacy.event_files import parse_events
+from dpbench.privacy.releases import event_class, snake_case, spellings
+from dpbench.spec.yaml_loader import parse, plain
 
 ROOT = Path(__file__).parent.parent
 EVENTS_FILE = Draft202012Validator(events_schema())

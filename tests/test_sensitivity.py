@@ -14,13 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbench import account, calibrate, certify
-from dpbench.accountants.rdp_filter import RenyiFilter
-from dpbench.accounting import Estimate, load_accountant, steps_from_epochs
-from dpbench.calibration import largest_steps, solve
 from dpbench.catalog import catalog
 from dpbench.cli import main
 from dpbench.errors import DpbenchError
-from dpbench.event_files import parse_events
 from dpbench.events import (
     ADJACENCIES,
     Composition,
@@ -34,12 +30,18 @@ from dpbench.events import (
     from_json,
     to_json,
 )
+from dpbench.privacy.accountants.rdp_filter import RenyiFilter
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import Estimate
+from dpbench.privacy.calibration import largest_steps, solve
+from dpbench.privacy.composition import steps_from_epochs
+from dpbench.privacy.event_files import parse_events
+from dpbench.privacy.releases import Said, releases
+from dpbench.privacy.statement import describe, statement
+from dpbench.privacy.trade_off import tangent_mu, trade_off
 from dpbench.references import gaussian as gaussian_reference
 from dpbench.references import laplace as laplace_reference
 from dpbench.references import sampled_gaussian as sampled_reference
-from dpbench.releases import Said, releases
-from dpbench.statement import describe, statement
-from dpbench.trade_off import tangent_mu, trade_off
 
 NAMES = tuple(catalog("accountants"))
 SLOW = ("lattice",)  # a second per composition: fewer of them, and one question

@@ -16,11 +16,8 @@ import mpmath
 import pytest
 from click.testing import CliRunner
 
-from dpbench.accountants import _work
-from dpbench.accountants.exact.accountant import accountant as exact
-from dpbench.accounting import Estimate, Guarantee, PrivacyCurve, Yes, account, calibrate, load_accountant
-from dpbench.capped import Stopped, capped
 from dpbench.cli import cli
+from dpbench.cli.capped import Stopped, capped
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -33,7 +30,17 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
-from dpbench.guards import cross_checked, guarded
+from dpbench.privacy.accountants import _work
+from dpbench.privacy.accountants.exact.accountant import accountant as exact
+from dpbench.privacy.accounting import account, load_accountant
+from dpbench.privacy.answers import (
+    Estimate,
+    Guarantee,
+    PrivacyCurve,
+    Yes,
+)
+from dpbench.privacy.calibration import calibrate
+from dpbench.privacy.guards import cross_checked, guarded
 
 QUICK = ("advanced", "analytic_gaussian", "basic", "classical_gaussian", "exact", "gdp", "gdp_clt", "moments",
          "optimal_composition", "rdp", "rdp_data_dependent", "rdp_filter")  # fmt: skip
@@ -284,7 +291,9 @@ NONSENSE = [
 @pytest.mark.parametrize("question", [{"delta": 1e-5}, {"epsilon": 1.0}])
 def test_nonsense_of_anybody_is_a_refusal(monkeypatch: pytest.MonkeyPatch, answer: Any, question: Any) -> None:
     honest = load_accountant
-    monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: Planted(answer) if n == "exact" else honest(n))
+    monkeypatch.setattr(
+        "dpbench.privacy.accounting.load_accountant", lambda n: Planted(answer) if n == "exact" else honest(n)
+    )
     found, other = account(Gaussian(1.0), accountants=["exact", "gdp"], **question)
     assert found.answer is None
     assert found.refused
@@ -302,7 +311,9 @@ def test_a_curve_that_is_asked_later_is_looked_at_too() -> None:
 
 
 def test_calibration_does_not_take_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpbench.calibration.load_accountant", lambda _: Planted(Estimate(0.0009, 0.0, math.inf)))
+    monkeypatch.setattr(
+        "dpbench.privacy.calibration.load_accountant", lambda _: Planted(Estimate(0.0009, 0.0, math.inf))
+    )
     with pytest.raises(DpbenchError, match="no noise_multiplier is known to meet"):
         calibrate(Gaussian, epsilon=1.0, delta=1e-5, accountant="planted")
 
@@ -360,7 +371,9 @@ class TestCrossCheck:
 
     def test_account_does_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         honest, wrong = load_accountant, Planted(Estimate(88.4, 88.39, 88.41))
-        monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: wrong if n == "exact" else honest(n))
+        monkeypatch.setattr(
+            "dpbench.privacy.accounting.load_accountant", lambda n: wrong if n == "exact" else honest(n)
+        )
         found = {one.accountant: one for one in account(response(5.0), delta=1e-5)}
         assert "withdrawn" in str(found["exact"].refused)
         assert found["basic"].answer is not None
@@ -475,7 +488,9 @@ class TestCap:
                 raise AssertionError
 
         honest = load_accountant
-        monkeypatch.setattr("dpbench.accounting.load_accountant", lambda n: Slow(None) if n == "exact" else honest(n))
+        monkeypatch.setattr(
+            "dpbench.privacy.accounting.load_accountant", lambda n: Slow(None) if n == "exact" else honest(n)
+        )
         start = time.monotonic()
         words = "account --event gaussian --sigma 1 --delta 1e-5 --accountant exact --accountant gdp --seconds 2"
         shown = CliRunner().invoke(cli, words.split())

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from dpbench.catalog import catalog
 from dpbench.errors import Problem, ProblemsError
-from dpbench.grammar.points import MOST_POINTS
-from dpbench.spec import Budget, Choice, Printed, Spec, Training, load_specs
+from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training, load_specs
+from dpbench.spec.points import MOST_POINTS
 from tests.spec_writer import to_yaml
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -212,7 +212,9 @@ def test_the_shipped_specs_load_and_survive_a_round_trip(tmp_path: Path) -> None
 
 def test_loading_imports_torch_only_when_something_is_validated(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text("kind: claims\n")
-    code = f"import sys, pathlib, dpbench.spec; dpbench.spec.load_specs([pathlib.Path({str(tmp_path)!r})])"
+    code = (
+        f"import sys, pathlib, dpbench.spec.loading; dpbench.spec.loading.load_specs([pathlib.Path({str(tmp_path)!r})])"
+    )
     check = "; assert 'torch' not in sys.modules, 'torch'; assert 'scipy' not in sys.modules, 'scipy'"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -568,7 +570,7 @@ def test_a_mechanism_must_say_whether_it_is_private(tmp_path: Path, own: Callabl
 def test_synthetic_data_never_stand_beside_printed_numbers(tmp_path: Path, own: Callable[..., None]) -> None:
     import numpy as np
 
-    from dpbench.data import from_arrays
+    from dpbench.datasets import from_arrays
 
     def blobs(*, records: int = 300) -> object:
         inputs, targets = np.zeros((records, 2), dtype=np.float32), np.arange(records) % 2

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from dpbench.cli.schemas import json_schema
 from dpbench.errors import ProblemsError
-from dpbench.grammar.yaml_loader import parse, plain
-from dpbench.schema import json_schema
-from dpbench.spec import Budget, Choice, Printed, Published, Spec, Training, load_specs
+from dpbench.spec.loading import Budget, Choice, Printed, Published, Spec, Training, load_specs
+from dpbench.spec.yaml_loader import parse, plain
 from tests.spec_writer import Verbatim, dump, to_yaml
 
 # Loading the first spec imports torch, which takes seconds: no deadline.

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpbench.checks._problems import knobs
 from dpbench.clipping import loop
-from dpbench.functional import initial_parameters, network
+from dpbench.judging.checks._problems import knobs
 from dpbench.mechanisms import noisy_adam, noisy_sgd
 from dpbench.models import mlp, tfp_cnn
-from dpbench.pipeline import Pipeline
-from dpbench.train import Execution
+from dpbench.step.functional import initial_parameters, network
+from dpbench.step.pipeline import Pipeline
+from dpbench.training.loop import Execution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dpbench import randomness
-from dpbench.checks import _statistics as statistics
-from dpbench.checks import sampler_inclusion
-from dpbench.checks._subject import Subject
-from dpbench.checks.philox_vectors import uniform
-from dpbench.stages import (
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks import sampler_inclusion
+from dpbench.judging.checks._subject import Subject
+from dpbench.judging.checks.philox_vectors import uniform
+from dpbench.step.stages import (
     Adam,
     ConstantNoise,
     DecayingNoise,

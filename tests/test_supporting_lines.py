@@ -7,11 +7,11 @@ import math
 import mpmath
 import pytest
 
-from dpbench.accounting import load_accountant
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, DiscretePair, Gaussian, SampledGaussian
-from dpbench.supporting_lines import SupportingLines
-from dpbench.trade_off import tangent_mu, trade_off
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.supporting_lines import SupportingLines
+from dpbench.privacy.trade_off import tangent_mu, trade_off
 
 TRAINING = Composition(((SampledGaussian(0.01, 1.0), 1000),))
 
@@ -72,7 +72,7 @@ def test_the_tangent_holds_between_its_ends_also_where_delta_at_zero_is_less(noi
 
 
 def test_bad_errors_of_a_table_are_refused() -> None:
-    from dpbench.trade_off import trade_off_table
+    from dpbench.privacy.trade_off import trade_off_table
 
     with pytest.raises(DpbenchError, match="expected a type I error"):
         trade_off_table(load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),))), [0.5, math.nan])

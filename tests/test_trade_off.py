@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from scipy import integrate, optimize, stats
 
-from dpbench.accounting import load_accountant
 from dpbench.cli import cli
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, DiscretePair, Event, Gaussian, SampledGaussian
-from dpbench.trade_off import smallest_mu, tangent_mu, total_variation, trade_off, trade_off_table
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.trade_off import smallest_mu, tangent_mu, total_variation, trade_off, trade_off_table
 
 ROW_1 = (SampledGaussian(256 / 60000, 1.3), 3516)
 

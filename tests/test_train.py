@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.train import Execution, Interrupted, Outcome, evaluation_steps, train
+from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.spec.loading import load_specs
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, Interrupted, Outcome, evaluation_steps, train
 
 SPEC = """
 kind: run

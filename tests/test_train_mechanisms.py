@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from dpbench.catalog import catalog
-from dpbench.data import Dataset
+from dpbench.datasets import Dataset
 from dpbench.errors import ProblemsError
 from dpbench.events import Event, Gaussian
 from dpbench.mechanisms import noisy_sgd
-from dpbench.pipeline import Knobs, Observed, Pipeline, State
-from dpbench.plan import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.randomness import INIT, keys
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.train import Execution, Interrupted, Outcome, train
+from dpbench.spec.loading import load_specs
+from dpbench.step.pipeline import Knobs, Observed, Pipeline, State
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution, Interrupted, Outcome, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

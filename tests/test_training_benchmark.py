@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from dpbench import randomness
 from dpbench.catalog import catalog
-from dpbench.checks import _problems
 from dpbench.clipping import loop
-from dpbench.clipping._base import Examples
-from dpbench.data import find_dataset
-from dpbench.functional import initial_parameters, network
+from dpbench.datasets import find_dataset
+from dpbench.judging.checks import _problems
 from dpbench.mechanisms import noisy_sgd
 from dpbench.models import mlp
-from dpbench.pipeline import Knobs
-from dpbench.plan import Choices, make_plan
-from dpbench.records import Store
-from dpbench.spec import load_specs
-from dpbench.stages import PoissonSampler
-from dpbench.train import Execution
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import initial_parameters, network
+from dpbench.step.pipeline import Knobs
+from dpbench.step.stages import PoissonSampler
+from dpbench.store.records import Store
+from dpbench.training.loop import Execution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbench.accounting import account
-from dpbench.differences import diff
 from dpbench.errors import DpbenchError
 from dpbench.events import from_json
-from dpbench.grammar.keys import Printed
-from dpbench.records import Damaged
-from dpbench.reproduction import accuracy_verdict, number_verdict, prediction_interval, spread
-from dpbench.verification import MOST_CURVE_POINTS, assess
+from dpbench.judging.reproduction import accuracy_verdict, number_verdict, prediction_interval, spread
+from dpbench.privacy.accounting import account
+from dpbench.reporting.assess import MOST_CURVE_POINTS, assess
+from dpbench.spec.keys import Printed
+from dpbench.store.differences import diff
+from dpbench.store.records import Damaged
 from tests.record_samples import example, failure_json, printed, run_json
 
 PAPER = {"accuracy_percent": printed("95.0"), "averaged_over": 10, "mu": printed("0.23")}

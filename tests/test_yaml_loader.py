@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpbench.errors import Problem
-from dpbench.grammar.yaml_loader import (
+from dpbench.spec.yaml_loader import (
     LARGEST_FILE,
     Listing,
     Node,

@@ -12,9 +12,9 @@ from itertools import pairwise
 import pytest
 
 from dpbench import certify
-from dpbench.accounting import load_accountant
 from dpbench.catalog import catalog
 from dpbench.events import Adjacency, Composition, GroupSampledGaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.privacy.accounting import load_accountant
 
 Sampled = SampledGaussian | GroupSampledGaussian | RandomSensitivityGaussian
 Law = dict[float, float]  # from the noise-free sum to its probability

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpbench.clipping._ghost_watch import Watch
+from dpbench.step.operators import Watch
 
 NUMERICS = 1
 

@@ -46,11 +46,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpbench import randomness
-from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples, clip_factor
 from dpbench.clipping._jl_forward import Forward, Unrecorded
 from dpbench.clipping._jl_refuse import refuse
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_factor
+from dpbench.step.functional import Network
 
 NUMERICS = 1
 

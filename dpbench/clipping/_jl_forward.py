@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpbench.clipping._recurrent import STEPS
 from dpbench.errors import DpbenchError
+from dpbench.step.recurrent import STEPS
 
 NUMERICS = 1
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
 from torch.utils._pytree import tree_leaves
 
-from dpbench.clipping._base import Examples
 from dpbench.clipping._jl_forward import Forward
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network, network
-from dpbench.probe._watch import entered, layer_names, sentence
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import Network, network
+from dpbench.step.watch import entered, layer_names, sentence
 
 NUMERICS = 1
 
@@ -79,8 +79,8 @@ def _tried(example: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
 def _unlikely(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
     """The least likely class, whose loss has a gradient that does not vanish; None where the model takes no such input.
 
-    The first example that is tried has been through the model before (`probe.try_model`); numbers that are no inputs
-    of it, such as words that it does not have, may raise anything.
+    The first example that is tried has been through the model before (`plan.probe.try_model`); numbers that are no
+    inputs of it, such as words that it does not have, may raise anything.
     """
     named = {name: value[0] for name, value in net.split(theta_1P).items()}
     try:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from dpbench.clipping._base import ClippedSum, Examples
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import ClippedSum, Examples
+from dpbench.step.functional import Network
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch.func import grad_and_value
 from torch.func import vmap as over
 
 from dpbench import randomness
-from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples, clip_factor, zero_where_empty
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_factor, zero_where_empty
+from dpbench.step.functional import Network
 
 NUMERICS = 1
 

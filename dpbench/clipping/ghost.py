@@ -3,7 +3,7 @@
 One forward and one backward pass give the input of every layer and the gradient by its output; the norms are computed
 from these (`_ghost_terms`), and the clipped sum is the sum of the same products with the clip factors put in, so no
 second backward pass is needed. It is exact, recurrent layers included: they are written out in time
-(`_recurrent`), and the backward pass through time is one for the whole batch.
+(`step/recurrent.py`), and the backward pass through time is one for the whole batch.
 
 Norms and sum add up the same products in another order. Where an example's products cancel, each is far longer than
 their sum: their rounding would exceed C, and a huge one would wipe out what the others have added. Such an example,
@@ -27,13 +27,13 @@ from torch.autograd.function import FunctionCtx
 from torch.func import functional_call, grad
 from torch.func import vmap as over
 
-from dpbench.clipping._base import Clipped, Examples, clip_factor, zero_where_empty
 from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
-from dpbench.clipping._ghost_watch import Use, Watch
-from dpbench.clipping._recurrent import RECURRENT
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import Clipped, Examples, clip_factor, zero_where_empty
+from dpbench.step.functional import Network
+from dpbench.step.operators import Use, Watch
+from dpbench.step.recurrent import RECURRENT
 
 NUMERICS = 1
 

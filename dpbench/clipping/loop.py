@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpbench.clipping._base import Clipped, Examples
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network
 
 NUMERICS = 1
 

@@ -62,7 +62,7 @@ def check(source: DatasetSource, folder: Folder = None) -> tuple[FileStatus, ...
 
     A dataset without files is loaded instead and its content hash compared.
 
-    >>> from dpbench.data import find_dataset
+    >>> from dpbench.datasets import find_dataset
     >>> [status.state for status in check(find_dataset("digits"))]
     ['ok']
     """

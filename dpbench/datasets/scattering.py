@@ -260,7 +260,7 @@ def dataset(
     >>> dataset(of="mnist").input_shape
     (81, 7, 7)
     """
-    from dpbench.data import find_dataset
+    from dpbench.datasets import find_dataset
 
     for name, value in (("depth", depth), ("angles", angles)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpbench.accountants.rdp_filter import RenyiFilter
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 from dpbench.mechanisms._dpis_rules import Rules, bounded_sum
+from dpbench.privacy.accountants.rdp_filter import RenyiFilter
 
 NUMERICS = 1
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dpbench.clipping._base import Clipped, ClippedSum, Examples
-from dpbench.functional import Network
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Examples
+from dpbench.step.functional import Network
 
 NUMERICS = 1
 
@@ -120,8 +120,8 @@ def weighted_sum(
 ) -> Tensor:
     """Σ weight·gradient over the filled places (R, P), each clipped at `longest_R` by the pass that adds it up.
 
-    What is left of rounding is that of an engine (`checks.clipping_sensitivity.rounding`). A run without a filled place
-    gets zeros, whatever stands there.
+    What is left of rounding is that of an engine (`judging.checks.clipping_sensitivity.rounding`). A run without a
+    filled place gets zeros, whatever stands there.
     """
     kept_RB = torch.where(examples.mask_RB, weight_RB, 0.0)
     pairs = torch.stack([examples.targets.to(theta_RP.dtype), kept_RB.to(theta_RP.dtype)], -1)

@@ -13,8 +13,8 @@ from dpbench import randomness
 from dpbench.clipping._jl import ProjectedSum, Way
 from dpbench.errors import DpbenchError
 from dpbench.events import RandomSensitivityGaussian, Sampler
-from dpbench.pipeline import Pipeline, Setting
-from dpbench.stages import Batch, ConstantNoise, DecayingNoise, PoissonSampler, Update, filled
+from dpbench.step.pipeline import Pipeline, Setting
+from dpbench.step.stages import Batch, ConstantNoise, DecayingNoise, PoissonSampler, Update, filled
 
 NUMERICS = 1
 

@@ -24,8 +24,8 @@ from typing import Literal
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, SampledGaussian, Sampler
-from dpbench.pipeline import Pipeline
-from dpbench.stages import DecayingNoise, named_update
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import DecayingNoise, named_update
 
 NUMERICS = 1
 ENGINE = ("clipping",)

@@ -23,7 +23,7 @@ from torch import Tensor
 from dpbench.clipping._jl import Way
 from dpbench.errors import DpbenchError
 from dpbench.mechanisms._jl import ProjectedPipeline, Variant, projected
-from dpbench.stages import Adam
+from dpbench.step.stages import Adam
 
 NUMERICS = 1
 ENGINE = ("way",)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dpbench.clipping._jl import Way
 from dpbench.mechanisms._jl import ProjectedPipeline, Variant, projected
-from dpbench.stages import Sgd
+from dpbench.step.stages import Sgd
 
 NUMERICS = 1
 ENGINE = ("way",)

@@ -77,11 +77,8 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.catalog import find
-from dpbench.clipping._base import ClippedSum, Examples
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition
-from dpbench.functional import Network
-from dpbench.letting_out import let_out
 from dpbench.mechanisms._dpis_epoch import (
     MOST_EPOCHS,
     Fixed,
@@ -105,8 +102,11 @@ from dpbench.mechanisms._dpis_rules import (
     norms,
     weighted_sum,
 )
-from dpbench.pipeline import Knobs, Observed, Setting, State
-from dpbench.stages import Update, filled, gaussian_noise, named_update
+from dpbench.step.clipped_sum import ClippedSum, Examples
+from dpbench.step.functional import Network
+from dpbench.step.letting_out import let_out
+from dpbench.step.pipeline import Knobs, Observed, Setting, State
+from dpbench.step.stages import Update, filled, gaussian_noise, named_update
 
 NUMERICS = 1
 ENGINE = ("clipping",)

@@ -50,9 +50,9 @@ from torch import Tensor
 from dpbench.clipping._microbatch import Microbatches
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, SampledGaussian, Sampler
-from dpbench.functional import Network
-from dpbench.pipeline import Knobs, Observed, Pipeline, Release, Setting, State, clipped_release, plain_sum
-from dpbench.stages import PoissonSampler, Sample, Sgd, Update
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Knobs, Observed, Pipeline, Release, Setting, State, clipped_release, plain_sum
+from dpbench.step.stages import PoissonSampler, Sample, Sgd, Update
 
 NUMERICS = 1
 

@@ -8,8 +8,8 @@ Ledger: as NoisySGD's; the update is post-processing. The paper prints no bias c
 from __future__ import annotations
 
 from dpbench.catalog import find
-from dpbench.pipeline import Pipeline
-from dpbench.stages import Adam
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import Adam
 
 NUMERICS = 1
 ENGINE = ("clipping",)

@@ -15,8 +15,8 @@ Ledger: T sampled Gaussians, add-or-remove neighbours, Poisson sampling.
 from __future__ import annotations
 
 from dpbench.catalog import find
-from dpbench.pipeline import Pipeline
-from dpbench.stages import Sgd
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import Sgd
 
 NUMERICS = 1
 ENGINE = ("clipping",)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dpbench.pipeline import Pipeline, plain_sum
-from dpbench.stages import Adam, Sgd
+from dpbench.step.pipeline import Pipeline, plain_sum
+from dpbench.step.stages import Adam, Sgd
 
 NUMERICS = 1
 

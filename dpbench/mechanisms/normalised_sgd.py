@@ -38,8 +38,8 @@ from dpbench import randomness
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Gaussian
-from dpbench.pipeline import Pipeline
-from dpbench.stages import gaussian_noise, named_update
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import gaussian_noise, named_update
 
 NUMERICS = 1
 ENGINE = ("clipping",)

@@ -5,8 +5,8 @@ that exist, with records of norm 1 and batches of a fixed size, of which the rep
   - all other records are 0: (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²);
   - all other records are −1, and a record −1 takes the place of +1: every batch sums to the same but one that holds the
     record, which has 2 more: (1−q) N(0, σ²) + q N(2, σ²) against N(0, σ²); in the other order, the reverse.
-The lower end is the largest δ of these, each a whole composition. The upper end is that of the dominating pair
-(`_fixed_size.py`). `delta` gives the lower end of the one and the upper end of the other.
+The lower end is the largest δ of these, each a whole composition. The upper end is that of the dominating pair.
+`delta` gives the lower end of the one and the upper end of the other.
 
     >>> from dpbench.events import SampledGaussian
     >>> event = SampledGaussian(0.01, 2.0, adjacency="replace_one", sampler="without_replacement")

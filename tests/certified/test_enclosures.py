@@ -9,7 +9,6 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from dpbench.certified import Certificate, certify, certify_many
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -22,6 +21,7 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.certified import Certificate, certify, certify_many
 
 ROW_1 = SampledGaussian(256 / 60000, 1.3)
 

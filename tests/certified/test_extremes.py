@@ -9,8 +9,6 @@ from fractions import Fraction
 
 import pytest
 
-from dpbench.certified import certify
-from dpbench.certified._numbers import granted, spend
 from dpbench.errors import DpbenchError
 from dpbench.events import (
     Composition,
@@ -22,6 +20,8 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.certified import certify
+from dpbench.privacy.certified._numbers import granted, spend
 
 
 def randomized_response(epsilon: float) -> DiscretePair:
@@ -123,7 +123,7 @@ def extremes() -> list[tuple[Event, int]]:
 @pytest.mark.parametrize("question", [{"delta": 1e-5}, {"epsilon": 1.0}, {"delta": 1e-300}, {"epsilon": 1e300}])
 def test_extremes_are_answered_or_refused(question: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback, no NaN, no end that is infinite, and no more work than was granted."""
-    monkeypatch.setattr("dpbench.certified._answer.granted", lambda: granted(3e4))
+    monkeypatch.setattr("dpbench.privacy.certified._answer.granted", lambda: granted(3e4))
     for event, count in extremes():
         for composition in (Composition(((event, count),)), Composition(((event, count), (Laplace(1.0), 2)))):
             try:

@@ -11,13 +11,6 @@ import mpmath
 import pytest
 from flint import arb
 
-from dpbench.certified import _bent, certify
-from dpbench.certified._bent import Bend, bent_transform
-from dpbench.certified._contour import Exponents, plan_right, transform
-from dpbench.certified._exact_sums import single_delta
-from dpbench.certified._mixture import Mixture
-from dpbench.certified._numbers import working_bits
-from dpbench.certified._sides import sides
 from dpbench.events import (
     Composition,
     DiscretePair,
@@ -28,6 +21,13 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.certified import _bent, certify
+from dpbench.privacy.certified._bent import Bend, bent_transform
+from dpbench.privacy.certified._contour import Exponents, plan_right, transform
+from dpbench.privacy.certified._exact_sums import single_delta
+from dpbench.privacy.certified._mixture import Mixture
+from dpbench.privacy.certified._numbers import working_bits
+from dpbench.privacy.certified._sides import sides
 
 
 def times(event: Event, count: int) -> Composition:

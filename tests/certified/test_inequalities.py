@@ -12,12 +12,12 @@ import pytest
 from flint import acb, arb
 from numpy.typing import NDArray
 
-from dpbench.certified._bent import Bend
-from dpbench.certified._contour import aliasing_bound, log_hinge, tail_bound
-from dpbench.certified._factors import LaplaceFactor
-from dpbench.certified._jl import JlFactor
-from dpbench.certified._mixture import Mixture
-from dpbench.certified._numbers import working_bits
+from dpbench.privacy.certified._bent import Bend
+from dpbench.privacy.certified._contour import aliasing_bound, log_hinge, tail_bound
+from dpbench.privacy.certified._factors import LaplaceFactor
+from dpbench.privacy.certified._jl import JlFactor
+from dpbench.privacy.certified._mixture import Mixture
+from dpbench.privacy.certified._numbers import working_bits
 
 Numbers = NDArray[Any]
 ROUNDING = 1e-9  # of the direct sums in doubles, relative

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 from flint import arb
 
-from dpbench.certified import certify
-from dpbench.certified._numbers import LONGEST, ends, working_bits
 from dpbench.events import DiscretePair
+from dpbench.privacy.certified import certify
+from dpbench.privacy.certified._numbers import LONGEST, ends, working_bits
 
 
 def test_the_second_direction_counts_where_it_is_the_worse() -> None:

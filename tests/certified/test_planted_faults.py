@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from flint import arb
 
-from dpbench.certified import _contour
-from dpbench.certified._contour import Exponents, plan_right, plan_strip, transform
-from dpbench.certified._exact_sums import gaussian_delta, single_delta
-from dpbench.certified._factors import GaussianFactor
-from dpbench.certified._jl import JlFactor
-from dpbench.certified._mixture import Mixture
-from dpbench.certified._numbers import working_bits
+from dpbench.privacy.certified import _contour
+from dpbench.privacy.certified._contour import Exponents, plan_right, plan_strip, transform
+from dpbench.privacy.certified._exact_sums import gaussian_delta, single_delta
+from dpbench.privacy.certified._factors import GaussianFactor
+from dpbench.privacy.certified._jl import JlFactor
+from dpbench.privacy.certified._mixture import Mixture
+from dpbench.privacy.certified._numbers import working_bits
 
 HALF = (Fraction(1, 2), Fraction(1, 2))
 EPSILON = 0.4

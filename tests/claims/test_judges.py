@@ -10,13 +10,13 @@ from typing import Any
 import mpmath
 import pytest
 
-from dpbench.claims.bounds import Known, compare, judge_bound
-from dpbench.claims.claim import Claim, Printed
-from dpbench.claims.controls import below, controls
-from dpbench.claims.judge import judge
-from dpbench.claims.judges import Shown, bound, formula, inequality, number, shown
-from dpbench.claims.quantities import judge_number
 from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, SampledGaussian
+from dpbench.judging.claims.bounds import Known, compare, judge_bound
+from dpbench.judging.claims.claim import Claim, Printed
+from dpbench.judging.claims.controls import below, controls
+from dpbench.judging.claims.judge import judge
+from dpbench.judging.claims.judges import Shown, bound, formula, inequality, number, shown
+from dpbench.judging.claims.quantities import judge_number
 
 ROW_1 = SampledGaussian(256 / 60000, 1.3)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dpbench.claims.ledger import Read, read_ledgers
 from dpbench.events import SampledGaussian
+from dpbench.judging.claims.ledger import Read, read_ledgers
 
 HEAD = "kind: claims\npaper: mine\nclaims:\n"
 EVENTS = "events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]"
@@ -142,7 +142,7 @@ def test_a_judge_has_to_take_what_is_printed(tmp_path: Path) -> None:
     place: page 2
     kind: number
     printed: {value: 1212.0, batch: 256}
-    by: dpbench.papers.bu2020.text:likelihood_ratio
+    by: dpbench.judging.papers.bu2020.text:likelihood_ratio
     parameters: {epsilon: 7.10}
     verdict: holds
     because: it is

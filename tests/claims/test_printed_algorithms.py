@@ -10,13 +10,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpbench.claims.bounds import shown_end
-from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
 from dpbench.events import SampledGaussian
-from dpbench.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
-from dpbench.papers.bu2020.rows import ROWS
-from dpbench.papers.jl2021.algorithms import microbatch_noise
+from dpbench.judging.claims.bounds import shown_end
+from dpbench.judging.claims.judge import judge
+from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
+from dpbench.judging.papers.bu2020.rows import ROWS
+from dpbench.judging.papers.jl2021.algorithms import microbatch_noise
 
 CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
 

@@ -7,11 +7,11 @@ import shlex
 
 import pytest
 
-from dpbench.claims.claim import Ledger, Mistake
-from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
-from dpbench.claims.summary import filled, unfilled
 from dpbench.cli import cli
+from dpbench.judging.claims.claim import Ledger, Mistake
+from dpbench.judging.claims.judge import judge
+from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.summary import filled, unfilled
 
 LEDGERS = read_ledgers([PAPERS]).ledgers
 MISTAKES = [(ledger, mistake) for ledger in LEDGERS for mistake in ledger.mistakes]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dpbench.claims.claim import Claim, Ledger
-from dpbench.claims.controls import controls
-from dpbench.claims.judge import judge
-from dpbench.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.claim import Claim, Ledger
+from dpbench.judging.claims.controls import controls
+from dpbench.judging.claims.judge import judge
+from dpbench.judging.claims.ledger import PAPERS, read_ledgers
 
 ROOT = Path(__file__).parents[2]
 READ = read_ledgers([PAPERS], lambda _: True)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dpbench.claims.judging import Choice
-from dpbench.claims.judging import verify as judged
-from dpbench.claims.record import VerdictRecord, read_verdicts
-from dpbench.claims.summary import claims_report, filled
 from dpbench.cli import cli, main
 from dpbench.errors import DpbenchError
+from dpbench.judging.claims.judging import Choice
+from dpbench.judging.claims.judging import verify as judged
+from dpbench.judging.claims.record import VerdictRecord, read_verdicts
+from dpbench.judging.claims.summary import claims_report, filled
 
 LEDGER = """kind: claims
 paper: mine

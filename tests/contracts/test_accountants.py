@@ -11,11 +11,19 @@ from typing import Any
 import mpmath
 import pytest
 
-from dpbench.accounting import KINDS, Accountant, Estimate, No, PrivacyCurve, Yes, load_accountant
 from dpbench.catalog import catalog
-from dpbench.compose import common_adjacency
 from dpbench.errors import DpbenchError
 from dpbench.events import ADJACENCIES, Composition, Gaussian, SampledGaussian
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import (
+    KINDS,
+    Accountant,
+    Estimate,
+    No,
+    PrivacyCurve,
+    Yes,
+)
+from dpbench.privacy.composition import common_adjacency
 
 NAMES = sorted(catalog("accountants"))
 PROMISING = ("exact", "certified", "upper_bound")  # kinds whose upper end may never lie below the truth

@@ -13,8 +13,8 @@ import pytest
 
 from dpbench import randomness
 from dpbench.catalog import catalog
-from dpbench.checks._subject import Subject
-from dpbench.stages import PoissonSampler
+from dpbench.judging.checks._subject import Subject
+from dpbench.step.stages import PoissonSampler
 from dpbench.verdicts import STATUSES, Verdict
 from tests.faults.planted import PLANTED
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dpbench.catalog import catalog
-from dpbench.checks import clipping_reference, clipping_sensitivity
-from dpbench.checks._problems import batch, cast, linear_network, reference, small_network
-from dpbench.checks._subject import Subject
-from dpbench.clipping._base import Clipped, Examples
-from dpbench.functional import Network, initial_parameters, network
+from dpbench.judging.checks import clipping_reference, clipping_sensitivity
+from dpbench.judging.checks._problems import batch, cast, linear_network, reference, small_network
+from dpbench.judging.checks._subject import Subject
 from dpbench.models import logistic, mlp, tfp_cnn
-from dpbench.pipeline import plain_sum
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network, initial_parameters, network
+from dpbench.step.pipeline import plain_sum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from dpbench.catalog import catalog
-from dpbench.data import (
+from dpbench.datasets import (
     Dataset,
     DatasetMissing,
     DatasetSource,

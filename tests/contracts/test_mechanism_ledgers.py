@@ -14,7 +14,7 @@ import pytest
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.checks import (
+from dpbench.judging.checks import (
     gradient_unbiased,
     mechanism_inclusion,
     mechanism_releases,
@@ -24,8 +24,8 @@ from dpbench.checks import (
     preparation_release,
     sampler_inclusion,
 )
-from dpbench.checks._steps import OwnSteps, has_release, preparation, releases, sample_event, shown
-from dpbench.checks._subject import Subject
+from dpbench.judging.checks._steps import OwnSteps, has_release, preparation, releases, sample_event, shown
+from dpbench.judging.checks._subject import Subject
 from tests.contracts.test_mechanisms import (
     MECHANISMS,
     PARAMETERS,

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.checks._problems import batch, knobs, linear_network, reference, small_network
-from dpbench.checks._steps import OwnSteps, Step, can_be_shown, has_release, sample_event, shown, views
-from dpbench.checks.philox_vectors import gauss, uniform
-from dpbench.clipping._base import Clipped, Examples
-from dpbench.functional import Network
+from dpbench.judging.checks._problems import batch, knobs, linear_network, reference, small_network
+from dpbench.judging.checks._steps import OwnSteps, Step, can_be_shown, has_release, sample_event, shown, views
+from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms import noisy_adam, noisy_sgd, non_private
-from dpbench.pipeline import Knobs, Mechanism, Observed, Pipeline, State, plain_sum
 from dpbench.randomness import NOISE, SAMPLE
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Knobs, Mechanism, Observed, Pipeline, State, plain_sum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -252,7 +252,7 @@ def test_the_update_gets_what_is_shown(name: str) -> None:
     """With the state's memory, the rate and the step: what the checks see is what moves the parameters."""
     mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
     net, inputs, targets = data()
-    assert can_be_shown(mechanism), "the checks must be able to look inside: see dpbench/checks/_steps.py"
+    assert can_be_shown(mechanism), "the checks must be able to look inside: see dpbench/judging/checks/_steps.py"
     state = begin(mechanism, net, stack)
     (step,) = shown(mechanism, net, state.theta_RP, stack, inputs, targets, 1)
     memory = {kept: state.memory[kept] for kept in mechanism.update.memory}

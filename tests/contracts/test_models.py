@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
-from dpbench.functional import Network, evaluate, initial_parameters, network
 from dpbench.models import mlp, tfp_cnn
-from dpbench.probe import probe_model
+from dpbench.plan.probe import probe_model
 from dpbench.randomness import INIT, derived_seed
+from dpbench.step.functional import Network, evaluate, initial_parameters, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

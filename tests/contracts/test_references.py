@@ -14,7 +14,6 @@ import pytest
 from scipy import integrate, stats
 
 import dpbench.references
-from dpbench.accounting import account
 from dpbench.catalog import catalog
 from dpbench.events import (
     EVENTS,
@@ -28,6 +27,7 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
+from dpbench.privacy.accounting import account
 from dpbench.references._reference import Which
 from dpbench.references.gaussian import reference as gaussian
 from dpbench.references.sampled_gaussian import reference as sampled

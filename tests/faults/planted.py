@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from dpbench import randomness
-from dpbench.checks._subject import Subject
 from dpbench.clipping import loop, vmap
-from dpbench.clipping._base import Clipped, Examples
-from dpbench.functional import Network
-from dpbench.pipeline import Knobs, Observed, Pipeline, State, plain_sum
-from dpbench.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
+from dpbench.judging.checks._subject import Subject
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import Knobs, Observed, Pipeline, State, plain_sum
+from dpbench.step.stages import Batch, PoissonSampler, Sgd, filled, gaussian_noise
 from tests.faults.planted_kinds import (
     DECAYING,
     DEPENDENT,

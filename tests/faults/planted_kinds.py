@@ -17,14 +17,14 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.clipping import vmap
-from dpbench.clipping._base import Clipped, ClippedSum, Draw, Examples
 from dpbench.clipping._jl import ProjectedSum
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian, Sampler
-from dpbench.functional import Network
-from dpbench.letting_out import let_out
 from dpbench.mechanisms._jl import release as projected_release
-from dpbench.pipeline import Knobs, Observed, Pipeline, Setting, State, clipped_release
-from dpbench.stages import DecayingNoise, Sgd, Update, filled, gaussian_noise
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples
+from dpbench.step.functional import Network
+from dpbench.step.letting_out import let_out
+from dpbench.step.pipeline import Knobs, Observed, Pipeline, Setting, State, clipped_release
+from dpbench.step.stages import DecayingNoise, Sgd, Update, filled, gaussian_noise
 
 # Estimated norms
 

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.clipping import vmap
-from dpbench.clipping._base import Clipped, Examples
 from dpbench.events import Composition, Event, Gaussian, SampledGaussian
-from dpbench.functional import Network
-from dpbench.letting_out import let_out
 from dpbench.mechanisms.dpis import Dpis
 from dpbench.mechanisms.dpis import mechanism as dpis
-from dpbench.pipeline import Knobs, Observed, Pipeline, State
-from dpbench.stages import Sgd, gaussian_noise
+from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.functional import Network
+from dpbench.step.letting_out import let_out
+from dpbench.step.pipeline import Knobs, Observed, Pipeline, State
+from dpbench.step.stages import Sgd, gaussian_noise
 
 
 @dataclass(frozen=True)

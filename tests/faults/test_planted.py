@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpbench.catalog import catalog, find
-from dpbench.checks._subject import Subject
+from dpbench.judging.checks._subject import Subject
 from tests.faults.planted import PLANTED, faulty
 from tests.faults.planted_kinds import SOUND
 from tests.faults.planted_releases import SOUND as SOUND_RELEASES

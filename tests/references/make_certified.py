@@ -1,7 +1,7 @@
 """Write the table of certified points: `python -m tests.references.make_certified OUT.json [SECONDS]`.
 
-Every point is a composition, an ε and a proven enclosure of δ(ε) from `dpbench.certified`, with the regime it stands
-for and the error that the exact accountant is allowed there. Where to look (which ε) that accountant says;
+Every point is a composition, an ε and a proven enclosure of δ(ε) from `dpbench.privacy.certified`, with the regime it
+stands for and the error that the exact accountant is allowed there. Where to look (which ε) that accountant says;
 what stands there is not. Takes about SECONDS (default 1500) of one core at most: the regimes take turns.
 """
 
@@ -23,10 +23,10 @@ from typing import Any
 
 import flint
 
-from dpbench.accountants.exact.accountant import accountant
-from dpbench.certified import certify_many
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian, to_json
+from dpbench.privacy.accountants.exact.accountant import accountant
+from dpbench.privacy.certified import certify_many
 
 SCHEMA_VERSION = 1
 DIGITS = 12
@@ -159,7 +159,7 @@ def make(seconds: float) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "type": "reference_table",
         "event": "SampledGaussian",
-        "source": "dpbench.certified",
+        "source": "dpbench.privacy.certified",
         "digits": DIGITS,
         "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {

@@ -7,19 +7,19 @@ import json
 import random
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpbench.events import EVENTS, Composition, ConfidentGNMax, from_json
+from dpbench.judging.enclosures import TABLES as STORED
 from dpbench.references._enclosure import Enclosure
 from dpbench.references._reference import Which
 from tests.references import votes
 from tests.references.points import REGIMES, TABLES, budget, regime
 
 STORED: dict[str, dict[str, Any]] = {
-    name: json.loads((Path(__file__).parent / f"{name}.json").read_text(encoding="utf-8")) for name in TABLES
+    name: json.loads((STORED / f"{name}.json").read_text(encoding="utf-8")) for name in TABLES
 }
 POINTS = [(name, point) for name, table in STORED.items() for point in table["points"]]
 WAYS: tuple[Which, ...] = ("remove", "add", "both")

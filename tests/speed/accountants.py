@@ -34,8 +34,8 @@ def workload(releases: str) -> list[Any]:
 
 def accountant(name: str, composition: Any) -> Any:
     """The accountant. Raises NotImplementedError, a skip, where the commit has none or it refuses the composition."""
-    imported(f"accountants.{name}")
-    found = imported("accounting").load_accountant(name)
+    imported(f"privacy.accountants.{name}")
+    found = imported("privacy.accounting").load_accountant(name)
     answer = found.supports(composition)
     if not answer:
         raise NotImplementedError(f"{name} refuses: {answer.reason}")
@@ -66,7 +66,7 @@ class Account:
     def setup(self, name: str, releases: str) -> None:
         self.work = workload(releases)
         accountant(name, self.work[0])
-        self.account = imported("accounting").account
+        self.account = imported("privacy.accounting").account
 
     def time_account(self, name: str, releases: str) -> None:
         del releases  # `setup` has made them
@@ -82,7 +82,7 @@ class Calibrate:
 
     def setup(self, name: str) -> None:
         accountant(name, training(1.0))
-        self.calibrate = imported("accounting").calibrate
+        self.calibrate = imported("privacy.calibration").calibrate
 
     def time_calibrate(self, name: str) -> None:
         self.calibrate(training, epsilon=3.0, delta=DELTA, accountant=name)

@@ -26,7 +26,7 @@ def problem(work: str) -> tuple[Any, ...]:
     """What an engine takes: the network, one run's parameters, the examples, the clip norm, all in one chunk."""
     torch.set_num_threads(1)
     model, parameters, shape, classes, places = WORK[work]
-    functional, base = imported("functional"), imported("clipping._base")
+    functional, base = imported("step.functional"), imported("step.clipped_sum")
     factory = imported(f"models.{model}").model
 
     def build() -> Any:
@@ -71,7 +71,7 @@ class Projections:
     param_names = ("projections", "way", "model")
 
     def setup(self, projections: int, way: str, model: str) -> None:
-        base = imported("clipping._base")
+        base = imported("step.clipped_sum")
         zero = torch.zeros(1, dtype=torch.int64)
         keys = seeds(1)
         index_RB = torch.arange(problem(model)[-1])[None]

@@ -39,7 +39,7 @@ class _Quickstart:
     """The specs in a folder of their own."""
 
     def setup(self) -> None:
-        imported("plan")
+        imported("plan.planning")
         self.folder = tempfile.TemporaryDirectory()
         for name, text in SPECS.items():
             (Path(self.folder.name) / f"{name}.yaml").write_text(text, encoding="utf-8")
@@ -57,8 +57,8 @@ class Plan(_Quickstart):
 
     def setup(self) -> None:
         super().setup()
-        self.spec, self.plan = imported("spec"), imported("plan")
-        self.store = imported("records").Store(Path(self.folder.name) / "out")
+        self.spec, self.plan = imported("spec.loading"), imported("plan.planning")
+        self.store = imported("store.records").Store(Path(self.folder.name) / "out")
         self.specs = self.spec.load_specs([Path(self.folder.name)])
 
     def time_load_specs(self) -> None:
@@ -78,11 +78,12 @@ class FromNothing(_Quickstart):
     warmup_time = 0
 
     def timeraw_plan(self) -> str:
+        plan, records, spec = (imported(name).__name__ for name in ("plan.planning", "store.records", "spec.loading"))
         return f"""
         from pathlib import Path
-        from dpbench.plan import Choices, make_plan
-        from dpbench.records import Store
-        from dpbench.spec import load_specs
+        from {plan} import Choices, make_plan
+        from {records} import Store
+        from {spec} import load_specs
         folder = Path({self.folder.name!r})
         assert len(make_plan(load_specs([folder]), Store(folder / "out"), Choices(device="cpu")).runs) == {RUNS}
         """

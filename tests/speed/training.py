@@ -26,7 +26,9 @@ repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds
 def data(model: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Training data: the digits for the mlp, and random numbers in the shape of MNIST for the convolutions."""
     if model == "mlp":
-        digits = imported("data").find_dataset("digits").load(None)
+        home = imported("datasets")
+        home = home if hasattr(home, "find_dataset") else imported("data")  # where it stood before
+        digits = home.find_dataset("digits").load(None)
         return digits.train_inputs, digits.train_targets
     generator = torch.Generator().manual_seed(0)
     return torch.rand(2000, 1, 28, 28, generator=generator), torch.randint(10, (2000,), generator=generator)
@@ -36,7 +38,7 @@ def data(model: str) -> tuple[torch.Tensor, torch.Tensor]:
 def network(model: str, runs: int) -> tuple[Any, torch.Tensor]:
     """The network and the initial parameters of a stack."""
     torch.set_num_threads(1)
-    functional = imported("functional")
+    functional = imported("step.functional")
     build = partial(imported(f"models.{model}").model, tuple(data(model)[0].shape[1:]), 10)
     return functional.network(build()), torch.stack([functional.initial_parameters(build, run) for run in range(runs)])
 
@@ -51,7 +53,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
     def column(value: float) -> torch.Tensor:
         return torch.full((runs,), value, dtype=torch.float64)
 
-    made = imported("pipeline").Knobs
+    made = imported("step.pipeline").Knobs
     values = {
         "seed_R": seeds(runs),  # in earlier commits
         "keys_RS": seeds(runs),
@@ -65,7 +67,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
     }
     knobs = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
     if chunk is None:
-        chunk = imported("train").Execution().chunk(runs, net.size)
+        chunk = imported("training.loop").Execution().chunk(runs, net.size)
     known = len(inspect.signature(mechanism.start).parameters) == 1  # so in earlier commits
     start = mechanism.start(theta_RP) if known else mechanism.start(theta_RP, knobs, inputs, targets)
     taken = partial(mechanism.step, net, start, knobs, inputs, targets, chunk)
@@ -152,4 +154,4 @@ class Evaluation:
 
     def time_evaluate(self, runs: int) -> None:
         inputs, targets = data("mlp")
-        imported("functional").evaluate(*network("mlp", runs), inputs[:500], targets[:500], 50)
+        imported("step.functional").evaluate(*network("mlp", runs), inputs[:500], targets[:500], 50)

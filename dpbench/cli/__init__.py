@@ -1,0 +1,70 @@
+"""The command line: one verb per stage, thin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from dpbench.cli.accounting import account, certify
+from dpbench.cli.calibration import calibrate
+from dpbench.cli.checks import check
+from dpbench.cli.claims import verify
+from dpbench.cli.conforming import conform
+from dpbench.cli.data_files import data
+from dpbench.cli.engine_times import engines
+from dpbench.cli.listing import list_, schema
+from dpbench.cli.results import diff, report
+from dpbench.cli.training import plan, run
+from dpbench.errors import DpbenchError
+
+VERBS = (run, plan, report, diff, schema, account, calibrate, certify, check, conform, data, engines, list_, verify)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. Exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C."""
+    try:
+        status = cli.main(args=arguments, prog_name="dpbench", standalone_mode=False)
+    except DpbenchError as error:
+        click.echo(str(error), err=True)
+        status = getattr(error, "exit_status", 2)
+    except click.ClickException as error:
+        _show(error)
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        status = 130
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show(error: click.ClickException) -> None:
+    """One sentence and where to read more; a verb that was called without what it needs shows its help."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if "\n" in message or context is None:
+        error.show()
+    else:
+        click.echo(f"{message.rstrip('.')} (see `{context.command_path} --help`)", err=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="dpbench", prog_name="dpbench")
+def cli() -> None:
+    """Is this ε true, and what did it buy?
+
+    dpbench trains models with differential privacy as YAML specs say, accounts for them, holds the results against
+    what was printed, and writes one report.
+
+    \b
+    Examples:
+      dpbench run specs/                  train what has no record yet, then write reports/report.html
+      dpbench plan specs/                 what would run, and why
+      dpbench data list                   which datasets are here, and how to get the others
+      dpbench report                      write the report again from the records
+      dpbench account --n 60000 --batch 256 --sigma 1.3 --epochs 15 --delta 1e-5
+    """
+
+
+for _verb in VERBS:
+    cli.add_command(_verb)

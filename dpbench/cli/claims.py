@@ -1,0 +1,176 @@
+"""`dpbench verify`: what was printed, and whether it is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpbench.judging.claims.judging import Outcome
+    from dpbench.judging.claims.record import VerdictRecord
+
+WIDTH = 130  # of tables in a pipe or a file: no column is cut off
+STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "yellow", "loose": "cyan"}
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--paper", multiple=True, metavar="PAPER", help="Only the claims of this paper, such as bu2020. Repeatable."
+)
+@click.option("--kind", multiple=True, metavar="KIND", help="Only claims of this kind, such as bound. Repeatable.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Only claims of this name, such as 'bu2020.table1-*'.")
+@click.option("--certify", is_flag=True, help="Prove every bound by enclosures; resumable.")
+@click.option("--workers", type=click.IntRange(1), default=None, help="Processes. Default: as many as there are cores.")
+@click.option("--evidence", is_flag=True, help="Print the evidence of every claim below the table.")
+@click.option("--force", is_flag=True, help="Certify again what has a record.")
+@click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and claim.")
+def verify(paths: Sequence[Path], **options: Any) -> int:
+    """Judge the claims of a ledger: numbers, bounds, formulas, inequalities, lines of algorithms.
+
+    PATH is a file of `kind: claims` or a folder of them (default: what the papers claim). Exit status: 0 every verdict
+    is the one that the ledger holds, 1 a verdict changed or a check could not run, 2 a mistake in a ledger.
+
+    \b
+    Examples:
+      dpbench verify                                   all that the papers claim
+      dpbench verify --paper bu2020 --kind bound       the bounds of one paper
+      dpbench verify --only bu2020.table1-row1-epsilon-clt --certify --evidence
+      dpbench verify mine.yaml                         a paper or a model card of your own
+    """
+    from dpbench.cli.console import Watch
+    from dpbench.judging.claims.judging import PAPERS, Choice
+    from dpbench.judging.claims.judging import verify as judged
+
+    choice = Choice(tuple(options["paper"]), tuple(options["kind"]), tuple(options["only"]))
+    with Watch("claims") as watch:
+        outcome = judged(
+            paths or (PAPERS,),
+            choice,
+            certified=options["certify"],
+            workers=options["workers"] or os.cpu_count() or 1,
+            out=options["out"],
+            force=options["force"],
+            told=lambda _, done, total: watch("judging", done, total),
+        )
+    if options["as_json"]:
+        for verdict in outcome.verdicts:
+            click.echo(json.dumps(verdict.to_json(), ensure_ascii=False, allow_nan=False))
+    else:
+        _show(outcome, evidence=options["evidence"])
+    _mistakes(outcome)
+    return outcome.exit_status
+
+
+def _show(outcome: Outcome, evidence: bool = False) -> None:
+    """The table, the verdicts that are not the ledger's, the counts and the mistakes of the files."""
+    from dpbench.cli.console import console, say
+    from dpbench.privacy.formatting import duration
+
+    out, tables = console(), console()
+    if not sys.stdout.isatty():
+        tables.width = WIDTH
+    verdicts = outcome.verdicts
+    if verdicts:
+        tables.print(_table(verdicts))
+        out.print()
+    if evidence:
+        for verdict in verdicts:
+            _evidence(out, verdict)
+    for verdict in outcome.changed:
+        place = f"{verdict.file}:{verdict.line}: {verdict.id}"
+        say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
+    if verdicts:
+        tables.print(_counts(verdicts))
+        seconds = sum(verdict.seconds for verdict in verdicts)
+        resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
+        changed = len(outcome.changed)
+        words = (
+            "every verdict is the one that the ledger holds" if not changed else f"{changed} not as the ledger holds"
+        )
+        say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {words}.")
+
+
+def _mistakes(outcome: Outcome) -> None:
+    """The mistakes of the ledgers, on standard error."""
+    for problem in outcome.problems:
+        print(problem, file=sys.stderr)
+    if outcome.problems:
+        number = len(outcome.problems)
+        rest = "; the rest was judged" if outcome.verdicts else ""
+        print(f"{number} mistake{'s' * (number > 1)} found{rest}.", file=sys.stderr)
+
+
+def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:
+    from rich.table import Table as Columns
+
+    from dpbench.cli.console import time_words
+
+    table = Columns(box=None, pad_edge=False, header_style="bold")
+    for name in ("claim", "kind", "printed", "value", "verdict", "time"):
+        justify: Literal["left", "right"] = "right" if name in ("value", "time") else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "printed")
+    for verdict in verdicts:
+        table.add_row(
+            verdict.id,
+            verdict.kind,
+            _short(verdict.printed),
+            _value(verdict.value),
+            verdict.verdict + ("" if verdict.as_held else " !"),
+            time_words(verdict.seconds),
+            style=STYLES.get(verdict.verdict, ""),
+        )
+    return table
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _value(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _evidence(out: Any, verdict: VerdictRecord) -> None:
+    from dpbench.cli.console import say
+    from dpbench.privacy.formatting import fact_words
+
+    out.print(f"{verdict.id}  ({verdict.place}; {verdict.file}:{verdict.line})")
+    if verdict.says:
+        say(out, f"  says: {verdict.says}", 4)
+    say(out, f"  {verdict.verdict}: {verdict.reason}", 4)
+    say(out, f"  because: {verdict.because}", 4)
+    for name, item in {**verdict.evidence, **{f"by {route}": found for route, found in verdict.routes.items()}}.items():
+        say(out, f"    {name.replace('_', ' ')}: {fact_words(item)}", 6)
+    if verdict.judge:
+        say(out, f"    judged by: {verdict.judge}", 6)
+    out.print()
+
+
+def _counts(verdicts: tuple[VerdictRecord, ...]) -> Table:
+    """Claims by paper and kind, and verdicts by paper."""
+    from rich.table import Table as Columns
+
+    from dpbench.judging.claims.claim import KINDS
+
+    table = Columns(box=None, pad_edge=False, header_style="bold")
+    found = Counter(verdict.verdict for verdict in verdicts)
+    kinds = [kind for kind in KINDS if any(verdict.kind == kind for verdict in verdicts)]
+    for name in ("paper", *kinds, *found):
+        table.add_column(name.replace("_", " "), justify="left" if name == "paper" else "right", no_wrap=True)
+    for paper in dict.fromkeys(verdict.paper for verdict in verdicts):
+        own = [verdict for verdict in verdicts if verdict.paper == paper]
+        by_kind = Counter(verdict.kind for verdict in own)
+        by_verdict = Counter(verdict.verdict for verdict in own)
+        table.add_row(paper, *(str(by_kind[kind]) for kind in kinds), *(str(by_verdict[name]) for name in found))
+    return table

@@ -1,0 +1,98 @@
+"""`dpbench conform`: accountants, your own library's included, held against stored enclosures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dpbench.conformance import Conformance, Line
+
+WIDTH = 150  # no column is cut off
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", type=click.Path(path_type=Path))
+@click.option("--accountant", "names", multiple=True, metavar="NAME", help="Only this one, or package.module:name.")
+@click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record.")
+def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json: bool) -> int:
+    """Hold accountants against stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
+
+    Both questions are asked, δ at ε and ε at δ, and held against each other.
+
+    TABLE is a JSON file of enclosures or a folder of them (default: those that come with dpbench). The result is
+    written to OUT/conformance.json, beside what is known there of other accountants, and is part of the report. Exit
+    status 1 where a promise (exact or upper bound) is unsound, not monotone or inconsistent, or an accountant crashes.
+
+    \b
+    Examples:
+      dpbench conform                                     every accountant, some minutes
+      dpbench conform --accountant exact --accountant rdp
+      dpbench conform --accountant mylibrary.adapter:accountant
+    """
+    from dpbench.catalog import catalog
+    from dpbench.cli.console import Watch
+    from dpbench.conformance import BROKEN, hold, read_conformance, summarise, write_conformance
+    from dpbench.judging.enclosures import TABLES, read_points
+    from dpbench.store.provenance import environment
+
+    points = read_points(tables or (TABLES,))
+    with Watch() as watch:
+        found = summarise(hold(names or tuple(catalog("accountants")), points, watch), environment())
+    path = write_conformance(out, found.beside(read_conformance(out)))
+    if as_json:
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
+    else:
+        _show(found)
+        click.echo(f"wrote {path}")
+    broken = [
+        line
+        for line in found.lines
+        if line.findings.get("crashes")
+        or (line.kind != "approximation" and any(line.findings.get(finding) for finding in BROKEN))
+    ]
+    return 1 if broken else 0
+
+
+def _show(found: Conformance) -> None:
+    """The table (how far ε is off: at the median, at most), then the answers that lie too low or contradict."""
+    from rich.table import Table
+
+    from dpbench.cli.console import console, say
+    from dpbench.conformance import BROKEN, FINDINGS
+    from dpbench.privacy.formatting import words
+
+    out = console()
+    out.width = max(out.width, WIDTH)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("accountant", "kind", "table", *FINDINGS, "ε off", "most", "time"):
+        table.add_column(name, justify="left" if name in ("accountant", "kind", "table") else "right", no_wrap=True)
+    for line in found.lines:
+        if set(line.findings) != {"refuses"}:
+            table.add_row(line.accountant, words(line.kind), line.table, *_counts(line), *_figures(line))
+    out.print(table)
+    for line in found.lines:
+        for text in line.unsound:
+            say(out, f"{line.accountant} ({words(line.kind)}) lies below the truth: {text}", 2)
+        if any(line.findings.get(finding) for finding in BROKEN if finding != "unsound"):
+            for text in line.reasons:
+                say(out, f"{line.accountant} ({words(line.kind)}): {text}", 2)
+
+
+def _counts(line: Line) -> list[str]:
+    from dpbench.conformance import FINDINGS
+
+    return [str(line.findings.get(finding, "")) for finding in FINDINGS]
+
+
+def _figures(line: Line) -> list[str]:
+    from dpbench.cli.console import time_words
+    from dpbench.privacy.formatting import off
+
+    shares = (line.median_excess, line.largest_excess)
+    seconds = "" if line.median_seconds is None else time_words(line.median_seconds)
+    return [*map(off, shares), seconds]

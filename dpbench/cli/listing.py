@@ -1,0 +1,85 @@
+"""`dpbench list` and `dpbench schema`: what files and commands can name, for people and for editors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import click
+
+# the kinds that a person names in a spec or on the command line, and how many first parameters are not theirs to set
+KINDS = {"mechanisms": 0, "models": 2, "datasets": 0, "clipping": None, "accountants": None, "checks": None}
+
+
+@click.command("list")
+@click.argument("kinds", nargs=-1, metavar="[KIND]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_(kinds: tuple[str, ...], as_json: bool) -> int:
+    """Say what there is: mechanisms, models, datasets, clipping engines, accountants, checks; each with its parameters.
+
+    \b
+    Examples:
+      dpbench list
+      dpbench list mechanisms models
+    """
+    from dpbench.catalog import suggestion
+    from dpbench.errors import DpbenchError
+
+    for kind in kinds:
+        if kind not in KINDS:
+            raise DpbenchError(f"kind {kind!r}{suggestion(kind, KINDS)}")
+    for kind in kinds or KINDS:
+        members = list(_members(kind))
+        if as_json:
+            for one in members:
+                click.echo(json.dumps(one, ensure_ascii=False))
+            continue
+        click.echo(click.style(kind, bold=True))
+        for one in members:
+            click.echo(f"  {one['name']}: {one['about']}")
+            for name, parameter in one["parameters"].items():
+                default = "" if parameter["default"] is None else f" (default {parameter['default']})"
+                click.echo(f"      {name}: {parameter['expected']}{default}")
+        click.echo()
+    return 0
+
+
+def _members(kind: str) -> list[dict[str, Any]]:
+    from dpbench.catalog import catalog
+    from dpbench.errors import DpbenchError
+    from dpbench.spec.annotations import NOTHING, parameters_of
+
+    found = []
+    for name, entry in catalog(kind).items():
+        parameters: dict[str, Any] = {}
+        try:
+            loaded = entry.load()
+            about = (importlib.import_module(entry.module).__doc__ or "").strip().partition("\n")[0]
+            skip = KINDS[kind]
+            if skip is not None and callable(loaded):
+                for slot in parameters_of(loaded, skip=skip).slots.values():
+                    default = None if slot.default is NOTHING else json.dumps(slot.default, default=str)
+                    parameters[slot.name] = {"expected": slot.expected, "default": default}
+        except (DpbenchError, TypeError) as error:
+            about = f"cannot be loaded: {error}"
+        found.append({"kind": kind, "name": name, "origin": entry.origin, "about": about, "parameters": parameters})
+    return found
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["run", "events", "claims"]), default="run")
+def schema(kind: str) -> int:
+    """Print the JSON Schema of files of a KIND, for your editor: run (specs, the default), events or claims.
+
+    \b
+    Example:
+      dpbench schema > dpbench.schema.json
+      # then write as the first line of a spec:  # yaml-language-server: $schema=dpbench.schema.json
+      dpbench schema claims > claims.schema.json
+    """
+    from dpbench.cli.schemas import claims_schema, events_schema, json_schema
+
+    made = {"run": json_schema, "events": events_schema, "claims": claims_schema}[kind]()
+    click.echo(json.dumps(made, indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,234 @@
+"""What `dpbench run` and `plan` show: the plan, progress, and the same as lines of JSON."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from dpbench.cli.console import LINE_SECONDS, emit
+from dpbench.job import Watcher
+from dpbench.plan.planning import Plan, Run, Stack
+from dpbench.privacy.formatting import SIGNS, bound, duration, seeds
+
+if TYPE_CHECKING:
+    from dpbench.job import Summary
+    from dpbench.store.records import Checked
+    from dpbench.training.loop import Outcome, Progress
+
+
+def outcome_line(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return f"failed    {outcome.run.title}: {outcome.error}"
+    assert outcome.result is not None
+    accuracy = outcome.result["result"]["test_accuracy"]
+    return f"finished  {outcome.run.title}: test accuracy {100 * accuracy:.2f} %"
+
+
+def checked_line(name: str, found: Checked) -> str:
+    """What the checks say of a mechanism, and what that means for its ε."""
+    means = {"refuted": "its ε is withheld", "unchecked": "its ε is marked as unchecked"}.get(found.verdict)
+    return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
+
+
+class SayingWatcher(Watcher):
+    """For people: a line for every event but progress, on standard error."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+    def planned(self, plan: Plan) -> None:
+        self._console.print(plan_line(plan))
+
+    def checking(self, name: str) -> None:
+        self._console.print(f"checking {name}")
+
+    def checked(self, name: str, found: Checked) -> None:
+        self._console.print(checked_line(name, found))
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        del path
+        self._console.print(outcome_line(outcome))
+
+
+class LineWatcher(SayingWatcher):
+    """For logs: a line also when a stack starts, and now and then between."""
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        self._last = self._begin = time.monotonic()
+        self._first: int | None = None
+        self._console.print(f"stack {number} of {of}: {stack.title}")
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._begin = progress.done, now
+        if now - self._last < LINE_SECONDS or progress.done == self._first:
+            return
+        rate = (progress.done - self._first) / (now - self._begin)
+        left = duration((progress.total - progress.done) / rate)
+        self._console.print(f"  {progress.done:,} of {progress.total:,} steps, {rate:,.0f} steps/s, {left} left")
+        self._last = now
+
+
+class JsonWatcher(Watcher):
+    """One JSON object per line on standard output for every event."""
+
+    def planned(self, plan: Plan) -> None:
+        for run in plan.runs:
+            emit("planned", **run_facts(run))
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        emit("stack", number=number, of=of, runs=[run.key for run in stack.runs])
+
+    def checked(self, name: str, found: Checked) -> None:
+        emit("checked", mechanism=name, **vars(found))
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        result = None if outcome.result is None else outcome.result["result"]
+        place = None if path is None else str(path)
+        emit("ended", run_key=outcome.run.key, title=outcome.run.title, result=result, error=outcome.error, file=place)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} steps/s" if task.speed else "")
+
+
+class BarWatcher(SayingWatcher):
+    """For terminals: one bar for the stack at work with its rate and the time left."""
+
+    _bars: Bars | None = None
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        self.close()
+        self._title = f"[{number}/{of}] {stack.title}"
+
+    def progress(self, progress: Progress) -> None:
+        if self._bars is None:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), _Rate())
+            self._bars = Bars(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+            # Start at the place of a resumed run, so that the rate counts only what is done now.
+            self._bars.add_task(self._title, total=progress.total, completed=progress.done)
+            self._bars.start()
+        self._bars.update(self._bars.task_ids[0], completed=progress.done)
+
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """A planned run as plain data."""
+    budget, epsilon, reason = run.spec.budget, run.epsilon, None
+    if run.checked is not None and run.checked.verdict == "refuted":
+        epsilon, reason = None, f"withheld, the mechanism is refuted: {run.checked.reason}"
+    elif epsilon is not None and math.isinf(epsilon):
+        epsilon, reason = None, "infinite"
+    same = ("epsilon_kind", "epsilon_by", "seed", "sampling_rate", "steps", "noise_multiplier", "action", "device")
+    return {
+        "run_key": run.key,
+        "spec": run.spec.name,
+        "label": run.spec.label,
+        **{name: getattr(run, name) for name in same},
+        "epsilon": epsilon,
+        "epsilon_reason": reason,
+        "checked": None if run.checked is None else run.checked.verdict,
+        "delta": None if budget is None else budget.delta,
+        "reason": run.reason,
+        "estimated_seconds": run.estimate,
+    }
+
+
+def plan_line(plan: Plan) -> str:
+    due = [run for stack in plan.stacks for run in stack.runs]
+    counts: Counter[str] = Counter(run.action for run in plan.runs)
+    words = {"exists": "have a record", "stale": "have a stale record", "skip": "are skipped"}
+    others = [f"{counts[action]} {text}" for action, text in words.items() if counts[action]]
+    about = f" (about {duration(sum(run.estimate or 0.0 for run in due))})" if due else ""
+    return f"{len(plan.runs)} runs: {', '.join([f'{len(due)} to train{about}', *others])}"
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row for each row or grid point of a spec whose seeds share their fate."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold", min_width=20)
+    table.add_column("seeds", overflow="fold")
+    for name in ("σ", "ε", "δ", "T", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what", no_wrap=True)
+    notes = _notes(plan)
+    groups: dict[tuple[str, str, str, str], list[Run]] = {}
+    for run in plan.runs:
+        groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
+    for (name, label, action, reason), runs in groups.items():
+        first = runs[0]
+        table.add_row(
+            f"{name} [{label}]" if label else name,
+            seeds(tuple(run.seed for run in runs)),
+            "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
+            _epsilon(first),
+            "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
+            f"{first.steps:,}",
+            duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
+            f"{action} ({notes[action, reason]})",
+        )
+    return table
+
+
+def _epsilon(run: Run) -> str:
+    if run.spec.budget is None:
+        return "–"
+    if not run.epsilon_kind:
+        return f"refused {run.epsilon_by}"
+    verdict = "holds" if run.checked is None else run.checked.verdict
+    text = f"{SIGNS.get(run.epsilon_kind, '')} {bound(run.epsilon, run.epsilon_kind)} {run.epsilon_by}".strip()
+    return {"refuted": "withheld", "unchecked": f"{text}, unchecked"}.get(verdict, text)
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """The reasons that the table's last column counts."""
+    return [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
+
+
+def _notes(plan: Plan) -> dict[tuple[str, str], int]:
+    found = dict.fromkeys((run.action, run.reason) for run in plan.runs)
+    return {note: number for number, note in enumerate(found, 1)}
+
+
+def summary_text(summary: Summary, command: str) -> str:
+    """What was done, each failure with its log, and how to go on."""
+    due = summary.count("train")
+    done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}."
+    lines = [done if due else "Nothing to train."]
+    if summary.count("exists"):
+        lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
+    reasons = Counter((run.action, run.reason) for run in summary.plan.runs)
+    for action, word in (("stale", "stale"), ("skip", "skipped")):
+        lines += [f"{count} runs {word}: {reason}." for (what, reason), count in reasons.items() if what == action]
+    for name, found in summary.checks:
+        if found.verdict != "holds":
+            lines.append(checked_line(name, found))
+    for failure in summary.failures:
+        log = f"; log: {failure.log}" if failure.log else ""
+        lines.append(f"FAILED {failure.run.title}: {failure.error}{log}")
+    if summary.interrupted:
+        fresh = sum(run.spec.randomness == "secure" for run in summary.unfinished)
+        kept = f"{len(summary.unfinished) - fresh} unfinished runs keep their place"
+        kept += f"; {fresh} start again, since draws of randomness secure never come again" if fresh else ""
+        lines.append(f"Interrupted; {kept}. Go on with: {command}")
+    elif summary.unfinished:
+        lines.append(f"{len(summary.unfinished)} runs were not reached. Go on with: {command}")
+    if summary.report_error:
+        lines.append(f"FAILED the report: {summary.report_error}")
+    lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
+    return "\n".join(lines)

@@ -1,0 +1,118 @@
+"""`dpbench report` and `dpbench diff`: the report again from the records, and two folders of records side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpbench.cli.training import SPECS, out_option
+from dpbench.errors import DpbenchError, ProblemsError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpbench.store.differences import Difference
+
+
+@click.command()
+@SPECS
+@out_option("Folder whose records are shown.")
+@click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
+def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
+    """Write report.html, report.tex and the CSV files again from the records; needs no network and trains nothing.
+
+    SPECS (without any, the folder specs/ if there is one) say what is printed beside the records' numbers.
+
+    \b
+    Examples:
+      dpbench report
+      dpbench report specs/bu2020 --out reports/published
+    """
+    from dpbench.conformance import read_conformance
+    from dpbench.job import write_reports
+    from dpbench.judging.claims.summary import claims_report
+    from dpbench.plan.planning import Choices, make_plan
+    from dpbench.spec.loading import load_specs
+    from dpbench.store.records import Store
+
+    store = Store(out)
+    contents = store.read()
+    runs = contents.runs or contents.failures or contents.damaged
+    if not runs and claims_report(out) is None and read_conformance(out) is None:
+        raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
+    paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
+    try:
+        made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
+    except ProblemsError as error:  # the records are whole without the specs
+        click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
+        made = None
+    written = write_reports(store, made)
+    for path in written:
+        click.echo(f"wrote {path}")
+    if open_it:
+        click.launch(str(written[0]))
+    return 0
+
+
+@click.command()
+@click.argument("first", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("second", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per difference.")
+def diff(first: Path, second: Path, as_json: bool) -> int:
+    """Compare two folders of records: results, times, environments, and what is only in one.
+
+    \b
+    Example:
+      dpbench diff reports /tmp/other
+    """
+    from dpbench.cli.console import console, emit
+    from dpbench.store.differences import diff as compare
+    from dpbench.store.records import Store
+
+    sides = [Store(folder).read().runs for folder in (first, second)]
+    for folder, runs in zip((first, second), sides, strict=True):
+        if not runs:
+            raise DpbenchError(f"{folder}: there are no records here; name a folder that `dpbench run --out` wrote")
+    found = compare(*sides)
+    if as_json:
+        for row in found:
+            emit("difference", **row.to_json())
+    else:
+        console().print(_table(found))
+    return 0
+
+
+def _table(found: Sequence[Difference]) -> Table:
+    """One row for each run of either side."""
+    from rich.table import Table as Columns
+
+    table = Columns(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", overflow="fold")
+    for name in ("accuracy A", "accuracy B", "change", "seconds A", "seconds B"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what differs", overflow="fold")
+    for row in found:
+        changes = {**row.configuration, **row.environment}
+        words = [f"{key}: {a} -> {b}" for key, (a, b) in changes.items() if key != "format"]
+        if "format" in row.configuration:
+            one, other = (1 if number is None else number for number in row.configuration["format"])
+            words.insert(0, f"key format {one} -> {other}: records that stand apart, however much is equal")
+        words += [f"code of {name}" for name in row.sources]
+        only = {"only_a": ["only in A"], "only_b": ["only in B"]}.get(row.matched, [])
+        table.add_row(
+            row.title,
+            _cell(row.accuracy_a, "{:.2f} %"),
+            _cell(row.accuracy_b, "{:.2f} %"),
+            _cell(row.accuracy_change, "{:+.2f}"),
+            _cell(row.seconds_a, "{:.1f}"),
+            _cell(row.seconds_b, "{:.1f}"),
+            "; ".join([*only, *words]) or ("nothing" if row.same_result else "the result"),
+        )
+    return table
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

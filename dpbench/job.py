@@ -1,0 +1,310 @@
+"""The whole job: load specs, plan, train what is due, keep a record of every run, write the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpbench.atomic import write_bytes, write_text
+from dpbench.errors import DpbenchError, StoreError
+from dpbench.plan.planning import (
+    Choices,
+    Plan,
+    Run,
+    Stack,
+    build_mechanism,
+    context,
+    dataset_source,
+    make_plan,
+    model_builder,
+    with_checks,
+)
+from dpbench.spec.loading import Spec, load_specs
+from dpbench.store.check_records import SHIPPED, code_of, described, read_checks
+from dpbench.store.provenance import environment
+from dpbench.store.records import Checked, Store
+
+if TYPE_CHECKING:
+    from dpbench.training.loop import Outcome, Progress
+
+
+class Watcher:
+    """Who is told how the job goes: an interface whose methods do nothing unless they are given something to do."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; nothing has run yet."""
+
+    def checking(self, name: str) -> None:
+        """A mechanism that is not shipped is checked, which takes some seconds."""
+
+    def checked(self, name: str, found: Checked) -> None:
+        """What its checks say."""
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        """Stack `number` of `of` starts."""
+
+    def progress(self, progress: Progress) -> None:
+        """The stack has done a step."""
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        """A run has ended; `path` is its record or its failure, None in a smoke test."""
+
+    def close(self) -> None:
+        """The work is over, or an error ends it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, why in one line, and where its whole story is."""
+
+    run: Run
+    error: str
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`)."""
+
+    plan: Plan
+    finished: tuple[Run, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    unfinished: tuple[Run, ...] = ()
+    interrupted: bool = False
+    seconds: float = 0.0
+    report: tuple[Path, ...] = ()
+    report_error: str | None = None
+    checks: tuple[tuple[str, Checked], ...] = ()
+
+    def count(self, action: str) -> int:
+        """How many runs; rows of specs that ask for the same one count once."""
+        return len({run.key for run in self.plan.runs if run.action == action})
+
+    @property
+    def exit_status(self) -> int:
+        """0: all that was due finished; 1: something failed, or a mechanism was refuted; 130: interrupted."""
+        refuted = any(found.verdict == "refuted" for _, found in self.checks)
+        return 130 if self.interrupted else 1 if self.failures or self.report_error or refuted else 0
+
+
+def run(
+    paths: Sequence[str | Path],
+    *,
+    out: str | Path = "reports",
+    choices: Choices | None = None,
+    fail_fast: bool = False,
+    places_per_call: int | None = None,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Train every run of the specs under `paths` that has no record in `out` yet, then write the report.
+
+    Raises ProblemsError for bad specs and DpbenchError for an output folder that cannot be written, before anything
+    runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
+    `choices.smoke` every run does two steps and nothing is written.
+
+    >>> import dpbench
+    >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
+    """
+    begin = time.monotonic()
+    choices = choices or Choices()
+    watcher = watcher or Watcher()
+    specs = load_specs([Path(path) for path in paths])
+    store = Store(Path(out))
+    try:
+        plan = make_plan(specs, store, choices)
+    except DpbenchError:
+        if not choices.smoke:
+            _try_to_write(Path(out))  # on a full disk torch stops first, at a cache of its own, and blames the model
+        raise
+    if plan.stacks and not choices.smoke:
+        _prepare(store, plan, afresh=choices.force)
+    watcher.planned(plan)
+    try:
+        plan, checks = _checked(plan, store, choices, watcher)
+        finished, failures, interrupted = _work(plan, store, choices, fail_fast, places_per_call, watcher, stop)
+    finally:
+        watcher.close()
+    done = {one.key for one in finished} | {failure.run.key for failure in failures}
+    report: tuple[Path, ...] = ()
+    report_error = None
+    if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
+        try:
+            report = write_reports(store, plan)
+        except DpbenchError as error:  # the results are safe; what was done must still be told
+            report_error = str(error)
+    return Summary(
+        plan=plan,
+        finished=tuple(finished),
+        failures=tuple(failures),
+        unfinished=tuple(one for stack in plan.stacks for one in stack.runs if one.key not in done),
+        interrupted=interrupted,
+        seconds=time.monotonic() - begin,
+        report=report,
+        report_error=report_error,
+        checks=checks,
+    )
+
+
+def _try_to_write(out: Path) -> None:
+    """Raise DpbenchError where nothing can be written in `out`, or in the folder that it would be made in."""
+    folder = next(one for one in (out, *out.absolute().parents) if one.exists())
+    write_bytes(folder / ".dpbench-try", b"1").unlink()
+
+
+def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
+    """Assess all records of the store and render them; the plan's specs say what their records are for."""
+    from dpbench.conformance import read_conformance
+    from dpbench.judging.claims.summary import claims_report
+    from dpbench.reporting.assess import assess
+    from dpbench.reporting.page import write_report
+
+    overlay: dict[str, list[dict[str, Any]]] = {}
+    for one in plan.runs if plan is not None else ():
+        overlay.setdefault(one.key, []).append(context(one))
+    contents = store.read()
+    assessment = assess(
+        contents.runs, contents.failures, overlay, damaged=contents.damaged, checks=read_checks(store.out)
+    )
+    assessment = replace(assessment, claims=claims_report(store.out), conformance=read_conformance(store.out))
+    return tuple(write_report(assessment, store.out))
+
+
+def _older(report: Path, specs: Sequence[Spec]) -> bool:
+    """Whether the report is missing, or older than a spec that it should show."""
+    if not report.exists():
+        return True
+    files = [Path(spec.file) for spec in specs]
+    return any(file.stat().st_mtime > report.stat().st_mtime for file in files if file.exists())
+
+
+def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
+    """Clean up after killed runs, and find out now, not after an hour, whether the folders can be written.
+
+    `afresh` forgets the place that an earlier, interrupted attempt at the same runs had reached.
+    """
+    store.clean()
+    for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
+        write_text(folder / ".probe", 4096 * "x").unlink()
+    for one in plan.runs:
+        if one.action == "exists" or (afresh and one.action == "train"):
+            store.checkpoint_path(one.key).unlink(missing_ok=True)
+
+
+def _checked(
+    plan: Plan, store: Store, choices: Choices, watcher: Watcher
+) -> tuple[Plan, tuple[tuple[str, Checked], ...]]:
+    """Check, once for each code, the mechanisms that are due, not shipped and of which nothing is known."""
+    due: dict[str, tuple[Run, Checked]] = {}
+    for one in () if choices.smoke else (one for stack in plan.stacks for one in stack.runs):
+        if one.checked is not None and one.checked != SHIPPED:
+            code = code_of(one.spec.mechanism.name, one.spec.mechanism.parameters).hash
+            if code not in due or due[code][0].steps < one.steps:
+                due[code] = one, one.checked
+    if not due:
+        return plan, ()
+    found = []
+    for one, checked in due.values():
+        mechanism = one.spec.mechanism
+        title = described(mechanism.name, mechanism.parameters)
+        if checked.verdict == "unchecked" and checked.planned is None:
+            from dpbench.judging.checking import check_mechanism
+
+            watcher.checking(title)
+            checked = check_mechanism(mechanism.name, mechanism.parameters, one.steps, out=store.out)[1].checked
+            watcher.checked(title, checked)
+        found.append((title, checked))
+    runs = with_checks(plan.runs, store.out)
+    known = {one.key: one.checked for one in runs}
+    stacks = (tuple(replace(one, checked=known[one.key]) for one in stack.runs) for stack in plan.stacks)
+    return Plan(runs, tuple(map(Stack, stacks))), tuple(found)
+
+
+def _work(
+    plan: Plan,
+    store: Store,
+    choices: Choices,
+    fail_fast: bool,
+    places_per_call: int | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> tuple[list[Run], list[Failure], bool]:
+    from dpbench.training.loop import Execution, Interrupted, failure, train
+
+    def outcomes_of(stack: Stack) -> Generator[Outcome, None, None]:
+        """Load what a stack needs and train it."""
+        first = stack.runs[0]
+        source = dataset_source(first.spec)
+        yield from train(
+            stack.runs,
+            source.load(choices.data),
+            build_mechanism(first.spec),
+            model_builder(first.spec, source),
+            Execution(first.device, places_per_call),
+            checkpoints=None if choices.smoke else store.checkpoints_folder,
+            smoke=choices.smoke,
+            watch=watcher.progress,
+            stop=stop,
+        )
+
+    facts = environment(with_torch=True) | {"tf32": False}  # of the code that starts, whatever is committed meanwhile
+    finished: list[Run] = []
+    failures: list[Failure] = []
+    for number, stack in enumerate(plan.stacks, 1):
+        watcher.stack(stack, number, len(plan.stacks))
+        open_runs = {one.key: one for one in stack.runs}
+        outcomes = outcomes_of(stack)
+        while open_runs:
+            try:
+                ended = [next(outcomes)]
+            except Interrupted:
+                return finished, failures, True
+            except (StoreError, BrokenPipeError):
+                raise
+            except Exception as error:  # noqa: BLE001 - what ends a stack is its runs' failure, with its traceback
+                ended = [failure(one, error) for one in open_runs.values()]
+            for outcome in ended:
+                path = None if choices.smoke else _keep(outcome, store, facts)
+                del open_runs[outcome.run.key]
+                if outcome.error is None:
+                    finished.append(outcome.run)
+                else:
+                    failures.append(Failure(outcome.run, outcome.error, path))
+                watcher.ended(outcome, path)
+            if failures and fail_fast:
+                return finished, failures, False
+        outcomes.close()
+    return finished, failures, False
+
+
+def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+    run_ = outcome.run
+    facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
+    if run_.device == "cpu":
+        facts |= {"device": "cpu", "device_name": facts.get("processor")}
+    facts["engine"] = dict(run_.engine)
+    common: dict[str, Any] = {
+        "run_key": run_.key,
+        "seed": run_.seed,
+        "resolved": dict(run_.resolved),
+        "context": context(run_),
+        "sources": dict(run_.sources),
+        "environment": facts,
+    }
+    if run_.checked is not None:
+        common["checked"] = vars(run_.checked)
+    try:
+        if outcome.result is not None:
+            path = store.write_run({**common, **outcome.result})
+        else:
+            story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
+            path = store.write_failure({**common, **story})
+        store.checkpoint_path(run_.key).unlink(missing_ok=True)
+        return path
+    except DpbenchError as error:
+        raise StoreError(str(error)) from error

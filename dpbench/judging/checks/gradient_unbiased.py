@@ -1,0 +1,124 @@
+"""A mechanism's noisy gradient has the full gradient as its mean, where nothing is clipped.
+
+The mean of many draws at fixed parameters is held against (1/N)·Σ g_i, coordinate by coordinate, with Bernstein's
+inequality: what a step gives is the sum over the examples of (1 if included)·g_i/(N·p_i), plus normal noise of the
+deviation that the ledger states. p_i is q unless the mechanism declares other probabilities, or other weights; g_i is
+the gradient at what the run's network sees of the example. All that clip are biased where they clip, and claim nothing
+else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._problems import batch, knobs, reference, small_network
+from dpbench.judging.checks._steps import OwnSteps, can_be_shown, random_projections, shown, views
+from dpbench.judging.checks._subject import Check, Subject
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import Network
+from dpbench.step.pipeline import State
+from dpbench.verdicts import Verdict
+
+RATES = (0.05, 0.3, 1.0)
+
+
+@dataclass(frozen=True)
+class GradientUnbiased(Check):
+    """Subject: kind `mechanisms`, a pipeline, private or not.
+
+    >>> check(Subject.of("mechanisms", "non_private"), seed=0).verdict
+    'holds'
+    """
+
+    kind = "mechanisms"
+    source = (
+        "The expectation over the Poisson sample of the sum over the batch, divided by qN, is the mean over the data"
+    )
+    false_alarm: float = statistics.FALSE_ALARM
+    seeds: int = 60
+    steps: int = 25
+    examples: int = 12
+
+    def looks_at(self, value: Any) -> bool:
+        return can_be_shown(value)
+
+    def __call__(self, subject: Subject, *, seed: int) -> Verdict:
+        """Average `seeds`·`steps` draws at each of three sampling rates."""
+        mechanism = subject.value
+        generator = torch.Generator().manual_seed(seed)
+        net = small_network()
+        data = batch(generator, 1, self.examples, filled=2.0)
+        # Gradients that point the same way, so that a wrong divisor shows.
+        inputs, targets = 1 + 0.3 * data.inputs[0].tanh().float(), torch.zeros_like(data.targets[0])
+        theta_P = torch.randn(net.size, generator=generator)
+        # Own steps may calibrate noise as they go, which takes its time.
+        seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds
+        numbers = [seed * 7919 + number for number in range(seeds)]
+        theta_RP = theta_P.expand(seeds, -1).contiguous()
+        begun = mechanism.start(theta_RP, knobs(numbers), inputs, targets)
+        gradient_RNP = each_gradient(net, theta_P, mechanism, begun, inputs, targets)
+        largest = float(gradient_RNP.norm(dim=2).max())
+        # Nothing is clipped: an estimate of a norm may be far above it, but not 10^4 times.
+        times = 2.0 if not mechanism.private or random_projections(mechanism) is None else 1e4
+        sigma = 0.2 / times if mechanism.private else 0.0
+        draws, found = seeds * self.steps, []
+        for rate in RATES:
+            stack = knobs(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
+            error_P, variance_P, one_P = torch.zeros(3, net.size, dtype=torch.float64)
+            for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
+                size_R1 = step.size()[:, None]
+                error_P += (step.gradient_RP.double() - gradient_RNP.sum(1) / size_R1).sum(0)
+                variance_RP, most_RP = _spread(gradient_RNP, size_R1, step.inclusion(), step.most_weight())
+                variance_P += variance_RP.sum(0)
+                one_P = one_P.maximum(most_RP.amax(0))
+                if mechanism.private:
+                    variance_P += (step.multipliers() * step.reach()).square().sum()
+            # Rounding of float32, of every draw: 10^4 roundings as in `clipping_reference`, of the sizes added up.
+            slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
+            columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)
+            found += [statistics.bernstein_p(abs(error) - slack, v, one) for error, v, one, slack in columns]
+        evidence = {"draws": draws * len(RATES), "rates": list(RATES)}
+        return self.statistical(subject, found, evidence, "mean of the noisy gradient against the full gradient")
+
+
+def _spread(gradient_RNP: Tensor, size_R1: Tensor, p_RN: Tensor, most_R: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of one draw: its variance, and the largest size of one of the independent terms it is the sum of; (R, P) each.
+
+    Independent examples: terms g_i/(size·p_i). Where the examples' weights depend on each other the draw is one term, a
+    sum of gradients with weights of at most `most_R` in all: a number from lowest to highest with the known mean has
+    a variance of at most (highest − mean)·(mean − lowest) (Bhatia and Davis 2000).
+    """
+    if most_R is None:
+        weighted_RNP = gradient_RNP / (size_R1 * p_RN)[:, :, None]
+        variance_RNP = p_RN[:, :, None] * (1 - p_RN[:, :, None]) * weighted_RNP.square()
+        return variance_RNP.sum(1), weighted_RNP.abs().amax(1)
+    low_RP = most_R[:, None] * gradient_RNP.amin(1).clamp_max(0)
+    high_RP = most_R[:, None] * gradient_RNP.amax(1).clamp_min(0)
+    mean_RP = gradient_RNP.mean(1)
+    return (high_RP - mean_RP) * (mean_RP - low_RP), high_RP - low_RP
+
+
+def each_gradient(
+    net: Network, theta_P: Tensor, mechanism: Any, state: State, inputs: Tensor, targets: Tensor
+) -> Tensor:
+    """Every example's gradient (R, N, P) at what each run's network sees of it, by one ordinary backward pass each."""
+    seen = views(mechanism, state, inputs)
+    alike = bool((seen == seen[:1]).all())
+    rows = seen[:1] if alike else seen
+    # One run of the reference for each example, with a batch of that example alone: the gradients one by one.
+    count = rows.shape[0] * len(targets)
+    each = Examples(
+        rows.flatten(0, 1)[:, None], targets.repeat(rows.shape[0])[:, None], torch.ones(count, 1, dtype=torch.bool)
+    )
+    whole = torch.full((count,), math.inf, dtype=torch.float64)
+    gradients = reference(net, theta_P.expand(count, -1), each, whole).sum_RP
+    return gradients.reshape(rows.shape[0], len(targets), -1).expand(len(seen), -1, -1)
+
+
+check = GradientUnbiased()

@@ -1,0 +1,320 @@
+"""Each release of a run, whatever it is of, has the noise that its event in the ledger says.
+
+Sums of gradients, counts, sums of norms, statistics of the inputs: all leave by `letting_out.let_out`, which is told
+the value without noise and the noise's deviation s. An event with noise multiplier m says that one record moves the
+value by at most s/m. Two worlds are compared, with and without a hostile record, the second told all that the first
+released: at every step both stand at the same parameters, clipping bounds and sums, though these were chosen while the
+run went on. The network is not linear. Held are, release by release and in the ledger's order:
+
+- as many values leave as the ledger gets events;
+- without the record the value moves by at most s/m. Without chance; for an event of random sensitivity, where it is
+  (r·(s/m/move)² is never less than a chi-square with r degrees of freedom), by the law;
+- the noise, in units of s, is standard normal, new at every release, step and run;
+- what was released is what `ledger` told of the plan, for a mechanism that has a plan.
+
+Besides a stack of three runs: batches that are worked on in pieces, one run alone, a network of more than 1,000
+parameters, and draws of the operating system where the mechanism is `secure`.
+
+A count of the records is released when the run starts; there the second world has one record less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.checks._worlds import (
+    EXAMPLES,
+    HOW_TO_PASS,
+    Elsewhere,
+    LetOut,
+    Moment,
+    World,
+    added,
+    merged,
+    planned_for,
+    problem,
+    record,
+    replay,
+    steps_to_look_at,
+    with_last,
+    without_last,
+)
+from dpbench.step.pipeline import Knobs
+from dpbench.verdicts import Verdict
+
+ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
+SHORT = 25  # steps with each of the other hostile records and in each of the other worlds
+OF_SYSTEM = 1e-3  # share of the false alarms that goes to noise of the operating system, which no seed repeats
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A hostile record (`_worlds.with_last`), and the world: size of the network, runs, places at once, whose draws."""
+
+    record: int
+    hidden: int = 9
+    alone: bool = False
+    chunk: int = EXAMPLES
+    secure: bool = False
+
+
+LOOKS = (
+    _Look(0),
+    _Look(1, chunk=3),
+    _Look(2),
+    _Look(0, alone=True),
+    _Look(1, alone=True, hidden=120, chunk=3),
+    _Look(0, alone=True, secure=True),
+    _Look(2, secure=True),
+)
+
+
+Noises = dict[int, list[np.ndarray[Any, Any]]]  # by how many numbers a release has
+
+
+@dataclass
+class _Found:
+    """What the looks have gathered: the first thing that is wrong, what could not be looked at, and figures."""
+
+    wrong: str | None = None
+    unseen: str | None = None
+    worst: float = 0.0
+    releases: int = 0
+    chi_squares: dict[int, list[float]] = field(default_factory=dict)
+    noises: Noises = field(default_factory=dict)
+    of_system: Noises = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MechanismReleases(Check):
+    """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
+
+    >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
+    'holds'
+    """
+
+    kind = "mechanisms"
+    source = "An event of noise multiplier m: one record moves what is released by at most the noise's deviation over m"
+    false_alarm: float = statistics.FALSE_ALARM
+    planned: int = 100
+
+    def looks_at(self, value: Any) -> bool:
+        return bool(value.private)
+
+    def __call__(self, subject: Subject, *, seed: int) -> Verdict:
+        found = _Found()
+        mechanism = subject.value
+        planned = planned_for(mechanism, self.planned)
+        steps = steps_to_look_at(mechanism, planned, seed)
+        for number, look in enumerate(LOOKS):
+            if look.secure and not getattr(mechanism, "secure", False):
+                continue
+            looked = steps if number == 0 else steps[:SHORT]
+            world = with_last(problem(mechanism, seed + 1000 * number, planned, look.hidden), look.record)
+            if look.alone:
+                place = torch.tensor([number % len(world.theta_RP)])
+                world = dataclasses.replace(world, theta_RP=world.theta_RP[place], stack=world.stack.take(place))
+            again, moves, worst = world, True, found.worst
+            if look.secure:  # with q = 1 both worlds have the same batches; the other one has its draws from a seed
+                always = dataclasses.replace(world.stack, sampling_rate_R=torch.ones_like(world.stack.sampling_rate_R))
+                again = dataclasses.replace(world, stack=always)
+                world = dataclasses.replace(world, stack=dataclasses.replace(always, keys_RS=always.keys_RS[:, :0]))
+                moves = not _draws_more(again, looked[:5])
+            told, stopped = record(dataclasses.replace(world, chunk=look.chunk), looked)
+            found.unseen = found.unseen or stopped
+            try:
+                others = without_last(dataclasses.replace(again, chunk=look.chunk))
+                for moment, other in replay(others, looked, told):
+                    _compare(found, moment, other, added(mechanism, moment, world.stack), moves)
+                    if found.wrong is not None:
+                        break
+            except Elsewhere as error:
+                found.wrong = found.wrong or f"with all releases the same, {error}"
+            if number == 0 and not stopped:
+                found.wrong = found.wrong or _unplanned(mechanism, world.stack, told, planned)
+            if hasattr(mechanism, "size") and not found.wrong:
+                _count(found, world)
+            if number not in (1, 2):
+                _gather(found.of_system if look.secure else found.noises, told)
+            if look.secure:
+                found.worst = worst  # what is told is the same each time
+            if found.wrong is not None:
+                break
+        evidence: dict[str, Any] = {"steps": len(steps), "planned": planned, "releases": found.releases}
+        evidence["largest_move_over_stated"] = found.worst
+        if found.wrong is not None:
+            return self.refuted(subject, found.wrong, evidence)
+        if found.unseen is not None:
+            return self.undecided(subject, found.unseen, evidence)
+        about = "moves of all releases against their events; the law and independence of their noise"
+        if found.of_system:
+            drawn = f"with draws of the operating system, {about}"
+            verdict = self.statistical(subject, _noise_p_values(found.of_system), evidence, drawn, OF_SYSTEM)
+            if verdict.verdict == "refuted":
+                return verdict
+        return self.statistical(subject, _p_values(found), evidence, about, 1 - OF_SYSTEM)
+
+
+def _compare(
+    found: _Found, moment: Moment, other: Moment, grown: Sequence[Sequence[Event]], moves: bool = True
+) -> None:
+    """Hold what left at one moment in both worlds against the events that the ledger got.
+
+    Without `moves` the two worlds have other draws, and only what does not depend on them is compared.
+    """
+    place = "at the start" if moment.step is None else f"at step {moment.step}"
+    for run, events in enumerate(grown):
+        with_it, without = moment.of(run), other.of(run)
+        if len(with_it) > len(events):
+            found.wrong = f"{place} {len(with_it)} values are released, and the ledger tells {len(events)}"
+            return
+        if len(with_it) < len(events):
+            unseen = f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`"
+            found.unseen = f"{unseen}; {HOW_TO_PASS}"
+            return
+        for number, (one, less, event) in enumerate(zip(with_it, without, events, strict=True)):
+            what = f"{place} release {number + 1} of {len(events)} ({type(event).__name__})"
+            _move(found, one, less, event, what, moves)
+
+
+def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, moves: bool) -> None:
+    if (
+        not isinstance(event, Gaussian | SampledGaussian | RandomSensitivityGaussian)
+        or event.adjacency != "add_or_remove"
+        or getattr(event, "sampler", "poisson") != "poisson"
+    ):
+        found.unseen = f"{what}: only Gaussian releases, Poisson samples and add_or_remove are looked at"
+        return
+    found.releases += 1
+    stated = one.deviation / event.noise_multiplier
+    move = float((one.exact - less.exact).norm())
+    if not (torch.isfinite(one.exact).all() and torch.isfinite(one.noisy).all()):
+        found.wrong = found.wrong or f"{what} is not finite"
+    elif not abs(one.deviation - less.deviation) <= ROUNDING * one.deviation:
+        found.wrong = found.wrong or f"{what}: its noise is another one without one record"
+    elif not moves:
+        return
+    elif isinstance(event, RandomSensitivityGaussian):
+        if move > 0:
+            share = event.projections * (stated / move) ** 2
+            found.chi_squares.setdefault(event.projections, []).append(share)
+    else:
+        ratio = move / stated if stated > 0 else (np.inf if move > 0 else 0.0)
+        found.worst = max(found.worst, min(ratio, 1e300))
+        # Rounding goes with the size of the sums, not with that of their difference.
+        limit = stated * (1 + ROUNDING) + ROUNDING * float(one.exact.norm())
+        if not move <= limit or not one.deviation > 0:
+            found.wrong = found.wrong or (
+                f"{what}: one record moves it by {ratio:.6g} times what its event and its noise of {one.deviation:.6g}"
+                " allow"
+            )
+
+
+def _count(found: _Found, world: World) -> None:
+    """The start with all records, and with one less; the batches have the same expected size."""
+    stack, number = world.stack, len(world.targets)
+    fewer = dataclasses.replace(stack, sampling_rate_R=stack.sampling_rate_R * number / (number - 1))
+    full = next(world.course([]))
+    less = dataclasses.replace(world, stack=fewer, inputs=world.inputs[:-1], targets=world.targets[:-1])
+    try:
+        other = next(less.course([], [full]))
+    except Elsewhere as error:
+        found.wrong = f"at the start, with all releases the same, {error}"
+        return
+    _compare(found, full, other, added(world.mechanism, full, stack))
+    for name, value in full.after.memory.items():
+        if value.shape == other.after.memory[name].shape and not torch.allclose(
+            value.double(), other.after.memory[name].double(), rtol=1e-9, atol=0, equal_nan=True
+        ):
+            found.wrong = found.wrong or f"the start's {name} is another one with a record less, all releases the same"
+
+
+def _unplanned(mechanism: Any, stack: Knobs, told: Sequence[Moment], planned: int) -> str | None:
+    """What the ledger of the plan tells otherwise than what was released; a budget that is spent has no such ledger.
+
+    Up to the first step that is left out the one begins with the other. At the end both are the same, unless the
+    mechanism counts its steps itself: then the events of what was left out are not there, and are not looked at.
+    """
+    numbers = zip(stack.sampling_rate_R.tolist(), stack.noise_multiplier_R.tolist(), strict=True)
+    plans = [mechanism.ledger(sampling_rate=q, noise_multiplier=sigma, steps=planned) for q, sigma in numbers]
+    counts_itself = False
+    for number, moment in enumerate(told):
+        for run, (plan, released) in enumerate(zip(plans, mechanism.released(moment.after, stack), strict=True)):
+            if plan is None or released is None:
+                continue
+            total = _total(released)
+            if run == 0 and moment.step is not None:
+                counts_itself = counts_itself or (moment.step != number - 1 and total < moment.step + 1)
+            last = moment.step == planned - 1
+            if counts_itself or merged(plan if last else plan.prefix(total)) == merged(released):
+                continue
+            place = "at the start" if moment.step is None else f"after step {moment.step}"
+            return f"{place} {_total(plan)} releases are planned, and what is released is no such beginning: {total}"
+    return None
+
+
+def _draws_more(world: World, steps: Sequence[int]) -> bool:
+    """Whether what is released, without its noise, depends on other draws than the batch's; all are in it here."""
+    told, _ = record(world, steps)
+    others = dataclasses.replace(world, stack=dataclasses.replace(world.stack, keys_RS=world.stack.keys_RS ^ 1))
+    try:
+        for moment, other in replay(others, steps, told):
+            for one, two in zip(moment.calls, other.calls, strict=True):
+                if not torch.allclose(one.exact, two.exact, rtol=ROUNDING, atol=ROUNDING * float(one.exact.norm())):
+                    return True
+    except Elsewhere:
+        return True
+    return False
+
+
+def _total(composition: Composition) -> int:
+    return sum(count for _, count in composition.parts)
+
+
+def _gather(noises: Noises, told: Sequence[Moment]) -> None:
+    """The noise of every release in units of its deviation, by how many numbers it has: (R, numbers) at each moment."""
+    runs = len(told[0].after.step_R)
+    for moment in told:
+        for run in range(runs):
+            for one in moment.of(run):
+                noise = ((one.noisy - one.exact) / one.deviation).numpy() if one.deviation > 0 else np.zeros(1)
+                noises.setdefault(noise.size, []).append(noise)
+
+
+def _p_values(found: _Found) -> Iterator[Any]:
+    """Law and independence of the noise, by kinds of releases; the bound of random sensitivities."""
+    for projections, shares in found.chi_squares.items():
+        yield stats.chi2.cdf(sum(shares), projections * len(shares))
+    yield from _noise_p_values(found.noises)
+
+
+def _noise_p_values(noises: Noises) -> Iterator[Any]:
+    for size, rows in noises.items():
+        noise_MK = np.stack(rows)
+        yield statistics.chi_square_p((noise_MK**2).sum(), noise_MK.size)
+        yield statistics.normal_p(noise_MK.sum() / np.sqrt(noise_MK.size))
+        yield statistics.distribution_p(noise_MK, stats.norm.cdf)
+        yield statistics.chi_square_p((noise_MK**2).sum(1), size)
+        # Between releases that stand some moments apart: the same run's are three rows apart.
+        for distance in {1, 2, 3, 6, len(noise_MK) // 2} - {0}:
+            if len(noise_MK) >= 2 * distance:
+                yield statistics.correlation_p(*statistics.apart(noise_MK, distance, axis=0))
+        # Any two releases at all: the inner product of independent normal vectors, in units of one vector's length.
+        if size > 8:
+            length_M = np.linalg.norm(noise_MK, axis=1)
+            inner_MM = noise_MK @ noise_MK.T / length_M[:, None]
+            np.fill_diagonal(inner_MM, 0.0)
+            yield statistics.normal_p(inner_MM[np.tril_indices(len(inner_MM), -1)])
+
+
+check = MechanismReleases()

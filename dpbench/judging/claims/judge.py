@@ -1,0 +1,92 @@
+"""One claim to its verdict: by accountants from its events, by arithmetic, or by what its paper's own file holds."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpbench.errors import DpbenchError
+from dpbench.judging.claims.bounds import judge_bound
+from dpbench.judging.claims.claim import Claim, Judgement, own_path
+from dpbench.judging.claims.expressions import judge_expression
+from dpbench.judging.claims.judges import Judge, place_of
+from dpbench.judging.claims.quantities import judge_number
+from dpbench.judging.claims.record import VerdictRecord
+
+Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
+
+
+def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord:
+    """Judge one claim; a check that cannot run is told by the verdict `crashes`, not raised.
+
+    >>> from dpbench.judging.claims.claim import Printed
+    >>> from dpbench.events import Composition, Gaussian
+    >>> parts = ((Gaussian(2.0), 1),)
+    >>> claim = Claim("demo", "one", "here", "bound", "", "sound", "", {"mu": Printed("0.5")},
+    ...               events=Composition(parts), counts=parts)
+    >>> judge(claim).verdict
+    'sound'
+    """
+    start, place = time.perf_counter(), ""
+    try:
+        judged, there = judge_of(claim)
+        found, place = judged(claim, certified), there
+    except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
+        words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
+        found = Judgement("crashes", words)
+    same = ("paper", "place", "kind", "says", "because", "line", "by", "runs")
+    return VerdictRecord(
+        **{name: getattr(claim, name) for name in same},
+        **vars(found),
+        id=claim.name,
+        printed=claim.shown,
+        held=claim.verdict,
+        seconds=round(time.perf_counter() - start, 4),
+        certified=certified,
+        file=own_path(claim.file),
+        judge=place,
+        key=key,
+    )
+
+
+def judge_of(claim: Claim) -> tuple[Judges, str]:
+    """What judges a claim, and its file and line (empty where that is training). Raises DpbenchError as `loaded`."""
+    if claim.holds:
+        return judge_expression, f"{own_path(claim.file)}:{claim.line}"
+    if claim.by:
+        found = loaded(claim)
+        return found.judge, found.place
+    if not claim.counts:
+        return _by_runs, ""
+    judged = judge_number if claim.kind == "number" else judge_bound
+    return judged, place_of(judged)
+
+
+def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
+    """Not run; a run spec is there where it lies below the folder in which we run, or one that holds the ledger."""
+    places = [Path(), *(Path(claim.file).resolve().parents if claim.file else ())]
+    missing = [run for run in claim.runs if not any((place / run).is_file() for place in places)]
+    told = f"; not written yet: {', '.join(missing)}" if missing else ""
+    return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{told}")
+
+
+def loaded(claim: Claim) -> Judge:
+    """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
+    module, _, name = claim.by.partition(":")
+    places = [f"dpbench.judging.papers.{claim.paper}.{module}", module] if "." not in module else [module]
+    for place in places:
+        try:
+            found: Any = getattr(importlib.import_module(place), name, None)
+        except ModuleNotFoundError as error:
+            if error.name is not None and place.startswith(error.name):
+                continue
+            raise DpbenchError(f"{claim.name}: {claim.by!r} cannot be imported: {error}") from None
+        if isinstance(found, Judge):
+            return found
+        what = "there is no such name" if found is None else f"found {type(found).__name__}"
+        known = "expected a function decorated by number, bound, formula, inequality or shown"
+        raise DpbenchError(f"{claim.name}: by = {claim.by!r}: {what}; {known}")
+    raise DpbenchError(f"{claim.name}: by = {claim.by!r}: there is no such file")

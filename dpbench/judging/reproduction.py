@@ -1,0 +1,178 @@
+"""Does what was printed come out here? Statistics over seeds, and a verdict for each printed number.
+
+A printed accuracy is the mean of m runs of somebody else; ours are n seeds with mean x̄ and deviation s (n − 1 in its
+denominator). If all runs are independent draws of one normal law, (printed − x̄) / (s sqrt(1/n + 1/m)) follows
+Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m) contains the printed mean with 95 % probability.
+The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpbench.privacy.formatting import percent
+from dpbench.spec.keys import Printed
+from dpbench.verdicts import Verdict
+
+LEVEL = 0.95
+_SLACK = 1e-6  # of half a unit: a value on the edge of rounding counts as inside, whatever its last bit
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What several seeds gave: mean, sample deviation and the 95 % interval of the mean (None for a single seed).
+
+    `least` and `most` are the lowest and the highest value of a seed.
+    """
+
+    count: int
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    least: float
+    most: float
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval: the number behind ±."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def plus_minus(spread: Spread, decimals: int = 2) -> str:
+    """Mean ± half the width of the 95 % interval; the mean alone for one seed.
+
+    >>> plus_minus(Spread(5, 95.1, 0.1, 95.0, 95.2, 95.0, 95.3))
+    '95.10 ± 0.10'
+    """
+    half = spread.half_width
+    return percent(spread.mean, decimals) + (f" ± {half:.{decimals}f}" if half is not None else "")
+
+
+def spread(values: Sequence[float], level: float = LEVEL) -> Spread:
+    """Mean, deviation and Student's confidence interval of the mean.
+
+    Raises ValueError for no values. Source: any textbook; the values are taken as independent and about normal.
+
+    >>> spread([95.0, 96.0, 97.0]).mean
+    96.0
+    """
+    if not values:
+        raise ValueError("values = []: expected at least one")
+    count, mean = len(values), math.fsum(values) / len(values)
+    if count == 1:
+        return Spread(1, mean, None, None, None, mean, mean)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = _student(count - 1, level) * deviation / math.sqrt(count)
+    return Spread(count, mean, deviation, mean - half, mean + half, min(values), max(values))
+
+
+def prediction_interval(
+    values: Sequence[float], runs: int, half_unit: float = 0.0, level: float = LEVEL
+) -> tuple[float, float]:
+    """Where the printed mean of `runs` further runs lies with probability `level` or more, given our `values`.
+
+    `half_unit` is half a unit of the last printed digit. Raises ValueError for fewer than two values or runs < 1.
+
+    >>> low, high = prediction_interval([95.0, 96.0, 97.0], runs=10)
+    >>> round(low, 3), round(high, 3)
+    (93.168, 98.832)
+    """
+    if len(values) < 2:
+        raise ValueError(f"values: {len(values)} given: expected two or more, to know how far seeds scatter")
+    if runs < 1:
+        raise ValueError(f"runs = {runs!r}: expected 1 or more")
+    ours = spread(values, level)
+    assert ours.deviation is not None
+    half = _student(ours.count - 1, level) * ours.deviation * math.sqrt(1 / ours.count + 1 / runs) + half_unit
+    return ours.mean - half, ours.mean + half
+
+
+def accuracy_verdict(
+    subject: str,
+    percents: Sequence[float],
+    printed: Printed,
+    averaged_over: int | None,
+    *,
+    source: str = "",
+    barred: str | None = None,
+) -> Verdict:
+    """The printed test accuracy (percent) against our seeds' last-epoch accuracies.
+
+    `barred` says why the two may not be compared (a reduced setting, synthetic data). Where the source does not say
+    over how many runs it averages, one is assumed: the widest interval.
+    """
+    check = "printed_accuracy"
+    if barred is not None or not percents:
+        reason = "no finished run" if barred is None else f"not compared: {barred}"
+        return Verdict(check, subject, "not_run", reason, {"printed": printed.text}, 0.0, source)
+    ours = spread(percents)
+    difference = ours.mean - printed.value
+    evidence = {
+        "printed": printed.text,
+        "averaged_over": averaged_over,
+        "seeds": ours.count,
+        "mean": ours.mean,
+        "deviation": ours.deviation,
+        "difference": difference,
+    }
+    stated = f"ours {ours.mean:.2f}, printed {printed.text}: a difference of {difference:+.2f} percentage points"
+    if ours.count < 2:
+        reason = f"{stated}; one seed does not show how far seeds scatter"
+        return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
+    runs = averaged_over or 1
+    low, high = prediction_interval(percents, runs, printed.half_unit)
+    evidence |= {"low": low, "high": high, "level": LEVEL}
+    holds = low - _SLACK * printed.half_unit <= printed.value <= high + _SLACK * printed.half_unit
+    over = f"the mean of {runs} runs" if averaged_over else "a single run (how many were averaged is not stated)"
+    reason = (
+        f"{stated}; {'inside' if holds else 'outside'} the 95 % prediction interval for {over}, {low:.2f} to {high:.2f}"
+    )
+    return Verdict(check, subject, "holds" if holds else "refuted", reason, evidence, round(1 - LEVEL, 12), source)
+
+
+def number_verdict(
+    check: str,
+    subject: str,
+    value: float,
+    printed: Printed,
+    *,
+    lower: float | None = None,
+    upper: float | None = None,
+    source: str = "",
+) -> Verdict:
+    """A printed ε or μ against ours, rounded to the printed digits; on the edge, either neighbour is a rounding.
+
+    With an enclosure (`lower` and `upper`) the verdict is `undecided` when only part of it rounds to what is printed.
+
+    >>> number_verdict("printed_epsilon", "row 1", 0.8349, Printed.of("0.83")).verdict
+    'holds'
+    """
+    evidence = {"printed": printed.text, "ours": value, "lower": lower, "upper": upper}
+    if not math.isfinite(value):
+        reason = f"ours is {'infinite' if math.isinf(value) else 'not a number'}, printed {printed.text}"
+        return Verdict(check, subject, "refuted", reason, evidence, 0.0, source)
+    reach = printed.half_unit * (1 + _SLACK)
+    low, high = (value if lower is None else lower), (value if upper is None else upper)
+    stated = f"ours {value:.6g}, printed {printed.text}"
+    if low >= printed.value - reach and high <= printed.value + reach:
+        return Verdict(check, subject, "holds", f"{stated}: the same when rounded", evidence, 0.0, source)
+    if low <= printed.value + reach and high >= printed.value - reach:
+        reason = f"{stated}: our enclosure, {low:.6g} to {high:.6g}, is too wide to decide the last digit"
+        return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
+    gap = value - printed.value
+    note = ""
+    if abs(gap) < 2 * reach:
+        note = f" ({'cut off' if gap > 0 else 'rounded up'} after the last printed digit, ours would be the same)"
+    relative = f" ({gap / printed.value:+.1%})" if printed.value else ""
+    reason = f"{stated}: a difference of {gap:+.3g}{relative}{note}"
+    return Verdict(check, subject, "refuted", reason, evidence, 0.0, source)
+
+
+def _student(degrees: int, level: float) -> float:
+    """The two-sided quantile of Student's t: P(|t| <= value) = level."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + level) / 2))

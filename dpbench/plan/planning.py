@@ -1,0 +1,487 @@
+"""From specs to a plan: noise calibrated, runs hashed, stacked and priced, and why each run is or is not needed."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpbench.catalog import find
+from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
+from dpbench.errors import DpbenchError, Problem, ProblemsError
+from dpbench.events import Composition, to_json
+from dpbench.plan.trial import try_engine, try_network
+from dpbench.privacy.accounting import account
+from dpbench.privacy.calibration import calibrate
+from dpbench.privacy.composition import steps_from_epochs
+from dpbench.spec.loading import Budget, Spec
+from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks, shipped
+from dpbench.store.provenance import changed_sources, code_hash
+from dpbench.store.records import Checked, Store
+from dpbench.store.run_key import (
+    FORMAT,
+    chosen,
+    code_entries,
+    code_modules,
+    engine,
+    key_format,
+    plain,
+    run_key,
+    versions,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpbench.step.pipeline import Mechanism
+
+MOST_PER_STACK = 16
+
+Action = Literal["train", "exists", "stale", "skip"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: a spec, a seed, and every number that the run depends on.
+
+    `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
+    `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `spends` is the
+    budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the
+    parameters that choose how it computes, which are no part of the key; `action` and `reason` say what will happen to
+    it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of the code that takes part;
+    `checked` is what is known of the mechanism's code, None where it is not private.
+    """
+
+    spec: Spec
+    seed: int
+    key: str
+    resolved: Mapping[str, Any]
+    examples: int
+    sampling_rate: float
+    steps: int
+    learning_rate: float
+    clip_norm: float | None
+    noise_multiplier: float | None
+    epsilon: float | None
+    epsilon_kind: str | None = None
+    spends: tuple[float, float] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    action: Action = "train"
+    reason: str = ""
+    device: str = "cpu"
+    estimate: float | None = None
+    checked: Checked | None = SHIPPED
+
+    @property
+    def epsilon_by(self) -> str | None:
+        """The accountant behind `epsilon`: the one that calibrates, or that which a mechanism asks while it runs."""
+        if self.spec.budget is None:
+            return None
+        return self.spec.budget.calibrate_with if self.spends is None else "rdp_filter"
+
+    @property
+    def title(self) -> str:
+        """The run's name for people: spec, row or grid point, seed."""
+        return " ".join(filter(None, [self.spec.name, self.spec.label and f"[{self.spec.label}]", f"seed {self.seed}"]))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Runs that step together: the same dataset, model and mechanism."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def title(self) -> str:
+        names = list(dict.fromkeys(run.spec.name for run in self.runs))
+        return f"{', '.join(names)} ({len(self.runs)} run{'s' if len(self.runs) != 1 else ''})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run of the given specs, in their order, and the stacks of those that will be trained."""
+
+    runs: tuple[Run, ...]
+    stacks: tuple[Stack, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the person at the command line chose; nothing here is part of a run's key but `seeds`."""
+
+    only: tuple[str, ...] = ()
+    force: bool = False
+    stale: bool = False
+    smoke: bool = False
+    seeds: tuple[int, ...] | int | None = None
+    device: str | None = None  # given by hand; overrides `needs: gpu`
+    data: Path | None = None
+
+
+def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
+    """Resolve every run of `specs` and decide what happens to it.
+
+    Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
+    the data, a model that cannot be built), DpbenchError when `only` matches nothing.
+    """
+    problems: list[Problem] = []
+    runs: list[Run] = []
+    before = store.existing()
+    gpu = _gpu() if choices.device is None else None
+    for spec in specs:
+        if chosen_by(spec, choices.only):
+            with _collecting(problems, spec):
+                runs += resolve(spec, _seeds(spec, choices.seeds))
+    if problems:
+        raise ProblemsError(problems)
+    if choices.only and not runs:
+        names = ", ".join(dict.fromkeys(spec.name for spec in specs))
+        raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
+    device = choices.device or gpu or "cpu"
+    decided = []
+    for run in runs:
+        unfinished = store.is_unfinished(run.key)
+        action, reason = _decide(run, before.get(run.key), choices, has_gpu=bool(gpu), unfinished=unfinished)
+        decided.append(replace(run, action=action, reason=reason, device=device))
+    decided = _explained(decided, before.values())
+    for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
+        with _collecting(problems, spec):
+            source = dataset_source(spec)
+            try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
+    if problems:
+        raise ProblemsError(problems)
+    priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
+    return Plan(priced, _stacks(priced))
+
+
+def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
+    """The runs with what the stored verdicts say of their mechanisms."""
+    stored = read_checks(out)
+    codes: dict[str, Code] = {}
+    found = []
+    for run in runs:
+        mechanism = run.spec.mechanism
+        if shipped({"name": mechanism.name, "parameters": mechanism.parameters}):
+            checked = SHIPPED
+        else:
+            key = json.dumps([mechanism.name, plain(dict(mechanism.parameters))], sort_keys=True, default=repr)
+            codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)
+            checked = known(stored, codes[key], run.steps)
+        found.append(replace(run, checked=checked if build_mechanism(run.spec).private else None))
+    return tuple(found)
+
+
+@contextmanager
+def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
+    """Whatever is raised becomes a problem of the spec: a person's own model or mechanism may raise anything."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        named = isinstance(error, DpbenchError | ValueError)
+        text = str(error) if named else f"{type(error).__name__}: {error}"
+        problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
+
+
+def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
+    """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
+    from dpbench.step.pipeline import Setting
+
+    source, budget = dataset_source(spec), spec.budget
+    rate, steps = rate_and_steps(spec, source)
+    mechanism = build_mechanism(spec)
+    sigma: float | None = None
+    epsilon: float | None = None
+    kind: str | None = None
+    spends: tuple[float, float] | None = None
+    if mechanism.spends_budget:
+        if budget is None or budget.epsilon is None:
+            raise DpbenchError(f"budget: {spec.mechanism.name} spends a budget; expected epsilon and delta")
+        spends = epsilon, _ = budget.epsilon, budget.delta
+        kind = "upper_bound"
+    elif budget is not None:
+        ledger = partial(_ledger, mechanism, rate, steps)
+        sigma = _calibrated(ledger, budget) if budget.noise_multiplier is None else float(budget.noise_multiplier)
+        (guarantee,) = account(ledger(sigma), delta=budget.delta, accountants=[budget.calibrate_with])
+        if guarantee.epsilon is not None:
+            epsilon, kind = guarantee.epsilon.value, guarantee.kind
+            if budget.epsilon is not None and guarantee.epsilon.safe > budget.epsilon:
+                raise DpbenchError(
+                    f"epsilon = {budget.epsilon:g}: the calibrated noise gives {guarantee.epsilon.safe:.6g} by"
+                    f" {budget.calibrate_with}; is the ledger of {spec.mechanism.name} the same at every call?"
+                )
+    numbers: dict[str, Any] = {
+        "sampling_rate": rate,
+        "steps": steps,
+        "learning_rate": float(spec.training.learning_rate),
+        "clip_norm": None if spec.training.clip_norm is None else float(spec.training.clip_norm),
+        "noise_multiplier": sigma,
+    }
+    asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
+    mechanism.check(Setting(examples=source.train_size, **numbers, **asked))
+    if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
+        raise DpbenchError(
+            f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
+            " stages.gaussian_noise; expected own or common, or another mechanism"
+        )
+    entries = code_entries(spec)
+    try_network(entries, model_builder(spec, source), tuple(source.input_shape), source.classes)
+    resolved: dict[str, Any] = {
+        "format": FORMAT,
+        "dataset": {
+            "name": spec.dataset.name.rpartition(":")[2],  # what tells data apart is their hash
+            "parameters": dict(spec.dataset.parameters),
+            "sha256": source.sha256,
+        },
+        "model": chosen("models", spec.model, skip=2),
+        "mechanism": chosen("mechanisms", spec.mechanism),
+        "randomness": spec.randomness,
+        **numbers,
+        **({} if spends is None else asked),
+        "numerics": versions(entries),
+    }
+    common = Run(
+        spec=spec,
+        seed=0,
+        key="",
+        resolved=resolved,
+        examples=source.train_size,
+        **numbers,
+        epsilon=epsilon,
+        epsilon_kind=kind,
+        spends=spends,
+        sources={name: code_hash(name) for name in code_modules(entries)},
+        engine=engine(entries[1], spec.mechanism.parameters),
+    )
+    contents = [{**resolved, "seed": seed} for seed in seeds]
+    return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]
+
+
+def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
+    """The sampling rate q and the number of steps T of a spec's runs. Raises DpbenchError for too large a batch."""
+    training, examples = spec.training, source.train_size
+    batch, epochs = training.batch_size, training.epochs
+    if batch is not None and batch > examples:
+        raise DpbenchError(f"batch_size = {batch}: larger than the {examples} examples of {source.name}")
+    rate = training.sampling_rate if batch is None else batch / examples
+    assert rate is not None
+    if training.steps is not None:
+        return rate, training.steps
+    assert epochs is not None
+    if batch is not None:
+        return rate, steps_from_epochs(epochs, examples, batch)
+    return rate, math.ceil(Fraction(repr(epochs)) / Fraction(repr(rate)))
+
+
+def dataset_source(spec: Spec) -> DatasetSource:
+    """The spec's dataset, not loaded."""
+    key = (spec.dataset.name, json.dumps(plain(dict(spec.dataset.parameters)), sort_keys=True))
+    if key not in _SOURCES:
+        _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
+    return _SOURCES[key]
+
+
+_SOURCES: dict[tuple[str, str], DatasetSource] = {}
+
+
+def model_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
+    """A function that builds the spec's model anew for the shape and classes of its dataset."""
+    factory = find("models", spec.model.name).load()
+    return partial(factory, tuple(source.input_shape), source.classes, **spec.model.parameters)
+
+
+def build_mechanism(spec: Spec) -> Mechanism:
+    """The spec's mechanism with its parameters."""
+    mechanism: Mechanism = find("mechanisms", spec.mechanism.name).load()(**spec.mechanism.parameters)
+    return mechanism
+
+
+def context(run: Run) -> dict[str, Any]:
+    """What a record says about the spec that asked for the run; shown by the report, never keyed."""
+    spec, budget = run.spec, run.spec.budget
+    told = ("name", "label", "file", "source", "reduced", "tuned")
+    return {
+        **{name: getattr(spec, name) for name in told},
+        "published": None if spec.published is None else asdict(spec.published),
+        "accountants": list(spec.accountants),
+        "needs": list(spec.needs),
+        "delta": None if budget is None else budget.delta,
+        "target_epsilon": None if budget is None else budget.epsilon,
+        "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
+        "engine": dict(run.engine),
+    }
+
+
+def _ledger(mechanism: Mechanism, rate: float, steps: int, sigma: float) -> Composition:
+    ledger = mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=steps)
+    if ledger is None:
+        raise DpbenchError("budget: expected none, because the mechanism is not private")
+    return ledger
+
+
+_CALIBRATED: dict[tuple[object, ...], float] = {}
+
+
+def _calibrated(ledger: Callable[[float], Composition], budget: Budget) -> float:
+    """The smallest noise multiplier that meets the budget; kept by what the mechanism releases at σ = 1."""
+    assert budget.epsilon is not None
+    released = json.dumps(to_json(ledger(1.0)), sort_keys=True)
+    key = (released, budget.epsilon, budget.delta, budget.calibrate_with)
+    if key not in _CALIBRATED:
+        _CALIBRATED[key] = calibrate(
+            ledger, epsilon=budget.epsilon, delta=budget.delta, accountant=budget.calibrate_with
+        )
+    return _CALIBRATED[key]
+
+
+def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
+    """The spec's seeds; `--seeds n` takes the first n (and goes on counting), `--seeds 3,5` exactly those."""
+    if chosen is None:
+        return spec.seeds
+    if not isinstance(chosen, int):
+        return chosen
+    more = (seed for seed in itertools.count() if seed not in spec.seeds)
+    return tuple(itertools.islice(itertools.chain(spec.seeds, more), chosen))
+
+
+def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns matches the spec's name, label, `name/label` or file name; no pattern: all do."""
+    names = (spec.name, spec.label, f"{spec.name}/{spec.label}", Path(spec.file).stem)
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _decide(
+    run: Run, record: Mapping[str, Any] | None, choices: Choices, *, has_gpu: bool, unfinished: bool
+) -> tuple[Action, str]:
+    """What happens to a run, and why."""
+    if record is not None and not unfinished and not choices.force and not choices.smoke:
+        changed = changed_sources(record.get("sources", {}))  # of the code that made it, whichever engine that had
+        if not changed:
+            return "exists", "has a record"
+        if not choices.stale:
+            names = ", ".join(name.removeprefix("dpbench.") for name in changed)
+            return "stale", f"has a record, but {names} changed since; --stale runs it again"
+    source = dataset_source(run.spec)
+    missing = source.missing(choices.data)
+    if missing:
+        # Features of another dataset are made from its files; these are what is to be fetched.
+        named = getattr(source, "files_of", run.spec.dataset.name)
+        command = fetch_command(named, data_folder(choices.data))
+        return "skip", f"dataset {named} is absent; get it: {command}"
+    obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
+    if obstacle is not None:
+        return "skip", f"dataset {run.spec.dataset.name}: {obstacle}"
+    if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
+        return "skip", "needs a GPU and none was found; --device cpu runs it here"
+    if choices.smoke or record is None:
+        return "train", "smoke test" if choices.smoke else "no record yet"
+    return "train", "forced" if choices.force else "was interrupted" if unfinished else "its record is stale"
+
+
+def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> list[Run]:
+    """Which of the runs to be trained is the same run as an earlier one, or has a record of another key format."""
+    apart = {
+        (one["context"]["name"], one["context"].get("label", ""), one["seed"])
+        for one in records
+        if key_format(one["resolved"]) != FORMAT
+    }
+    first: dict[str, Run] = {}
+    explained = []
+    for run in runs:
+        same = first.setdefault(run.key, run)
+        reason = run.reason
+        if run.action == "train" and same is not run:
+            reason = f"the same run as {same.title}, trained once"
+            if run.engine != same.engine:
+                reason += f" with {_words(same.engine)}; how it computes ({_words(run.engine)}) is no part of a run"
+        elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:
+            reason += f" of key format {FORMAT}; one of an older format stands apart"
+        explained.append(replace(run, reason=reason))
+    return explained
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+@cache
+def _gpu() -> str | None:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
+    """Runs of the same dataset, model and mechanism, at most MOST_PER_STACK together, alike rates and lengths first."""
+    groups: dict[str, dict[str, Run]] = {}
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.action == "train" and first.setdefault(run.key, run) is run:
+            groups.setdefault(_like(run.resolved, run.engine), {})[run.key] = run
+    stacks = []
+    for group in groups.values():
+        ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
+        stacks += [Stack(tuple(ordered[i : i + MOST_PER_STACK])) for i in range(0, len(ordered), MOST_PER_STACK)]
+    return tuple(stacks)
+
+
+def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool) -> tuple[Run, ...]:
+    """Seconds for each run to be trained: from records of the like on this kind of device, else from its size."""
+    measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for record in records:
+        seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
+        expected = record["facts"].get("expected_batch_size")
+        if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
+            made = record.get("environment", {})
+            kind = str(made.get("device", "")).split(":")[0]
+            like = _like(record["resolved"], made.get("engine", {}))
+            measured.setdefault((like, kind), []).append((expected, seconds / steps))
+    priced = []
+    for run in runs:
+        estimate: float | None = None
+        if run.action == "train":
+            expected = run.sampling_rate * run.examples
+            near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
+            near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
+            if near:
+                per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
+            else:
+                per_step = _rough_step_seconds(run.spec, expected, run.device)
+            estimate = per_step * (min(2, run.steps) if smoke else run.steps)
+        priced.append(replace(run, estimate=estimate))
+    return tuple(priced)
+
+
+def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
+    """What runs of one stack have in common."""
+    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness")]
+    return json.dumps(plain([*parts, engine]), sort_keys=True)
+
+
+def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
+    """A guess within a factor of about three: three forward passes' operations at a modest rate, and an overhead."""
+    rate = 2e12 if device.startswith("cuda") else 2e10
+    source = dataset_source(spec)
+    shape = tuple(source.input_shape)
+    key = json.dumps([spec.model.name, plain(dict(spec.model.parameters)), shape], sort_keys=True)
+    if key not in _OPERATIONS:
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        # The counter's hooks fail on a view of a parameter that has a gradient and goes into a layer.
+        module = model_builder(spec, source)().requires_grad_(False)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module(torch.zeros(1, *shape))
+        _OPERATIONS[key] = int(counter.get_total_flops())
+    return 1.5e-3 + 3 * _OPERATIONS[key] * expected_batch / rate
+
+
+_OPERATIONS: dict[str, int] = {}

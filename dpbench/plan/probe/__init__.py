@@ -1,0 +1,131 @@
+"""What training takes for granted of a model, tried on the model itself before anything runs.
+
+Nothing is known by its class. A model is built, moved a little from its start (a layer of zeros would hide what is
+behind it), called on records alone and in batches, in train and eval mode, and every operator of a call is watched:
+which tensor it writes into, and whether it draws. So `nn.Dropout(0)` passes and `F.dropout` inside `forward` does not.
+Calls are repeated with gradients on, forwards and backwards, because a model may keep something only then; and once in
+float32, because `x.float()` is a copy only where x is not float32 yet. When two outputs are alike is in `step.watch`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dpbench.errors import DpbenchError
+from dpbench.plan.probe._trial import (
+    AGAIN,
+    ALONE,
+    BUFFERS,
+    BUILT,
+    GRADIENTS,
+    INPUTS,
+    PARAMETERS,
+    RANDOM,
+    RECORDS,
+    STACK,
+    TRAINED,
+    Probed,
+    Trial,
+)
+from dpbench.step.watch import generators_put_back
+
+_REMEDY = {
+    TRAINED: "keep what is not trained as a buffer, and give every layer its number of inputs",
+    INPUTS: "compute on a copy, without inplace=True",
+    PARAMETERS: "leave the weights to training, without max_norm or writes in forward",
+    BUFFERS: "keep no counts or statistics of the data",
+    RANDOM: "leave it out, or set its probability to 0",
+    GRADIENTS: "use operators that torch can differentiate, and write into nothing that another layer still needs",
+    AGAIN: "keep nothing from one call for the next",
+    ALONE: "use GroupNorm or LayerNorm for batch statistics, and batch_first=True for sequences",
+    STACK: "use torch operators that torch.func.vmap takes, and no decision that looks at numbers",
+    BUILT: "make what is random a parameter",
+}
+
+
+def probe_model(
+    build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int, *, inputs: Tensor | None = None
+) -> tuple[Probed, ...]:
+    """What holds of a model: one answer for each property, and one for each layer that refutes it.
+
+    `inputs` (N, *input_shape) are records to try, the first 17 of them; without them normals, uniforms in [0, 1) and
+    whole numbers are tried, as far as the model takes them. torch's, NumPy's and Python's generators are put back.
+
+    >>> [one.layer for one in probe_model(lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout()), (4,), 2)
+    ...  if one.verdict == "refuted"]
+    ["'1' (Dropout)"]
+    """
+    del classes  # the width of an output is no matter here: `try_model` judges it
+    kinds = _kinds(input_shape) if inputs is None else [inputs[:RECORDS].detach().cpu()]
+    with generators_put_back(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = build().cpu()
+        for dtype in (torch.float64, torch.float32):
+            trial = Trial(module, dtype)
+            if trial.run([_extremes_last(x) for x in kinds], build):
+                break
+    return trial.answers()
+
+
+def refuse_model(
+    build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int, *, inputs: Tensor | None = None
+) -> None:
+    """Raise one DpbenchError that names everything that `probe_model` refutes, with its layer and what to do.
+
+    >>> refuse_model(lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.0)), (4,), 2)
+    """
+    refuted = [one for one in probe_model(build, input_shape, classes, inputs=inputs) if one.verdict == "refuted"]
+    if refuted:
+        found = [f"{one.found}, but training needs that {one.what} ({_REMEDY[one.what]})" for one in refuted]
+        raise DpbenchError(f"the model cannot be trained example by example: {'; '.join(found)}")
+
+
+def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int) -> None:
+    """Build a model and put records through it, so that what does not fit is known before anything runs.
+
+    Raises DpbenchError for what `refuse_model` names, for outputs of another shape than (1, classes),
+    and for buffers that the factory fills at random, because no seed of the run would set them; whatever the model
+    itself raises on one example of zeros goes on.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        modules = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            modules.append(build())
+        module = modules[0]
+        if module is modules[1]:
+            raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
+        refuse_model(build, input_shape, classes)
+        output = module(torch.zeros(1, *input_shape))
+    if not isinstance(output, torch.Tensor):
+        raise DpbenchError(f"the model's output is a {type(output).__name__}: expected one tensor (1, {classes})")
+    if tuple(output.shape) != (1, classes):
+        raise DpbenchError(
+            f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
+        )
+    buffers = dict(modules[1].named_buffers())
+    random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
+    if random:
+        raise DpbenchError(f"buffers {', '.join(random)} are filled at random: make them parameters, or fix their seed")
+
+
+def _kinds(shape: tuple[int, ...]) -> list[Tensor]:
+    """Records that look like data: normals, uniforms, and whole numbers such as those of words."""
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.rand(RECORDS, *shape, generator=generator)
+    normal = torch.randn(RECORDS, *shape, generator=generator)
+    return [normal, uniform, *((uniform * words).floor() for words in (1000, 100, 10, 2))]
+
+
+def _extremes_last(x: Tensor) -> Tensor:
+    """Records of middling size first: what a model keeps of the smallest or the largest so far shows after the others.
+
+    >>> _extremes_last(torch.tensor([[9.0], [1.0], [5.0]]))[0]
+    tensor([5.])
+    """
+    rank = x.flatten(1).abs().double().sum(1).argsort(stable=True).argsort()
+    return x[(rank - len(x) // 2).abs().argsort(stable=True)]

@@ -1,0 +1,69 @@
+"""A whole composition moved by one number: a factor on every noise or on every rate, or all of it several times over.
+
+So that unlike releases can be calibrated together:
+
+>>> from dpbench import calibrate
+>>> from dpbench.events import Composition, Gaussian, Laplace
+>>> sequence = Composition(((Gaussian(4.0), 20), (Laplace(30.0), 5)))
+>>> factor = calibrate(lambda c: noise_scaled(sequence, c), epsilon=1.0, delta=1e-5, accountant="rdp")
+>>> round(factor, 2)
+4.53
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Event
+from dpbench.privacy.composition import as_composition
+from dpbench.privacy.releases import event
+
+NOISES = ("noise_multiplier", "selection_noise", "answer_noise")  # deviations and scales, all relative or all counts
+
+
+def noise_scaled(releases: Composition | Event, factor: float) -> Composition:
+    """The same releases with every noise `factor` times as large; what has no noise of its own stays as it is.
+
+    Raises DpbenchError where no release has noise, and where a noise leaves the numbers.
+
+    >>> from dpbench.events import DiscretePair, Gaussian
+    >>> noise_scaled(Composition(((Gaussian(2.0), 3), (DiscretePair((1.0,), (1.0,)), 1))), 1.5).parts[0]
+    (Gaussian(noise_multiplier=3.0, adjacency='add_or_remove', sensitivity=None), 3)
+    """
+    return _scaled(as_composition(releases), NOISES, factor, "noise")
+
+
+def rates_scaled(releases: Composition | Event, factor: float) -> Composition:
+    """The same releases with every sampling rate `factor` times as large; unsampled releases stay as they are.
+
+    Raises DpbenchError where no release is sampled, and where a rate would be above 1.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> rates_scaled(SampledGaussian(0.25, 1.0), 2.0).parts[0][0].sampling_rate
+    0.5
+    """
+    return _scaled(as_composition(releases), ("sampling_rate",), factor, "sampling rate")
+
+
+def repeated(releases: Composition | Event, times: int) -> Composition:
+    """The releases of a composition, `times` over.
+
+    >>> from dpbench.events import Gaussian
+    >>> repeated(Composition(((Gaussian(1.0), 2),)), 5).parts[0][1]
+    10
+    """
+    composition = as_composition(releases)
+    return Composition(tuple((made, count * times) for made, count in composition.parts), composition.adaptive)
+
+
+def _scaled(composition: Composition, names: Sequence[str], factor: float, what: str) -> Composition:
+    parts = []
+    moved = False
+    for made, count in composition.parts:
+        own = {name: getattr(made, name) * factor for name in names if hasattr(made, name)}
+        moved = moved or bool(own)
+        parts.append((event(type(made), vars(made) | own), count))
+    if not moved:
+        raise DpbenchError(f"none of these releases has a {what}, so that a factor on it changes nothing")
+    return Composition(tuple(parts), composition.adaptive)

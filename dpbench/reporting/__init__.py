@@ -1,0 +1,1 @@
+"""Records and verdicts to a report."""

@@ -1,0 +1,471 @@
+"""Records and failures to an assessment: rows over seeds, guarantees by every accountant, verdicts on what was printed.
+
+All that the report shows is computed here (and in `judging/reproduction.py`); `page` only renders it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+from dpbench.catalog import catalog
+from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
+from dpbench.privacy.answers import PROMISES
+from dpbench.reporting.contents import (
+    Assessment,
+    Comparison,
+    CurveLine,
+    EnvironmentLine,
+    GuaranteeLine,
+    Notice,
+    RecordLine,
+    Row,
+    Section,
+    Settings,
+)
+from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees, headline
+from dpbench.store.check_records import CheckRecord, of_record, worst
+from dpbench.store.differences import flatten
+from dpbench.store.provenance import changed_sources, environment
+from dpbench.store.records import (
+    Checked,
+    Context,
+    Damaged,
+    FailureRecord,
+    RunRecord,
+    failure_record,
+    run_context,
+    run_record,
+)
+from dpbench.store.run_key import FORMAT, key_format
+from dpbench.verdicts import Verdict
+
+MOST_CURVE_POINTS = 50  # at how many evaluations of a row the ε spent so far is accounted for
+MOST_NOTICES = 8  # refutations that the front names one by one
+_ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "device_name", "threads", "platform")
+
+Record = RunRecord | Mapping[str, Any]
+Failure = FailureRecord | Mapping[str, Any]
+AnyContext = Context | Mapping[str, Any]
+Place = tuple[RunRecord, Context]
+
+
+def assess(
+    records: Iterable[Record],
+    failures: Iterable[Failure] = (),
+    contexts: Mapping[str, AnyContext | Sequence[AnyContext]] | None = None,
+    *,
+    damaged: Iterable[Damaged] = (),
+    checks: Mapping[str, CheckRecord] | None = None,
+    stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
+) -> Assessment:
+    """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
+
+    `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
+    carry, because a spec may have changed its label or its printed numbers since; its order is the report's order.
+    `checks` are the stored verdicts on mechanisms, by the hash of their code.
+    `stale` maps recorded source hashes to the modules that changed. Records and failures may be plain mappings; raises
+    DpbenchError when one does not have a record's shape.
+
+    >>> assess([]).counts()
+    {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
+    """
+    runs = {run.run_key: run for run in map(run_record, records)}
+    failed = [failure_record(failure) for failure in failures]
+    overlay = {key: _contexts(value) for key, value in (contexts or {}).items()}
+    order = {key: number for number, key in enumerate(overlay)}
+
+    places: list[Place] = [
+        (run, context) for run in runs.values() for context in overlay.get(run.run_key, [run.context])
+    ]
+    places.sort(key=lambda place: (order.get(place[0].run_key, len(order)), *_natural(place[1]), place[0].seed))
+    failed_places = [
+        (failure, context) for failure in failed for context in overlay.get(failure.run_key, [failure.context])
+    ]
+    stale_modules = _stale_modules(runs.values(), stale)
+    checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
+    made = partial(_row, stale_modules=stale_modules, accounted=Accounts(), checked=checked)
+
+    sections = []
+    names = dict.fromkeys([context.name for _, context in places] + [context.name for _, context in failed_places])
+    for number, name in enumerate(names, 1):
+        here = [place for place in places if place[1].name == name]
+        misses = [(failure, context) for failure, context in failed_places if context.name == name]
+        sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
+    linked = _with_baselines(sections)
+    return Assessment(
+        sections=linked,
+        comparisons=_comparisons(linked),
+        records=_record_lines(places, linked, stale_modules),
+        failures=tuple(failed),
+        damaged=tuple(item.message for item in damaged),
+        notices=_notices(linked, runs.values(), failed, tuple(damaged), stale_modules),
+        environments=_environments(runs.values()),
+        environment=environment(),
+    )
+
+
+def _contexts(value: AnyContext | Sequence[AnyContext]) -> list[Context]:
+    several = [value] if isinstance(value, Context | Mapping) else value
+    return [run_context(one) for one in several]
+
+
+def _natural(context: Context) -> tuple[list[tuple[int, float, str]], list[tuple[int, float, str]]]:
+    """Sort `row 10` after `row 9`."""
+
+    def parts(text: str) -> list[tuple[int, float, str]]:
+        found = re.split(r"(\d+(?:\.\d+)?)", text)
+        return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(found) if part]
+
+    return parts(context.name), parts(context.label)
+
+
+def _stale_modules(
+    runs: Iterable[RunRecord], stale: Callable[[Mapping[str, str]], tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Run key to the modules that changed since; records that share their sources are looked up once."""
+    looked_up = cache(lambda sources: stale(dict(sources)))
+    return {run.run_key: looked_up(tuple(sorted(run.sources.items()))) for run in runs}
+
+
+def _section(
+    section_id: str,
+    name: str,
+    places: Sequence[Place],
+    misses: Sequence[tuple[FailureRecord, Context]],
+    overlay: Mapping[str, Sequence[Context]],
+    made: Callable[[str, Sequence[Place], str, bool, tuple[int, ...]], Row],
+) -> Section:
+    groups: dict[tuple[str, str], list[Place]] = {}
+    for run, context in places:
+        groups.setdefault((context.label, _configuration(run)), []).append((run, context))
+    rows = []
+    for number, ((label, _), members) in enumerate(groups.items(), 1):
+        rivals = [others[0][0].resolved for (other, _), others in groups.items() if other == label]
+        variant = _variant(members[0][0].resolved, rivals) if len(rivals) > 1 else ""
+        current = any(run.run_key in overlay for run, _ in members)
+        superseded = not current and any(
+            run.run_key in overlay for (other, _), others in groups.items() if other == label for run, _ in others
+        )
+        failed_seeds = tuple(sorted(failure.seed for failure, context in misses if context.label == label))
+        rows.append(made(f"{section_id}-row-{number}", members, variant, superseded, failed_seeds))
+    contexts = [context for _, context in places] + [context for _, context in misses]
+    return Section(
+        id=section_id,
+        name=name,
+        source=next((context.source for context in contexts if context.source), None),
+        file=next((context.file for context in contexts if context.file), ""),
+        rows=tuple(rows),
+        failures=tuple(failure for failure, _ in misses),
+        accountants=_promises_first(rows),
+        headline=headline(rows),
+        baselines=(),
+    )
+
+
+def _row(
+    row_id: str,
+    members: Sequence[Place],
+    variant: str,
+    superseded: bool,
+    failed_seeds: tuple[int, ...],
+    stale_modules: Mapping[str, tuple[str, ...]],
+    accounted: Accounts,
+    checked: Mapping[str, Checked | None],
+) -> Row:
+    runs = sorted((run for run, _ in members), key=lambda run: run.seed)
+    first, context = members[0]
+    percents = [100 * run.result.test_accuracy for run in runs]
+    losses = [run.result.test_loss for run in runs if run.result.test_loss is not None]
+    barred = context.reduced and f"this setting is reduced ({context.reduced})"
+    if barred is None and not all(run.facts.dataset_real for run in runs):
+        barred = "the data are synthetic"
+    if barred is None and superseded:
+        barred = "the spec has changed since these runs"
+    known = worst(checked.get(run.run_key) for run in runs)
+    lines = guarantees(runs, context, accounted, known)
+    names = [line.accountant for line in lines if line.refused is None and line.requested]
+    return Row(
+        id=row_id,
+        label=context.label,
+        variant=variant,
+        context=context,
+        facts=first.facts,
+        settings=_settings(first),
+        seeds=tuple(run.seed for run in runs),
+        run_keys=tuple(run.run_key for run in runs),
+        failed_seeds=failed_seeds,
+        accuracy=spread(percents),
+        test_loss=spread(losses) if len(losses) == len(runs) and all(map(math.isfinite, losses)) else None,
+        seconds=spread([run.seconds if run.own_seconds is None else run.own_seconds for run in runs]),
+        guarantees=lines,
+        verdicts=_verdicts(percents, context, lines, barred, variant),
+        curve=_curve(runs, context, names, accounted),
+        barred=barred,
+        stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
+        checked=known,
+        engine=first.environment.get("engine") or {},
+    )
+
+
+def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The accountants of a section: those whose numbers one may rely on, approximations, those that refuse."""
+    lines = [line for row in rows for line in row.guarantees]
+    lines.sort(key=lambda line: 2 if line.kind is None else 0 if line.kind in PROMISES else 1)
+    return tuple(dict.fromkeys(line.accountant for line in lines))
+
+
+def _configuration(run: RunRecord) -> str:
+    """What the seeds of one row share: the resolved run without its seed."""
+    return json.dumps({key: value for key, value in run.resolved.items() if key != "seed"}, sort_keys=True)
+
+
+def _variant(resolved: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
+    """How this configuration differs from the others of the same label."""
+    flat, others = flatten(resolved), [flatten(rival) for rival in rivals]
+    keys = [key for key in flat if key != "seed" and any(other.get(key) != flat[key] for other in others)]
+    return ", ".join(f"{key.removeprefix('numerics.').removeprefix('dpbench.')} = {flat[key]}" for key in keys[:3])
+
+
+def _settings(run: RunRecord) -> Settings:
+    resolved = run.resolved
+    rate, steps = float(resolved["sampling_rate"]), int(resolved["steps"])
+    return Settings(
+        dataset=_described(resolved["dataset"]),
+        model=_described(resolved["model"]),
+        mechanism=_described(resolved["mechanism"]),
+        sampling_rate=rate,
+        steps=steps,
+        epochs=round(rate * steps, 6),
+        learning_rate=resolved.get("learning_rate"),
+        clip_norm=resolved.get("clip_norm"),
+        noise_multiplier=resolved.get("noise_multiplier"),
+    )
+
+
+def _described(choice: Mapping[str, Any]) -> str:
+    """A choice for people; a code's hash, which names what came from outside, is cut."""
+    code, _, name = str(choice["name"]).rpartition(":")
+    name = f"{name} (code {code[:8]})" if len(code) == 64 else str(choice["name"])
+    parameters = ", ".join(f"{name} = {value}" for name, value in (choice.get("parameters") or {}).items())
+    return f"{name} ({parameters})" if parameters else name
+
+
+def _verdicts(
+    percents: Sequence[float], context: Context, lines: Sequence[GuaranteeLine], barred: str | None, variant: str
+) -> tuple[Verdict, ...]:
+    published, source = context.published, context.source or ""
+    subject = " · ".join(filter(None, [context.name, context.label, variant]))
+    found: list[Verdict] = []
+    if published is None:
+        return ()
+    by_name = {line.accountant: line for line in lines}
+    if published.accuracy_percent is not None:
+        printed, runs = published.accuracy_percent, published.averaged_over
+        found.append(accuracy_verdict(subject, percents, printed, runs, source=source, barred=barred))
+    numbers = [("printed_mu", MU_ACCOUNTANT, published.mu)] if published.mu else []
+    for check, name, number in [*numbers, *(("printed_epsilon", n, p) for n, p in published.epsilon.items())]:
+        assert number is not None
+        line = by_name.get(name)
+        value = None if line is None else line.mu if check == "printed_mu" else line.epsilon
+        reason = barred and f"not compared: {barred}"
+        if not reason and name not in catalog("accountants"):
+            reason = f"accountant {name!r} is not in the catalog"
+        elif not reason and line is None:
+            reason = "the runs are not private: there is no ledger"
+        elif not reason and line is not None and line.refused:
+            reason = f"{name} gives no number: {line.refused}"
+        elif not reason and value is None:
+            reason = f"{name} gives no {check.removeprefix('printed_')}"
+        evidence = {"accountant": name, "printed": number.text}
+        if reason or value is None or line is None:
+            found.append(Verdict(check, subject, "not_run", str(reason), evidence, 0.0, source))
+            continue
+        certified = check == "printed_epsilon" and line.kind == "certified"
+        bounds = {"lower": line.lower, "upper": line.upper} if certified else {}
+        verdict = number_verdict(check, subject, value, number, source=source, **bounds)
+        reason = f"{name} ({line.said or ''}): {verdict.reason}"
+        found.append(replace(verdict, reason=reason, evidence={**verdict.evidence, **evidence}))
+    return tuple(found)
+
+
+def _curve(
+    runs: Sequence[RunRecord], context: Context, names: Sequence[str], accounted: Accounts
+) -> tuple[CurveLine, ...]:
+    """The evaluations that all seeds share; ε at up to MOST_CURVE_POINTS of them, the last always among them."""
+    by_step = [{point.step: point for point in run.curve} for run in runs]
+    steps = [step for step in by_step[0] if all(step in points for points in by_step)]
+    every = math.ceil(len(steps) / MOST_CURVE_POINTS) if steps else 1
+    chosen = set(steps[::-1][::every])
+    ledger, delta = runs[0].ledger, context.delta
+    lines = []
+    for step in steps:
+        points = [by[step] for by in by_step]
+        first = points[0]
+        spent = {}
+        if step in chosen and ledger is not None and delta is not None and first.releases is not None:
+            for name in names:
+                line = accounted.line(ledger, delta, name, True, first.releases)
+                if line.epsilon is not None and math.isfinite(line.epsilon):
+                    spent[name] = line.epsilon
+        lines.append(
+            CurveLine(
+                epoch=first.epoch,
+                step=step,
+                seconds=math.fsum(point.seconds for point in points) / len(points),
+                accuracy=spread([100 * point.test_accuracy for point in points]),
+                train_loss=_mean([point.train_loss for point in points]),
+                test_loss=_mean([point.test_loss for point in points]),
+                epsilon=spent,
+            )
+        )
+    return tuple(lines)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _subject(row: Row) -> tuple[str, str]:
+    return row.settings.dataset, row.settings.model
+
+
+def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Each section with the rows, of any section, that train the same model on the same data without noise."""
+    rows = [row for section in sections for row in section.rows]
+    linked = []
+    for section in sections:
+        subjects = {_subject(row) for row in section.rows if row.facts.private}
+        ids = tuple(row.id for row in rows if not row.facts.private and _subject(row) in subjects)
+        linked.append(replace(section, baselines=ids))
+    return tuple(linked)
+
+
+def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
+    """One for each (dataset, model) that rows of two or more specs share, at least one of them private."""
+    groups: dict[tuple[str, str], list[tuple[str, Row]]] = {}
+    for section in sections:
+        for row in section.rows:
+            groups.setdefault(_subject(row), []).append((section.id, row))
+    found: list[Comparison] = []
+    for (dataset, model), members in groups.items():
+        rows = [row for _, row in members]
+        if len({section_id for section_id, _ in members}) > 1 and any(row.facts.private for row in rows):
+            ids = tuple(row.id for row in rows)
+            found.append(Comparison(f"comparison-{len(found) + 1}", dataset, model, headline(rows), ids))
+    return tuple(found)
+
+
+def _record_lines(
+    places: Sequence[Place], sections: Sequence[Section], stale_modules: Mapping[str, tuple[str, ...]]
+) -> tuple[RecordLine, ...]:
+    """One line per record, even where several specs share it."""
+    rows = [row for section in sections for row in section.rows]
+    row_of = {key: row.id for row in reversed(rows) for key in row.run_keys}  # the first of them
+    lines: dict[str, RecordLine] = {}
+    for run, context in places:
+        around = run.environment
+        lines.setdefault(
+            run.run_key,
+            RecordLine(
+                run_key=run.run_key,
+                name=context.name,
+                label=context.label,
+                seed=run.seed,
+                row=row_of[run.run_key],
+                accuracy=100 * run.result.test_accuracy,
+                steps=int(run.resolved["steps"]),
+                device=str(around.get("device") or "not recorded"),
+                device_name=str(around.get("device_name") or "not recorded"),
+                seconds=run.seconds,
+                own_seconds=run.own_seconds,
+                stack_runs=run.stack_runs,
+                commit=around.get("commit"),
+                dirty=around.get("dirty"),
+                time_utc=str(around.get("time_utc") or ""),
+                resumed=run.resumed,
+                stale=stale_modules.get(run.run_key, ()),
+                reduced=context.reduced,
+            ),
+        )
+    return tuple(lines.values())
+
+
+def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
+    counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
+    return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
+
+
+def _notices(
+    sections: Sequence[Section],
+    runs: Iterable[RunRecord],
+    failed: Sequence[FailureRecord],
+    damaged: Sequence[Damaged],
+    stale_modules: Mapping[str, tuple[str, ...]],
+) -> tuple[Notice, ...]:
+    """What a reader should know before believing the rest, problems first."""
+    runs = list(runs)
+    found = [
+        Notice("problem", f"Refuted: {verdict.subject}: {verdict.reason}.", row.id)
+        for section in sections
+        for row in section.rows
+        for verdict in row.verdicts
+        if verdict.verdict == "refuted"
+    ]
+    if rest := len(found[MOST_NOTICES:]):
+        text = f"{rest} more printed numbers are refuted; see the tables."
+        found[MOST_NOTICES:] = [Notice("problem", text, "results")]
+    for row in (row for section in sections for row in section.rows):
+        if row.withheld and row.checked is not None:
+            text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."
+            found.append(Notice("problem", text, row.id))
+    if failed:
+        failures = f"{len(failed)} runs failed" if len(failed) > 1 else "1 run failed"
+        found.append(Notice("problem", f"{failures}; means are over the seeds that finished.", "failures"))
+    found += [Notice("problem", f"Not used: {item.message}.", "") for item in damaged]
+    stale = sum(bool(stale_modules.get(run.run_key)) for run in runs)
+    dirty = sum(bool(run.environment.get("dirty")) for run in runs)
+    cautions = [
+        (stale, "made by code that has changed since (stale); run again with --stale"),
+        (dirty, "made with uncommitted changes (dirty): the commit alone does not give the code"),
+        (
+            sum(key_format(run.resolved) != FORMAT for run in runs),
+            f"their keys have an older format than {FORMAT}; they stand apart and count for no run of today's specs."
+            " Runs of one seed among them share batches and noise, so they may not be released together",
+        ),
+        (
+            sum(run.resolved.get("randomness") == "common" for run in runs),
+            "randomness common: runs of one seed share batches and noise, so they may not be released together",
+        ),
+        (
+            sum(run.ledger is not None and bool(run.curve) and run.curve[-1].releases is None for run in runs),
+            "what was released is not what the ledger of the plan told (or they are too old to say). Their ε is of what"
+            " was released, and may be above the one that was asked for",
+        ),
+        (sum(not run.facts.dataset_real for run in runs), "trained on synthetic data and not compared with any paper"),
+    ]
+    for count, text in cautions:
+        if count:
+            found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
+    for section in sections:
+        unchecked = [row for row in section.rows if row.unchecked and row.checked]
+        if unchecked:
+            which = ", ".join(row.title for row in unchecked)
+            reason = unchecked[0].checked.reason if unchecked[0].checked else ""
+            found.append(Notice("caution", f"{section.name}: {which}: ε is unchecked: {reason}.", section.id))
+        barred = [row for row in section.rows if row.barred and row.context.published]
+        if barred:
+            which = ", ".join(row.title for row in barred)
+            found.append(Notice("caution", f"{section.name}: {which}: {barred[0].barred}; not compared.", section.id))
+        single = [row for row in section.rows if len(row.seeds) == 1]
+        if single:
+            share = f"{len(single)} of {len(section.rows)} configurations"
+            found.append(Notice("caution", f"{section.name}: {share} ran with one seed only.", section.id))
+    return tuple(found)

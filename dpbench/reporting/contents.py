@@ -1,0 +1,268 @@
+"""What a report shows, as frozen data: every number is computed before it comes here, and `to_json` writes it down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpbench.conformance import Conformance
+from dpbench.judging.claims.summary import ClaimsReport
+from dpbench.judging.reproduction import Spread
+from dpbench.privacy.answers import PROMISES
+from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
+from dpbench.verdicts import STATUSES, Verdict
+
+
+@dataclass(frozen=True)
+class GuaranteeLine:
+    """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
+
+    `unchecked`: what the ledger tells is believed; no check has looked at whether the mechanism does that.
+    """
+
+    accountant: str
+    kind: str | None
+    adjacency: str | None
+    delta: float | None
+    epsilon: float | None
+    lower: float | None
+    upper: float | None
+    mu: float | None
+    refused: str | None
+    requested: bool = True
+    unchecked: bool = False
+
+    @property
+    def said(self) -> str | None:
+        """The kind as it is shown beside the number; None where there is no number."""
+        words = None if self.kind is None else self.kind.replace("_", " ")
+        return f"{words}, unchecked" if words is not None and self.unchecked else words
+
+    @property
+    def promise(self) -> bool:
+        """Whether one may rely on the number: its kind is a promise, and the mechanism was not left unchecked."""
+        return self.kind in PROMISES and not self.unchecked
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """One evaluation along training, over the seeds: accuracy in percent, seconds, losses, ε spent by accountant."""
+
+    epoch: float
+    step: int
+    seconds: float
+    accuracy: Spread
+    train_loss: float | None
+    test_loss: float | None
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The resolved configuration of a row, for people. `epochs` is T·q."""
+
+    dataset: str
+    model: str
+    mechanism: str
+    sampling_rate: float
+    steps: int
+    epochs: float
+    learning_rate: float | None
+    clip_norm: float | None
+    noise_multiplier: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration over its seeds.
+
+    `variant` tells rows of one label apart when the spec changed between runs; `barred` says why nothing printed is
+    compared with it; `engine` is what the runs were computed with. Accuracies in percent, seconds per run.
+    `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
+    """
+
+    id: str
+    label: str
+    variant: str
+    context: Context
+    facts: Facts
+    settings: Settings
+    seeds: tuple[int, ...]
+    run_keys: tuple[str, ...]
+    failed_seeds: tuple[int, ...]
+    accuracy: Spread
+    test_loss: Spread | None
+    seconds: Spread
+    guarantees: tuple[GuaranteeLine, ...]
+    verdicts: tuple[Verdict, ...]
+    curve: tuple[CurveLine, ...]
+    barred: str | None = None
+    stale_seeds: tuple[int, ...] = ()
+    checked: Checked | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def withheld(self) -> bool:
+        """Whether a check refuted the mechanism, so that no ε is stated."""
+        return self.checked is not None and self.checked.verdict == "refuted"
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether no check has looked at what the mechanism does."""
+        return self.checked is not None and self.checked.verdict == "unchecked"
+
+    @property
+    def title(self) -> str:
+        """The label with its variant, or the spec's name where there is only one row."""
+        return " · ".join(filter(None, [self.label or self.context.name, self.variant]))
+
+    @property
+    def other_engine(self) -> str | None:
+        """What the runs were computed with, in words, where the spec asks for something else: its time is not known."""
+        if not self.context.engine or not self.engine or self.context.engine == self.engine:
+            return None
+        return ", ".join(f"{name} = {value}" for name, value in self.engine.items())
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        """Measured training time over the epochs T·q; of this machine, so it judges no printed one."""
+        if self.other_engine:
+            return None
+        return self.seconds.mean / (self.settings.sampling_rate * self.settings.steps)
+
+    @property
+    def full_title(self) -> str:
+        """Spec, label and variant."""
+        return " · ".join(filter(None, [self.context.name, self.label, self.variant]))
+
+    def guarantee(self, accountant: str | None) -> GuaranteeLine | None:
+        """The line of that accountant."""
+        return next((line for line in self.guarantees if line.accountant == accountant), None)
+
+    def epsilon(self, accountant: str | None) -> float | None:
+        """ε by that accountant, None where there is none."""
+        line = self.guarantee(accountant)
+        return None if line is None else line.epsilon
+
+    def verdict(self, check: str, accountant: str | None = None) -> Verdict | None:
+        """The verdict on one printed number of this row."""
+        wanted = (check, accountant)
+        return next((one for one in self.verdicts if (one.check, one.evidence.get("accountant")) == wanted), None)
+
+
+@dataclass(frozen=True)
+class Section:
+    """All rows of one spec.
+
+    `headline`: the accountant of its figures; `baselines`: ids of the rows, of any section, that train the same model
+    on the same data without noise.
+    """
+
+    id: str
+    name: str
+    source: str | None
+    file: str
+    rows: tuple[Row, ...]
+    failures: tuple[FailureRecord, ...]
+    accountants: tuple[str, ...]
+    headline: str | None
+    baselines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Specs that train the same model on the same data: what each mechanism bought."""
+
+    id: str
+    dataset: str
+    model: str
+    headline: str | None
+    rows: tuple[str, ...]  # row ids, in the order of the sections
+
+
+@dataclass(frozen=True)
+class RecordLine:
+    """One record, for the table of all records. `stale` names the modules that changed since."""
+
+    run_key: str
+    name: str
+    label: str
+    seed: int
+    row: str
+    accuracy: float
+    steps: int
+    device: str
+    device_name: str
+    seconds: float
+    own_seconds: float | None
+    stack_runs: int
+    commit: str | None
+    dirty: bool | None
+    time_utc: str
+    resumed: bool
+    stale: tuple[str, ...]
+    reduced: str | None
+
+
+@dataclass(frozen=True)
+class EnvironmentLine:
+    """An environment in which records were made, and how many."""
+
+    facts: Mapping[str, Any]
+    records: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that a reader should know before believing the rest; `level` is `problem` or `caution`."""
+
+    level: str
+    text: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Everything that one report shows."""
+
+    sections: tuple[Section, ...]
+    comparisons: tuple[Comparison, ...]
+    records: tuple[RecordLine, ...]
+    failures: tuple[FailureRecord, ...]
+    damaged: tuple[str, ...]
+    notices: tuple[Notice, ...]
+    environments: tuple[EnvironmentLine, ...]
+    environment: Mapping[str, Any]
+    claims: ClaimsReport | None = None
+    conformance: Conformance | None = None
+    schema_version: int = 1
+    type: str = "assessment"
+
+    def rows(self) -> Iterator[Row]:
+        """Every row of every section."""
+        for section in self.sections:
+            yield from section.rows
+
+    def row(self, row_id: str) -> Row:
+        """The row of that id."""
+        return next(row for row in self.rows() if row.id == row_id)
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Every verdict of every row."""
+        for row in self.rows():
+            yield from row.verdicts
+
+    def counts(self) -> dict[str, int]:
+        """How many verdicts of each status there are, zeros included."""
+        return dict.fromkeys(STATUSES, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
+
+    def expected_false_alarms(self) -> float:
+        """How many true printed numbers are refuted by chance on average, if all of them are true."""
+        return sum(verdict.false_alarm for verdict in self.verdicts() if verdict.verdict in ("holds", "refuted"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; a number that is not finite is null beside its reason."""
+        data: dict[str, Any] = finite(asdict(self))
+        return data

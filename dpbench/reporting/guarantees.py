@@ -1,0 +1,119 @@
+"""Ledgers of records to guarantees: every accountant's answer for a row, and for each place along its training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dpbench.catalog import catalog
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, from_json
+from dpbench.privacy.accounting import account
+from dpbench.privacy.answers import PROMISES
+from dpbench.reporting.contents import GuaranteeLine, Row
+from dpbench.store.records import Checked, Context, RunRecord
+
+MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
+BOUND = "rdp"  # which no exact answer may exceed; where it does, `account` withdraws the exact one
+ASKED = ("exact", "rdp", "gdp_clt")  # where a spec names none: the truth, a bound and the usual approximation
+
+
+class Accounts:
+    """Accountants' answers, each computed once: by ledger, number of releases, δ and accountant."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int | None, float, str], GuaranteeLine] = {}
+
+    def line(
+        self, ledger: Mapping[str, Any], delta: float, name: str, requested: bool, releases: int | None = None
+    ) -> GuaranteeLine:
+        """What `name` says of the first `releases` releases of the ledger (None: of all)."""
+        key = (json.dumps(ledger, sort_keys=True), releases, delta, name)
+        if key not in self._known:
+            self._known[key] = self._answer(ledger, delta, name, releases)
+        return replace(self._known[key], requested=requested)
+
+    @staticmethod
+    def _answer(ledger: Mapping[str, Any], delta: float, name: str, releases: int | None) -> GuaranteeLine:
+        if name not in catalog("accountants") and ":" not in name:
+            return refused(name, delta, f"accountant {name!r} is not in the catalog")
+        try:
+            composition: Composition = from_json(dict(ledger))
+        except (KeyError, TypeError, ValueError) as error:
+            return refused(name, delta, f"the recorded ledger cannot be read ({type(error).__name__}: {error})")
+        try:
+            if releases is not None:
+                composition = composition.prefix(releases)
+            # A number that stands as the truth is held against a bound; a whole ledger's is enough for that.
+            beside = [BOUND] if name == "exact" and releases is None else []
+            found, *_ = account(composition, delta=delta, accountants=[name, *beside])
+        except (DpbenchError, ValueError, ArithmeticError) as error:
+            return refused(name, delta, f"failed: {type(error).__name__}: {error}")
+        if found.epsilon is None:
+            return refused(name, delta, found.refused or "no answer")
+        return GuaranteeLine(
+            accountant=name,
+            kind=found.kind,
+            adjacency=found.adjacency,
+            delta=delta,
+            epsilon=found.epsilon.value,
+            lower=found.epsilon.lower,
+            upper=found.epsilon.upper,
+            mu=found.mu,
+            refused=None,
+        )
+
+
+def refused(name: str, delta: float | None, reason: str) -> GuaranteeLine:
+    """A line without a number, and why."""
+    return GuaranteeLine(name, None, None, delta, None, None, None, None, reason)
+
+
+def guarantees(
+    runs: Sequence[RunRecord], context: Context, accounted: Accounts, checked: Checked | None = None
+) -> tuple[GuaranteeLine, ...]:
+    """One line per accountant: those that the spec asks for, then those whose number is printed.
+
+    No number of a ledger stands where a check refuted that the mechanism does what it tells; where none looked, the
+    line says so.
+    """
+    ledgers = {json.dumps(run.ledger, sort_keys=True): run.ledger for run in runs if run.ledger is not None}
+    if not ledgers:
+        return ()
+    requested = list(context.accountants or ASKED)
+    published = context.published
+    printed = list(published.epsilon) if published else []
+    if published and published.mu:
+        printed.append(MU_ACCOUNTANT)
+    unchecked = checked is not None and checked.verdict == "unchecked"
+    lines = []
+    for name in dict.fromkeys([*requested, *(name for name in printed if name in catalog("accountants"))]):
+        if context.delta is None:
+            lines.append(refused(name, None, "the spec gives no delta"))
+            continue
+        if checked is not None and checked.verdict == "refuted":
+            lines.append(refused(name, context.delta, f"withheld, the mechanism is refuted: {checked.reason}"))
+            continue
+        # Seeds of an adaptive mechanism may have spent differently: the row states the most.
+        answers = [accounted.line(ledger, context.delta, name, name in requested) for ledger in ledgers.values()]
+        refusals = [line for line in answers if line.epsilon is None]
+        line = refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0)
+        lines.append(replace(line, unchecked=unchecked))
+    return tuple(lines)
+
+
+def headline(rows: Iterable[Row]) -> str | None:
+    """The accountant for figures: one that answers for all rows that state an ε; promises first, then the tightest."""
+    private = [row for row in rows if row.guarantees and not row.withheld]
+    candidates = []
+    for name in dict.fromkeys(line.accountant for row in private for line in row.guarantees):
+        lines = [row.guarantee(name) for row in private]
+        values = [line.epsilon for line in lines if line and line.epsilon is not None and math.isfinite(line.epsilon)]
+        if len(values) == len(private):
+            kinds = {line.kind for line in lines if line}
+            rank = 0 if kinds <= set(PROMISES) else 1 if kinds <= {*PROMISES, "approximation"} else 2
+            candidates.append((rank, math.fsum(values), name))
+    return min(candidates)[2] if candidates else None

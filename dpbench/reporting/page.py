@@ -1,0 +1,125 @@
+"""An assessment as one self-contained HTML file, as CSV and as LaTeX. Renders; computes nothing.
+
+A chapter of the report is a template and a condition (`CHAPTERS`): to add one, add both. The page forbids itself every
+request by its content policy; its only style sheet and script stand inside it, named in the policy by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpbench.atomic import write_text
+from dpbench.privacy.formatting import MISSING
+from dpbench.reporting.contents import Assessment
+from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
+from dpbench.reporting.rendering.figures import draw, swatch
+from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
+from dpbench.reporting.rendering.view import FILTERS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SYMBOLS: Mapping[str, str] = {
+    **dict.fromkeys(("holds", "sound", "loose"), "✓"),
+    **dict.fromkeys(("refuted", "unsound"), "✗"),
+    "undecided": "?",
+    "not_run": "–",
+}
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One part of the page: its anchor (and `chapter_<anchor>.html`), its title and when it appears."""
+
+    anchor: str
+    title: str
+    applies: Callable[[Assessment], bool]
+
+
+CHAPTERS: tuple[Chapter, ...] = (
+    Chapter("results", "Results", lambda told: bool(told.sections)),
+    Chapter("claims", "Claims", lambda told: told.claims is not None),
+    Chapter("accountants", "Accountants against enclosures", lambda told: told.conformance is not None),
+    Chapter("failures", "Failures", lambda told: bool(told.failures)),
+    Chapter("records", "All records", lambda told: bool(told.records)),
+    Chapter("environment", "Environment", lambda _: True),
+    Chapter("legend", "How to read this", lambda _: True),
+)
+_TEMPLATES = Path(__file__).parent / "rendering" / "templates"
+
+
+def render(assessment: Assessment) -> str:
+    """The report as one HTML file that asks for nothing outside itself.
+
+    >>> from dpbench.reporting.assess import assess
+    >>> render(assess([])).startswith("<!doctype html>")
+    True
+    """
+    environment = _environment()
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    figures = {section.id: _drawn(section_figures(assessment, section)) for section in assessment.sections}
+    figures |= {item.id: _drawn(comparison_figures(assessment, item)) for item in assessment.comparisons}
+    for record in assessment.claims.verdicts if assessment.claims is not None else ():
+        if record.plot is not None:
+            figures[record.id] = _drawn([claim_figure(record)])
+    return environment.get_template("report.html").render(
+        assessment=assessment,
+        chapters=[chapter for chapter in CHAPTERS if chapter.applies(assessment)],
+        figures=figures,
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+    )
+
+
+def write_report(assessment: Assessment, out: Path) -> list[Path]:
+    """Write report.html, report.csv, records.csv, report.tex and report.json into `out`, each whole or not at all.
+
+    Returns their paths, the HTML first. Raises DpbenchError when `out` cannot be written.
+    """
+    files = {
+        "report.html": render(assessment),
+        "report.csv": rows_csv(assessment),
+        "records.csv": records_csv(assessment),
+        "report.tex": tables_latex(assessment),
+        "report.json": json.dumps(assessment.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
+    return [write_text(Path(out) / name, content) for name, content in files.items()]
+
+
+def _drawn(figures: list[Drawn]) -> list[dict[str, Any]]:
+    from markupsafe import Markup
+
+    # Safe: `draw` builds the element from a tree, so every text in it is escaped.
+    return [{"figure": item.figure, "legend": item.legend, "svg": Markup(draw(item.figure))} for item in figures]
+
+
+def _policy(style: str, script: str) -> str:
+    """The content security policy: nothing from outside, no inline style or script but the two of these texts."""
+
+    def source(text: str) -> str:
+        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() + "'"
+
+    own = f"style-src {source(style)}; script-src {source(script)}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {function.__name__: function for function in FILTERS}
+    environment.globals |= {"SYMBOLS": SYMBOLS, "MISSING": MISSING, "swatch": swatch}
+    return environment

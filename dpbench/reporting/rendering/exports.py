@@ -1,0 +1,203 @@
+"""An assessment as CSV (one line per row, one per record, unrounded) and as LaTeX tables (booktabs, one per spec)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dpbench.judging.reproduction import plus_minus
+from dpbench.privacy.formatting import bound, number, words
+from dpbench.reporting.contents import Assessment, GuaranteeLine, Row, Section
+from dpbench.spec.keys import Printed, Published
+
+_SIGNS = {"ε": "varepsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "±": "pm", "∞": "infty", "≤": "leq", "≥": "geq"}
+_NAMES = {"\\": "backslash", "^": "asciicircum", "~": "asciitilde", "<": "less", ">": "greater", "|": "bar"}
+_LATEX = {
+    **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
+    **{sign: f"\\text{name}{{}}" for sign, name in {**_NAMES, '"': "quotedbl"}.items()},
+    **{sign: f"\\{sign}" for sign in "{}$&#%_"},
+    **{chr(code): " " for code in range(32)},
+    "−": "$-$",
+    "·": r"$\cdot$",
+    "–": "--",
+    "[": "{[}",  # at the start of a row it would be an argument of the \\\\ before
+    "*": "{*}",
+}
+_LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
+
+
+def rows_csv(assessment: Assessment) -> str:
+    """One line per configuration; per accountant its ε, kind, μ, what was printed and the verdict."""
+    names = list(dict.fromkeys(name for row in assessment.rows() for name in _accountants(row)))
+    return _csv([_row_cells(section, row, names) for section in assessment.sections for row in section.rows])
+
+
+def records_csv(assessment: Assessment) -> str:
+    """One line per record, whatever its row."""
+    lines = []
+    for record in assessment.records:
+        cells = {**vars(record), "test_accuracy_percent": record.accuracy, "stale": " ".join(record.stale)}
+        lines.append({name: cells[name] for name in cells if name not in ("accuracy", "row")})
+    return _csv(lines)
+
+
+def tables_latex(assessment: Assessment) -> str:
+    """A file to \\input: one table per spec. Needs the packages booktabs and, for accented text, an UTF-8 engine."""
+    head = (
+        "% Written by dpbench. In the preamble: \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
+        "% Accuracies are measured: means over seeds at the last epoch with their 95 % confidence intervals.\n"
+    )
+    return head + "\n".join(_table(section) for section in assessment.sections if section.rows)
+
+
+def latex(text: str) -> str:
+    """Text in which nothing is a command any more.
+
+    >>> latex("50% of A_1 & B")
+    '50\\\\% of A\\\\_1 \\\\& B'
+    """
+    return _LATEX_PATTERN.sub(lambda found: _LATEX[found[0]], text)
+
+
+def _accountants(row: Row) -> Iterable[str]:
+    """The accountants that answered, then those whose number is only printed."""
+    yield from (line.accountant for line in row.guarantees)
+    if row.context.published:
+        yield from row.context.published.epsilon
+
+
+def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, Any]:
+    context, published = row.context, row.context.published or Published()
+    accuracy = row.verdict("printed_accuracy")
+    evidence: Mapping[str, Any] = accuracy.evidence if accuracy else {}
+    cells: dict[str, Any] = {
+        "spec": section.name,
+        "label": row.label,
+        "variant": row.variant,
+        "source": section.source,
+        **vars(row.settings),
+        "delta": context.delta,
+        "target_epsilon": context.target_epsilon,
+        **{name: " ".join(map(str, getattr(row, name))) for name in ("seeds", "failed_seeds", "stale_seeds")},
+        "reduced": context.reduced,
+        "checked": row.checked and row.checked.verdict,
+        "checked_reason": row.checked and row.checked.reason,
+        "accuracy_percent_mean_measured": row.accuracy.mean,
+        "accuracy_percent_deviation": row.accuracy.deviation,
+        "accuracy_percent_low_95": row.accuracy.low,
+        "accuracy_percent_high_95": row.accuracy.high,
+        "accuracy_percent_printed": published.accuracy_percent,
+        "printed_averaged_over": published.averaged_over,
+        "prediction_low_95": evidence.get("low"),
+        "prediction_high_95": evidence.get("high"),
+        "accuracy_verdict": accuracy and accuracy.verdict,
+        "accuracy_verdict_reason": accuracy and accuracy.reason,
+        "seconds_mean_measured": row.seconds.mean,
+        "seconds_per_epoch_measured": row.seconds_per_epoch,
+        "seconds_per_epoch_printed": published.seconds_per_epoch,
+        "memory_percent_printed": published.memory_percent,
+    }
+    for name in names:
+        line, verdict = row.guarantee(name), row.verdict("printed_epsilon", name)
+        cells |= {
+            f"epsilon_{name}": line and line.epsilon,
+            f"epsilon_{name}_kind": _kind(line),
+            f"epsilon_{name}_lower": line and line.lower,
+            f"epsilon_{name}_upper": line and line.upper,
+            f"epsilon_{name}_refused": line and line.refused,
+            f"mu_{name}": line and line.mu,
+            f"mu_{name}_kind": _kind(line) if line and line.mu is not None else None,
+            f"epsilon_{name}_printed": published.epsilon.get(name),
+            f"epsilon_{name}_verdict": verdict and verdict.verdict,
+        }
+    shown = ("private", "privacy_unit", "adjacency", "sampler", "normalisation", "generator", "dataset_real")
+    return cells | {name: getattr(row.facts, name) for name in shown} | {"tuned": context.tuned}
+
+
+def _kind(line: GuaranteeLine | None) -> str | None:
+    """The kind of a number as it stands beside it."""
+    if line is None or line.kind is None:
+        return None
+    return f"{line.kind} (unchecked)" if line.unchecked else line.kind
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    if lines:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in line.items()} for line in lines)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Printed):
+        return value.text
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return "" if value is None else value
+
+
+def _table(section: Section) -> str:
+    names = list(dict.fromkeys(name for row in section.rows for name in _accountants(row)))
+    has_mu = any(line.mu is not None for row in section.rows for line in row.guarantees)
+    has_printed = any(row.context.published and row.context.published.accuracy_percent for row in section.rows)
+    head = [("Configuration", ""), ("Seeds", ""), ("Accuracy (%)", "measured")]
+    head += [("Verdict", "")] if has_printed else []
+    for name in names:
+        kinds = dict.fromkeys(line.said for row in section.rows if (line := row.guarantee(name)) and line.said)
+        head.append(
+            (f"ε {name}", ", ".join(kinds) or ("withheld" if any(row.withheld for row in section.rows) else "claimed"))
+        )
+    head += [("μ", "")] if has_mu else []
+    lines = [" & ".join(latex(title) for title, _ in head) + r" \\"]
+    lines.append(" & ".join(rf"\scriptsize {latex(note)}" if note else "" for _, note in head) + r" \\")
+    lines.append(r"\midrule")
+    for row in section.rows:
+        published, verdict = row.context.published or Published(), row.verdict("printed_accuracy")
+        cells = [row.title, str(len(row.seeds)), _beside(plus_minus(row.accuracy), published.accuracy_percent)]
+        if has_printed:
+            cells.append(words(verdict.verdict) if verdict else "–")
+        for name in names:
+            line = row.guarantee(name)
+            ours = _shown(row, bound(line.epsilon, line.kind) if line and line.epsilon is not None else "")
+            cells.append(_beside(ours, published.epsilon.get(name)))
+        if has_mu:
+            ours = _shown(row, next((bound(line.mu) for line in row.guarantees if line.mu is not None), ""))
+            cells.append(_beside(ours, published.mu))
+        lines.append(" & ".join(map(latex, cells)) + r" \\")
+    caption = f"{section.name}: test accuracy over seeds and privacy guarantees"
+    deltas = dict.fromkeys(row.context.delta for row in section.rows if row.context.delta is not None)
+    if deltas:
+        caption += " at δ = " + " or ".join(map(number, deltas))
+    if has_printed:
+        caption += "; in parentheses what the source prints"
+    caption += "." + (f" Source: {section.source}." if section.source else "")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering\small",
+            rf"\caption{{{latex(caption)}}}\smallskip",
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _shown(row: Row, ours: str) -> str:
+    """A number of the row's ledger, as far as it may be stated."""
+    return "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
+
+
+def _beside(ours: str, claimed: Printed | None) -> str:
+    """Our number with what is printed in parentheses."""
+    return " ".join(filter(None, [ours, f"({claimed.text})" if claimed else ""])) or "–"

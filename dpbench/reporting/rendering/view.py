@@ -1,0 +1,70 @@
+"""What templates ask of rows and sections: selections and words, no numbers that are not there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+from dpbench.judging.reproduction import plus_minus
+from dpbench.privacy import formatting
+from dpbench.reporting.contents import GuaranteeLine, Row, Section
+
+
+def distinct(rows: Iterable[Row], path: str) -> list[Any]:
+    """The different values of a dotted attribute, in the order of the rows; where several, rows may differ."""
+    return list(dict.fromkeys(reduce(getattr, path.split("."), row) for row in rows))
+
+
+def kinds(section: Section, accountant: str) -> str:
+    """The kinds of an accountant's answers in one section, as words."""
+    lines = [row.guarantee(accountant) for row in section.rows]
+    found = dict.fromkeys(line.said for line in lines if line is not None and line.said)
+    return ", ".join(found) or ("withheld" if any(row.withheld for row in section.rows) else "refuses")
+
+
+def printed_only(section: Section) -> list[str]:
+    """Accountants whose ε is printed by the source and who gave no answer here."""
+    names = [name for row in section.rows if row.context.published for name in row.context.published.epsilon]
+    return [name for name in dict.fromkeys(names) if name not in section.accountants]
+
+
+def mu_line(row: Row) -> GuaranteeLine | None:
+    """The first guarantee that has a μ."""
+    return next((line for line in row.guarantees if line.mu is not None), None)
+
+
+def epsilon_by(row: Row, accountant: str) -> float | None:
+    """ε of the row by that accountant."""
+    return row.epsilon(accountant)
+
+
+def examples(rows: Sequence[Row]) -> list[str]:
+    """Training and test examples, as text."""
+    found = [f"{formatting.number(row.facts.examples)} / {formatting.number(row.facts.test_examples)}" for row in rows]
+    real = all(row.facts.dataset_real for row in rows)
+    return [text if real else f"{text} (synthetic)" for text in dict.fromkeys(found)]
+
+
+def models(rows: Sequence[Row]) -> list[str]:
+    """Models with their number of parameters, as text."""
+    found = [(row.settings.model, row.facts.parameters) for row in rows]
+    return [f"{name}, {number} parameters" if number else name for name, number in dict.fromkeys(found)]
+
+
+def refusals(section: Section) -> list[tuple[str, str]]:
+    """(accountant, why) wherever an accountant gave no number, each once."""
+    lines = [line for row in section.rows for line in row.guarantees if line.refused]
+    return list(dict.fromkeys((line.accountant, str(line.refused)) for line in lines))
+
+
+def words_or_none(name: str | None) -> str | None:
+    """Words for a name from the data; None stays, so that the page can say that it is missing."""
+    return None if name is None else formatting.words(name)
+
+
+_NAMES = ("bound", "number", "percent", "signed", "duration", "words", "seeds", "off", "fact_words")
+FILTERS = (
+    *(distinct, kinds, printed_only, mu_line, epsilon_by, examples, models, refusals, words_or_none, plus_minus),
+    *(getattr(formatting, name) for name in _NAMES),
+)

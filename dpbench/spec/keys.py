@@ -1,0 +1,241 @@
+"""What a run file may hold: every key with its type, its limits, its description and an example, written once.
+
+The loader (`loading.py`) and the JSON Schema (`cli/schemas.py`) both read these tables; `Budget` and `Training` are
+their own tables, the other classes have a form in the file that differs from the data (a name or a mapping, n or a
+list).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dpbench.spec.annotations import Slot, fields_of
+from dpbench.spec.points import CHOICES
+
+KINDS = ("run", "claims", "events")
+LARGEST_SEED = 2**32 - 1
+MOST_SEEDS = 10_000
+Randomness = Literal["own", "common", "secure"]
+
+
+def _about(description: str, *examples: Any, **limits: Any) -> Any:
+    return Field(description=description, examples=list(examples), **limits)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A dataset, model or mechanism by its name in the catalog or as `package.module:factory`, and its parameters.
+
+    `parameters` holds those that the spec gives, as the types that the signature asks for (lists as tuples).
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy that a run may spend: a target ε or a noise multiplier σ (exactly one of them), at δ."""
+
+    epsilon: Annotated[
+        float | None,
+        _about("target ε; the noise is calibrated to it (or noise_multiplier)", 3.0, gt=0, allow_inf_nan=False),
+    ]
+    noise_multiplier: Annotated[
+        float | None, _about("σ, relative to the clip norm (or epsilon)", 1.3, gt=0, allow_inf_nan=False)
+    ]
+    delta: Annotated[float, _about("δ at which ε is stated", 1e-5, gt=0, lt=1)]
+    calibrate_with: Annotated[str, _about("accountant that calibrates the noise to epsilon", "rdp")] = "rdp"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast to train; exactly one of batch_size and sampling_rate, one of epochs and steps.
+
+    `batch_size` is the expected size of a Poisson batch, `sampling_rate` the probability q of every example.
+    `clip_norm` is C, None where nothing is clipped.
+    """
+
+    batch_size: Annotated[int | None, _about("expected batch size (or sampling_rate)", 256, ge=1)]
+    sampling_rate: Annotated[
+        float | None, _about("probability q that an example is in a batch (or batch_size)", 0.01, gt=0, le=1)
+    ]
+    epochs: Annotated[float | None, _about("passes over the data (or steps)", 15, gt=0, allow_inf_nan=False)]
+    steps: Annotated[int | None, _about("number of updates T (or epochs)", 1000, ge=1)]
+    learning_rate: Annotated[float, _about("step size of the update", 0.15, gt=0, allow_inf_nan=False)]
+    clip_norm: Annotated[
+        float | None, _about("norm C to which each example's gradient is clipped", 1.0, gt=0, allow_inf_nan=False)
+    ]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number as somebody printed it: its digits, its value, and half a unit in its last place.
+
+    >>> Printed.of("95.0")
+    Printed(text='95.0', value=95.0, half_unit=0.05)
+    """
+
+    text: str
+    value: float
+    half_unit: float
+
+    @classmethod
+    def of(cls, text: str) -> Printed:
+        """The printed number that a decimal text stands for. Raises decimal.InvalidOperation for any other text."""
+        number = Decimal(text)
+        if not number.is_finite():
+            raise ValueError(f"text = {text!r}: expected a finite decimal number")
+        return cls(text, float(number), float(Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)))
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a paper prints for this very setting. `epsilon` is by accountant; accuracies are in per cent.
+
+    `seconds_per_epoch` and `memory_percent` (of the source's device) are facts about the source's machine: shown beside
+    what is measured, never judged.
+    """
+
+    accuracy_percent: Printed | None = None
+    averaged_over: int | None = None
+    mu: Printed | None = None
+    epsilon: Mapping[str, Printed] = field(default_factory=dict)
+    seconds_per_epoch: Printed | None = None
+    memory_percent: Printed | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One setting to train, once for each seed: one point of a file's rows x zip x grid.
+
+    `label` names the point within the file, "" where there is only one. `accountants` empty means all that support
+    the run. Where a spec is written (`file`, `line`) does not count when two are compared.
+    """
+
+    name: str
+    label: str
+    file: str = field(compare=False)
+    line: int = field(compare=False)
+    source: str
+    dataset: Choice
+    model: Choice
+    mechanism: Choice
+    budget: Budget | None
+    training: Training
+    seeds: tuple[int, ...] = (0,)
+    randomness: Randomness = "own"
+    accountants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    published: Published | None = None
+    reduced: str | None = None
+    tuned: str | None = None
+
+
+_Text = Annotated[str, Field(min_length=1)]
+_Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+BUDGET = fields_of(Budget)
+TRAINING = fields_of(Training)
+PUBLISHED: Mapping[str, Slot] = {
+    "test_accuracy_percent": Slot(
+        "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
+    ),
+    "averaged_over": Slot(
+        "averaged_over", Annotated[int, Field(ge=1)], None, "number of runs behind the accuracy", (10,)
+    ),
+    "mu": Slot("mu", _Positive, None, "μ of the central limit theorem, digit for digit", (0.23,)),
+    "epsilon": Slot("epsilon", dict[str, _Positive], None, "ε by accountant, digit for digit", ({"gdp_clt": 0.83},)),
+    "seconds_per_epoch": Slot(
+        "seconds_per_epoch", _Positive, None, "training time on the source's machine; shown, never judged", (2.5,)
+    ),
+    "memory_percent": Slot(
+        "memory_percent",
+        Annotated[float, Field(ge=0, le=100)],
+        None,
+        "memory in per cent of the source's device; shown, never judged",
+        (12,),
+    ),
+}
+SECTIONS: Mapping[str, Mapping[str, Slot]] = {"budget": BUDGET, "training": TRAINING, "published": PUBLISHED}
+RUN: Mapping[str, Slot] = {
+    "kind": Slot("kind", Literal["run"], description="what this file holds: something to train"),
+    "name": Slot(
+        "name",
+        Annotated[str, Field(pattern=_NAME, max_length=100)],
+        description="name of the spec, in tables, file names and --only",
+        examples=("quickstart-noisy-sgd",),
+        words="a name of letters, digits, '-', '_' and '.'",
+    ),
+    "source": Slot("source", _Text, "", "where the setting comes from: paper, version, table, page"),
+    "dataset": Slot("dataset", Choice, description="the data", examples=("digits",)),
+    "model": Slot(
+        "model",
+        Choice,
+        description="the network",
+        examples=("logistic", {"name": "mlp", "parameters": {"hidden": [64]}}),
+    ),
+    "mechanism": Slot("mechanism", Choice, description="how to train", examples=("noisy_sgd",)),
+    "budget": Slot(
+        "budget",
+        Budget,
+        description="the privacy to spend, or none for training without privacy",
+        examples=({"epsilon": 3, "delta": 1e-5}, {"noise_multiplier": 1.3, "delta": 1e-5}, "none"),
+        words="none, or a mapping with epsilon or noise_multiplier, and delta",
+    ),
+    "training": Slot(
+        "training",
+        Training,
+        description="batches, length, learning rate and clipping",
+        words="a mapping with batch_size or sampling_rate, epochs or steps, learning_rate and clip_norm",
+    ),
+    "seeds": Slot(
+        "seeds",
+        Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[_Seed, ...], Field(min_length=1)],
+        (0,),
+        "number of runs n (seeds 0 to n-1), or the list of seeds",
+        (5, [0, 1, 2]),
+    ),
+    "randomness": Slot(
+        "randomness",
+        Randomness,
+        "own",
+        "whose batches and noise a run has: its own, those common to its seed, or fresh from the operating system",
+        ("own", "secure"),
+    ),
+    "accountants": Slot(
+        "accountants",
+        tuple[str, ...],
+        (),
+        "accountants to report (default: all that support the run)",
+        (["rdp"],),
+        words="a list of accountants",
+    ),
+    "needs": Slot("needs", tuple[Literal["gpu"], ...], (), "what the run needs; it is skipped elsewhere", (["gpu"],)),
+    "published": Slot("published", Published, None, "numbers printed for this very setting"),
+    "reduced": Slot("reduced", _Text, None, "how this falls short of the paper's setting; never beside its numbers"),
+    "tuned": Slot("tuned", _Text, None, "what was tuned on these data and is not accounted for"),
+    "grid": Slot("grid", dict, None, "dotted paths to lists; every combination", ({"budget.epsilon": [1, 3]},)),
+    "zip": Slot("zip", dict, None, "dotted paths to lists of equal length, taken together"),
+    "rows": Slot("rows", list, None, "a table: mappings of what each row changes; each may have a label"),
+}
+SETTABLE = (
+    *CHOICES,
+    *("budget", "training", "randomness"),
+    *(f"budget.{name}" for name in BUDGET),
+    *(f"training.{name}" for name in TRAINING),
+)
+# Where a key belongs, "" for the top of the file; for those that two mappings know, the one that people mean.
+HOMES: Mapping[str, str] = {
+    **dict.fromkeys(PUBLISHED, "published"),
+    **dict.fromkeys(TRAINING, "training"),
+    **dict.fromkeys(BUDGET, "budget"),
+    **dict.fromkeys(RUN, ""),
+}

@@ -1,0 +1,184 @@
+"""What a spec names, held against the catalog: does it exist, does it load, does it take these parameters?
+
+Models and mechanisms import torch; they are imported here only when a spec names them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpbench.catalog import KINDS, Entry, advice, catalog, closest
+from dpbench.errors import DpbenchError
+from dpbench.spec.annotations import Parameters, parameters_of, shown
+from dpbench.spec.points import Mistakes, Point
+from dpbench.spec.yaml_loader import Node, Place, Scalar, Table
+
+_DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+OWN_NAME = f"^{_DOTTED}:{_DOTTED}$"
+FOLDERS = {"dataset": "datasets", "model": "models", "mechanism": "mechanisms"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A dataset, model or mechanism that was found; `made` is the source or mechanism, None for a model."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    made: Any = None
+
+
+class CatalogObjects:
+    """Loads what specs name, each thing once; every failure is a mistake at the line that names it."""
+
+    def __init__(self) -> None:
+        self._tried: dict[tuple[str, ...], tuple[Any, BaseException | None]] = {}
+
+    def _once(self, key: tuple[str, ...], action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """What an action gives or raises: importing and building run other people's code, which may raise anything."""
+        if key not in self._tried:
+            try:
+                self._tried[key] = action(), None
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (reported by the caller, with the line)
+                self._tried[key] = None, error
+        return self._tried[key]
+
+    def choice(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> Chosen | None:
+        """The dataset, model or mechanism (`key`) that a node names, None where something is wrong with it.
+
+        Without a `point` (the part of a file that rows or a grid complete), absent keys are no mistake.
+        """
+        parts = self._parts(key, node, mistakes, point)
+        if parts is None:
+            return None
+        name, given = parts
+        loaded = self.load(FOLDERS[key], name, mistakes)
+        if loaded is None:
+            return None
+        taken, error = self._once(("parameters", key, name.text), lambda: parameters_taken(key, loaded))
+        if error is not None:
+            mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(error)}", kind="load")
+            return None
+        path = f"{key}.parameters"
+        values = mistakes.values(given, taken.slots, path, point, what="parameter", others=taken.open)
+        if values is None or point is None:
+            return None
+        return self._make(key, loaded, name, values, given, mistakes)
+
+    def check_name(self, kind: str, name: Scalar, mistakes: Mistakes) -> None:
+        """Report a name that the catalog does not know; one's own objects are also loaded."""
+        if name.text not in catalog(kind):
+            self.load(kind, name, mistakes)
+
+    def load(self, kind: str, name: Scalar, mistakes: Mistakes) -> Any:
+        """The object of that name, None after reporting that there is none or that it cannot be loaded."""
+        entries = catalog(kind)
+        entry = entries.get(name.text)
+        if entry is None and re.fullmatch(OWN_NAME, name.text):
+            entry = Entry(kind, name.text, name.text, "spec")
+        if entry is None:
+            hint = advice(name.text, entries)
+            hint += "" if hint.startswith("did you mean") else "; or your own as package.module:factory"
+            mistakes.add(name.place, f"unknown {KINDS[kind]} {shown(name)}", hint, "unknown name")
+            return None
+        loaded, error = self._once((kind, name.text), entry.load)
+        if error is not None:
+            mistakes.add(name.place, _one_line(error), _load_hint(entry, error), "load")
+        elif loaded is None:
+            mistakes.add(name.place, f"{shown(name)} is None; expected a {KINDS[kind]}")
+        return loaded
+
+    def _parts(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> tuple[Scalar, Table] | None:
+        """The name and the parameters of `digits` or `{name: digits, parameters: {...}}`."""
+        name: Node | None = node
+        parameters: Node | None = None
+        if isinstance(node, Table):
+            for unknown in [unknown for unknown in node.entries if unknown not in ("name", "parameters")]:
+                homes = {} if closest(unknown, ("name", "parameters")) else {unknown: f"{key}.parameters"}
+                mistakes.unknown_key(node.entries[unknown].key, unknown, ("name", "parameters"), key, homes)
+            name, parameters = node.get("name"), node.get("parameters")
+            if name is None:
+                if point is not None:
+                    mistakes.missing(point, node.place, f"{key}.name", f"is missing; expected the name of a {key}")
+                return None
+        assert name is not None
+        if parameters is not None and not isinstance(parameters, Table):
+            mistakes.add(parameters.place, f"found {shown(parameters)}; expected a mapping from parameters to values")
+        if not isinstance(name, Scalar) or not isinstance(name.value, str):
+            expected = f"the name of a {key}, or a mapping with name and parameters"
+            mistakes.add(name.place, f"found {shown(name)}; expected {expected}")
+            return None
+        given = parameters or Table(node.place)
+        return (name, given) if isinstance(given, Table) else None
+
+    def _make(
+        self, key: str, loaded: Any, name: Scalar, values: dict[str, Any], given: Table, mistakes: Mistakes
+    ) -> Chosen | None:
+        """Build the source or the mechanism, to know what it says of itself (`real`, `train_size`, `private`)."""
+        if key == "model":
+            return Chosen(name.text, values)
+        build = _dataset if key == "dataset" else _mechanism
+        made, error = self._once(("made", key, name.text, repr(values)), lambda: build(loaded, name.text, values))
+        if error is not None:
+            message = _one_line(error)
+            place = _named_in(message, name.place, given)
+            mistakes.add(place, f"{key} {shown(name)} cannot be built: {message}", kind="build")
+            return None
+        return Chosen(name.text, values, made)
+
+
+def parameters_taken(key: str, loaded: Any) -> Parameters:
+    """The parameters that a spec may give to a loaded dataset, model or mechanism (`key`).
+
+    Raises TypeError when it cannot be called, or when Python cannot tell its signature.
+    """
+    from dpbench.datasets._base import SOURCE_MEMBERS
+
+    source = not isinstance(loaded, type) and all(hasattr(loaded, member) for member in SOURCE_MEMBERS)
+    if key == "dataset" and (source or not callable(loaded)):  # as `dpbench.datasets.find_dataset` decides it
+        return Parameters({})
+    if not callable(loaded):
+        raise TypeError(f"it is a {type(loaded).__name__}; expected a function or a class")
+    return parameters_of(loaded, skip=2 if key == "model" else 0)
+
+
+def _dataset(loaded: Any, name: str, values: dict[str, Any]) -> Any:  # noqa: ARG001 (as _mechanism)
+    from dpbench.datasets import find_dataset
+
+    return find_dataset(name, values)
+
+
+def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+    made = loaded(**values)
+    if not isinstance(getattr(made, "private", None), bool):
+        raise DpbenchError(f"{name} returns a {type(made).__name__} without `private`; expected a mechanism")
+    return made
+
+
+def _named_in(message: str, place: Place, given: Table) -> Place:
+    """The place of the first parameter that a message names, else `place`."""
+    for parameter, entry in given.entries.items():
+        if re.search(rf"\b{re.escape(parameter)}\b", message):
+            return entry.value.place
+    return place
+
+
+def _load_hint(entry: Entry, error: BaseException) -> str:
+    cause = error.__cause__
+    module, _, attribute = entry.target.partition(":")
+    if isinstance(cause, AttributeError) and module in sys.modules:
+        close = closest(attribute, [name for name in dir(sys.modules[module]) if not name.startswith("_")])
+        return f"did you mean {module}:{close}?" if close else ""
+    if isinstance(cause, ModuleNotFoundError):
+        return "install the package, or put its folder on PYTHONPATH"
+    return ""
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (
+        text if isinstance(error, DpbenchError | ValueError | TypeError) and text else f"{type(error).__name__}: {text}"
+    )

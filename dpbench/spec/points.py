@@ -1,0 +1,351 @@
+"""One run file, many settings: rows x zip x grid written out into one tree per point, before anything is validated.
+
+A value keeps the place where a person wrote it (`rows[2].training.clip_norm`, `grid.budget.epsilon[1]`), so that a
+mistake found later in a point is reported where it can be corrected, and once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpbench.catalog import advice, closest
+from dpbench.errors import Problem
+from dpbench.spec.annotations import Slot, fit, shown
+from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+
+MOST_POINTS = 10_000
+CHOICES = ("dataset", "model", "mechanism")
+NOT_IN_ROWS = ("kind", "name", "grid", "zip", "rows")
+
+
+class Mistakes:
+    """The mistakes of one file; one that shows in several points is kept once."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._found: dict[tuple[Place, str], Problem] = {}
+        self._missing: dict[tuple[str, str], dict[int, tuple[Place, Place | None, str, str]]] = {}
+        self._excused: set[str] = set()
+
+    def add(self, place: Place, message: str, hint: str = "", kind: str = "") -> None:
+        """Report a mistake. Later ones of the same kind (default: the same message) at the same place are dropped."""
+        problem = Problem(self.file, place.line, place.column, place.path, message, hint)
+        self._found.setdefault((place, kind or message), problem)
+
+    def values(
+        self,
+        table: Table,
+        slots: Mapping[str, Slot],
+        path: str,
+        point: Point | None,
+        *,
+        homes: Mapping[str, str] | None = None,
+        what: str = "key",
+        others: bool = False,
+    ) -> dict[str, Any] | None:
+        """The values of a mapping by the names of its slots; None where one does not fit, is unknown or missing.
+
+        `path` is the mapping's own in a run; without a `point` absent keys are not reported; `others` allows keys that
+        are no slots; `homes` says of keys of other mappings where they belong.
+        """
+        found: dict[str, Any] = {}
+        right = True
+        for name, entry in table.entries.items():
+            slot = slots.get(name)
+            if slot is not None:
+                fits, found[slot.name] = self._fit(slot, entry.value)
+                right = right and fits
+            elif others:
+                found[name] = plain(entry.value)
+            else:
+                self.unknown_key(entry.key, name, slots, path, homes or {}, what)
+                right = False
+        for name, slot in slots.items():
+            if slot.required and name not in table.entries:
+                right = False
+                if point is not None:
+                    whole = f"{path}.{name}" if path else name
+                    self.missing(point, table.place, whole, f"is missing; expected {slot.expected}")
+        return found if right else None
+
+    def _fit(self, slot: Slot, node: Node) -> tuple[bool, Any]:
+        try:
+            value, misfits = fit(slot, node)
+        except TypeError as error:  # nothing that YAML holds can fit
+            self.add(node.place, str(error))
+            return False, None
+        for place, message, hint in misfits:
+            self.add(place, message, hint, "misfit")
+        return not misfits, value
+
+    def without_repeats(self, node: Node) -> tuple[Node, ...]:
+        """The different items of a list (none for what is no list); those that stand twice are reported."""
+        kept: dict[str, Node] = {}
+        for item in node.items if isinstance(node, Listing) else ():
+            if kept.setdefault(repr(plain(item)), item) is not item:
+                self.add(item.place, f"{shown(item)} stands twice in this list", "delete one of the two")
+        return tuple(kept.values())
+
+    def unknown_key(
+        self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str], what: str = "key"
+    ) -> str:
+        """Report a key that means nothing there; returns the key that was probably meant, or "".
+
+        `within` is the path, in a run, of the mapping; `homes` says of keys of other mappings where they belong.
+        """
+        names = tuple(known)
+        close = "" if name in homes else closest(name, names)
+        if close:
+            hint = f"did you mean {close!r}?"
+            self.excuse(f"{within}.{close}" if within else close)
+        elif name in homes:
+            hint = f"it belongs under {homes[name]!r}" if homes[name] else "it belongs at the top of the file"
+            self.excuse(f"{homes[name]}.{name}" if homes[name] else name)
+        elif names:
+            hint = advice(name, names)
+        else:
+            hint = f"there is no {what} to set here"
+        self.add(key, f"unknown {what} {name!r}", hint, "unknown")
+        return close
+
+    def excuse(self, path: str) -> None:
+        """The value for this path of a run was given, but wrongly: do not also report that it is missing."""
+        self._excused.add(path)
+
+    def missing(
+        self, point: Point, within: Place, path: str, message: str, hint: str = "", also: tuple[str, ...] = ()
+    ) -> None:
+        """Report that `path` is absent from a point; `within` is the mapping that should hold it.
+
+        `also` are other paths whose presence, even a wrong one, would have done.
+        """
+        if not {path, *also, ""} & self._excused:
+            row = point.place if point.in_row else None
+            self._missing.setdefault((path, message), {})[point.number] = (within, row, message, hint)
+
+    def problems(self, points: int) -> tuple[Problem, ...]:
+        """All mistakes; what is missing in some rows only is reported at these rows."""
+        for (path, _), occurrences in self._missing.items():
+            for within, row, message, hint in occurrences.values():
+                key = path.rpartition(".")[2]
+                if row is not None and len(occurrences) < points and not within.path.startswith("rows["):
+                    place = replace(row, path=row.under(path))
+                else:
+                    place = replace(within, path=within.under(key))
+                self.add(place, message, hint)
+        self._missing.clear()
+        return tuple(sorted(self._found.values()))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting: the tree of a run without grid, zip and rows, its label, and where it comes from.
+
+    `place` is that of the row (`in_row`), else of the file's first key.
+    """
+
+    number: int
+    tree: Table
+    label: str
+    place: Place
+    in_row: bool
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A dotted path and the values that it takes."""
+
+    path: str
+    key: Place
+    values: tuple[Node, ...]
+
+
+_Row = tuple[str, Table]  # its label and what it changes
+
+
+def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Point, ...]:
+    """The points of a file, rows outermost, then zip, then the grid's paths in their order.
+
+    `settable` lists the dotted paths that grid and zip may set, besides `model.parameters.x` and the like. Mistakes in
+    grid, zip and rows are reported and the rest is expanded, so that mistakes elsewhere are found too.
+    """
+    base = Table(root.place, {key: entry for key, entry in root.entries.items() if key not in ("grid", "zip", "rows")})
+    rows = _rows(root, mistakes)
+    zipped = _axes(root, "zip", mistakes, settable)
+    lengths = {len(axis.values) for axis in zipped}
+    if len(lengths) > 1:
+        counts = ", ".join(f"{axis.path} has {len(axis.values)}" for axis in zipped)
+        mistakes.add(root.entries["zip"].key, f"its lists differ in length: {counts}; expected equal lengths")
+    together = min(lengths, default=1)
+    grid = _axes(root, "grid", mistakes, settable)
+    _report_conflicts(rows, zipped, grid, mistakes)
+    count = max(len(rows), 1) * together * math.prod(len(axis.values) for axis in grid)
+    if count > MOST_POINTS:
+        mistakes.add(root.place, f"the file stands for {count} settings; expected at most {MOST_POINTS}", "split it")
+        rows, grid, together = rows[:1], [replace(axis, values=axis.values[:1]) for axis in grid], 1
+    return tuple(_points(base, rows, zipped, together, grid, mistakes))
+
+
+def _points(
+    base: Table, rows: list[_Row], zipped: list[_Axis], together: int, grid: list[_Axis], mistakes: Mistakes
+) -> Iterator[Point]:
+    varying = [axis.path for axis in (*zipped, *grid) if len(axis.values) > 1]
+    ends = [path.rpartition(".")[2] for path in varying]
+    names = {path: end if ends.count(end) == 1 else path for path, end in zip(varying, ends, strict=True)}
+    cells = itertools.product(range(together), *(range(len(axis.values)) for axis in grid))
+    whole: list[tuple[int, _Row | None]] = [*enumerate(rows, 1)] or [(0, None)]
+    for number, ((place, row), (step, *cell)) in enumerate(itertools.product(whole, cells)):
+        tree = merge(base, row[1]) if row else base
+        chosen = [*((axis, step) for axis in zipped), *zip(grid, cell, strict=True)]
+        for axis, index in sorted(chosen, key=lambda item: item[0].path.count(".")):
+            tree = _set(tree, axis.path.split("."), axis.key, axis.values[index], mistakes)
+        words = [f"{names[axis.path]}={value_text(axis.values[index])}" for axis, index in chosen if axis.path in names]
+        if row and (row[0] or len(rows) > 1 or varying):
+            words.insert(0, row[0] or f"row {place}")
+        yield Point(number, tree, ", ".join(words), row[1].place if row else base.place, row is not None)
+
+
+def merge(base: Table, over: Table, top: bool = True) -> Table:
+    """`base` with the keys of `over` written over it, mapping by mapping.
+
+    A dataset, model or mechanism that gives a `name` starts afresh instead of keeping the parameters of another.
+    """
+    entries = dict(base.entries)
+    for key, entry in over.entries.items():
+        old, new = base.get(key), entry.value
+        choice = top and key in CHOICES
+        if isinstance(new, Table) and choice and isinstance(old, Scalar):
+            old = Table(new.place, {"name": Entry(old.place, old)})
+        if isinstance(new, Table) and isinstance(old, Table) and not (choice and "name" in new.entries):
+            entry = Entry(base.entries[key].key, merge(old, new, top=False))
+        entries[key] = entry
+    return Table(base.place, entries)
+
+
+def _set(tree: Table, parts: list[str], key: Place, value: Node, mistakes: Mistakes, done: str = "") -> Table:
+    first, *rest = parts
+    if not rest:
+        return Table(tree.place, {**tree.entries, first: Entry(key, value)})
+    path = f"{done}.{first}" if done else first
+    old = tree.entries.get(first)
+    if old is None:
+        inside = Table(replace(key, path=path))
+    elif isinstance(old.value, Table):
+        inside = old.value
+    elif path in CHOICES and isinstance(old.value, Scalar) and isinstance(old.value.value, str):
+        inside = Table(old.value.place, {"name": Entry(old.value.place, old.value)})
+    else:
+        at = old.value.place.line
+        message = f"cannot be set: {path} is {shown(old.value)} (line {at}); expected a mapping there"
+        mistakes.add(key, message, f"write {path} as a mapping, or delete this path")
+        return tree
+    changed = _set(inside, rest, key, value, mistakes, path)
+    return Table(tree.place, {**tree.entries, first: Entry(old.key if old else changed.place, changed)})
+
+
+def _rows(root: Table, mistakes: Mistakes) -> list[_Row]:
+    written = root.get("rows")
+    if written is None:
+        return []
+    if not isinstance(written, Listing) or not written.items:
+        mistakes.add(written.place, f"found {shown(written)}; expected a list of mappings, one for each row")
+        mistakes.excuse("")
+        return []
+    rows = []
+    for item in written.items:
+        if not isinstance(item, Table):
+            mistakes.add(item.place, f"found {shown(item)}; expected a mapping of what this row changes")
+            mistakes.excuse("")
+            continue
+        label = ""
+        entries = dict(item.entries)
+        if "label" in entries:
+            given = entries.pop("label").value
+            label = given.text.strip() if isinstance(given, Scalar) and given.value is not None else ""
+            if not label or not label.isprintable():
+                mistakes.add(given.place, f"found {shown(given)}; expected one line of text")
+        for key in [key for key in entries if key in NOT_IN_ROWS]:
+            hint = "name a row with `label`" if key == "name" else "write it beside rows"
+            mistakes.add(entries.pop(key).key, f"{key!r} cannot stand in a row", hint)
+        rows.append((label, Table(item.place, entries)))
+    return rows
+
+
+def _axes(root: Table, kind: str, mistakes: Mistakes, settable: Sequence[str]) -> list[_Axis]:
+    written = root.get(kind)
+    if written is None:
+        return []
+    if not isinstance(written, Table) or not written.entries:
+        expected = "expected a mapping from dotted paths to lists, such as `budget.epsilon: [1, 3]`"
+        mistakes.add(written.place, f"found {shown(written)}; {expected}")
+        mistakes.excuse("")
+        return []
+    axes = []
+    for path, entry in written.entries.items():
+        if not _known_path(path, entry.key, settable, mistakes):
+            continue
+        values = entry.value
+        if not isinstance(values, Listing) or not values.items:
+            hint = f"write [{values.text}]" if isinstance(values, Scalar) and values.value is not None else ""
+            mistakes.add(values.place, f"found {shown(values)}; expected a list of values", hint)
+            mistakes.excuse(path)
+            continue
+        items = mistakes.without_repeats(values) if kind == "grid" else values.items
+        axes.append(_Axis(path, entry.key, items))
+    return axes
+
+
+def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistakes) -> bool:
+    parts = path.split(".")
+    if path in settable or (len(parts) == 3 and parts[0] in CHOICES and parts[1] == "parameters" and parts[2]):
+        return True
+    if len(parts) == 2 and parts[0] in CHOICES:
+        meant = parts[0] if parts[1] == "name" else f"{parts[0]}.parameters.{parts[1]}"
+    else:
+        same_end = (known for known in settable if known.rpartition(".")[2] == parts[-1])
+        meant = next(same_end, "") or closest(path, settable)
+    mistakes.excuse(meant)
+    hint = f"did you mean {meant!r}?" if meant else "known: " + ", ".join([*settable, "model.parameters.<name>, ..."])
+    mistakes.add(key, f"unknown path {path!r}", hint)
+    return False
+
+
+def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], mistakes: Mistakes) -> None:
+    """Two of rows, zip and grid that set the same thing: one of them would be lost without a word."""
+    for axis in grid:
+        if any(axis.path == other.path for other in zipped):
+            mistakes.add(axis.key, f"{axis.path!r} is also set by zip", "keep one of the two")
+    for axis in (*zipped, *grid):
+        for _, changes in rows:
+            for path, place in _leaves(changes):
+                if path == axis.path or path.startswith(f"{axis.path}."):
+                    message = f"{axis.path!r} is also set by {place.path} (line {place.line})"
+                    mistakes.add(axis.key, message, "keep one of the two", "conflict")
+
+
+def _leaves(tree: Table, path: str = "") -> Iterator[tuple[str, Place]]:
+    for key, entry in tree.entries.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(entry.value, Table) and entry.value.entries:
+            yield from _leaves(entry.value, here)
+        else:
+            yield here, entry.key
+
+
+def value_text(node: Node) -> str:
+    """A value as it stands in a label: `3`, `[64, 32]`, `mlp(hidden=[64])`."""
+    if isinstance(node, Scalar):
+        text = node.text or "null"
+    elif isinstance(node, Listing):
+        text = "[" + ", ".join(map(value_text, node.items)) + "]"
+    else:
+        inside = node.get("parameters") if "name" in node.entries else node
+        entries = inside.entries if isinstance(inside, Table) else {}
+        text = ", ".join(f"{key}={value_text(entry.value)}" for key, entry in entries.items())
+        name = node.get("name")
+        text = (value_text(name) + (f"({text})" if text else "")) if name else f"({text})"
+    return " ".join(text.split())

@@ -1,0 +1,173 @@
+"""One point of a run file read as a Spec: every key against its rule, then the rules that hold between keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import InvalidOperation
+from typing import Any
+
+from dpbench.catalog import advice, catalog
+from dpbench.spec.annotations import shown
+from dpbench.spec.keys import HOMES, PUBLISHED, RUN, SECTIONS, Budget, Choice, Printed, Published, Spec, Training
+from dpbench.spec.names import CatalogObjects, Chosen
+from dpbench.spec.points import CHOICES, Mistakes, Point
+from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+
+
+class SpecReader:
+    """Reads the points of one file."""
+
+    def __init__(self, mistakes: Mistakes, objects: CatalogObjects) -> None:
+        self.mistakes, self.objects = mistakes, objects
+        self.accuracies: dict[Place, Point] = {}
+
+    def spec(self, tree: Table, point: Point | None) -> Spec | None:
+        """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
+        simple = {key: tree.entries[key] for key in _SIMPLE if key in tree.entries}
+        read = self.mistakes.values(Table(tree.place, simple), {key: RUN[key] for key in _SIMPLE}, "", point)
+        values: dict[str, Any] = read or {}
+        for entry in simple.values():
+            self.mistakes.without_repeats(entry.value)
+        for key in ("dataset", "model", "mechanism", "budget", "training"):
+            if key not in tree.entries and point is not None:
+                expected = RUN[key].words or f"{RUN[key].description}, such as {RUN[key].examples[0]}"
+                self.mistakes.missing(point, tree.place, key, f"is missing; expected {expected}")
+        chosen = {
+            key: self.objects.choice(key, node, self.mistakes, point) for key in CHOICES if (node := tree.get(key))
+        }
+        values |= {key: Choice(made.name, made.parameters) for key, made in chosen.items() if made}
+        named = tree.get("accountants")
+        for item in named.items if isinstance(named, Listing) else ():
+            self._accountant(item)
+        values |= self._budget(tree, chosen.get("mechanism"), point)
+        values |= self._training(tree, chosen, point)
+        values |= self._published(tree, chosen.get("dataset"), point)
+        if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
+            return None
+        if isinstance(values.get("seeds"), int):
+            values["seeds"] = tuple(range(values["seeds"]))
+        line = point.place.line if point.in_row else tree.entries["name"].key.line
+        return Spec(label=point.label, file=self.mistakes.file, line=line, **{"source": "", **values})
+
+    def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
+        """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
+        values = self.mistakes.values(node, SECTIONS[key], key, point, homes=HOMES)
+        if values is None:
+            return None
+        return {slot.name: slot.default for slot in SECTIONS[key].values() if not slot.required} | values
+
+    def _exactly_one(self, key: str, node: Table, one: str, other: str, point: Point) -> None:
+        first, second = node.entries.get(one), node.entries.get(other)
+        if first is None and second is None:
+            expected = f"{one} ({SECTIONS[key][one].expected}) or {other} ({SECTIONS[key][other].expected})"
+            path = f"{key}.{one}"
+            self.mistakes.missing(point, node.place, path, f"is missing; expected {expected}", also=(f"{key}.{other}",))
+        elif first is not None and second is not None:
+            later, earlier = (first, second) if first.key > second.key else (second, first)
+            name = one if later is first else other
+            message = f"{name} excludes {other if later is first else one} (line {earlier.key.line})"
+            self.mistakes.add(later.key, f"{message}; expected exactly one of the two", "delete one", "both")
+
+    def _budget(self, tree: Table, mechanism: Chosen | None, point: Point | None) -> dict[str, Any]:
+        node = tree.get("budget")
+        private = mechanism.made.private if mechanism else None
+        name = mechanism.name if mechanism else ""
+        if isinstance(node, Scalar) and node.value == "none":
+            if private:
+                message = f"found none, but {name} is private; expected epsilon or noise_multiplier, and delta"
+                self.mistakes.add(node.place, message, kind="private")
+            return {"budget": None}
+        if not isinstance(node, Table):
+            return self._no_mapping(node, RUN["budget"].words)
+        values = self._section("budget", node, point)
+        if accountant := node.get("calibrate_with"):
+            self._accountant(accountant)
+        if private is False:
+            message = f"found a budget, but {name} is not private; expected none"
+            self.mistakes.add(node.place, message, "write `budget: none`", "private")
+        elif point is not None:
+            self._exactly_one("budget", node, "epsilon", "noise_multiplier", point)
+        return {"budget": Budget(**values)} if values is not None and point is not None else {}
+
+    def _training(self, tree: Table, chosen: Mapping[str, Chosen | None], point: Point | None) -> dict[str, Any]:
+        node = tree.get("training")
+        if not isinstance(node, Table):
+            return self._no_mapping(node, RUN["training"].words)
+        values = self._section("training", node, point)
+        mechanism, dataset = chosen.get("mechanism"), chosen.get("dataset")
+        if point is not None:
+            self._exactly_one("training", node, "batch_size", "sampling_rate", point)
+            self._exactly_one("training", node, "epochs", "steps", point)
+            if mechanism and mechanism.made.private and "clip_norm" not in node.entries:
+                message = "is missing; a private mechanism needs a finite number above 0"
+                self.mistakes.missing(point, node.place, "training.clip_norm", message)
+        batch = node.get("batch_size")
+        size = plain(batch) if batch else None
+        if batch and dataset and isinstance(size, int) and size > dataset.made.train_size:
+            message = f"found {size}; expected at most {dataset.made.train_size}, the size of {dataset.name}"
+            self.mistakes.add(batch.place, message)
+        return {"training": Training(**values)} if values is not None and point is not None else {}
+
+    def _published(self, tree: Table, dataset: Chosen | None, point: Point | None) -> dict[str, Any]:
+        entry = tree.entries.get("published")
+        if entry is None:
+            return {}
+        node = entry.value
+        if not isinstance(node, Table):
+            return self._no_mapping(node, "a mapping of printed numbers")
+        values = self._section("published", node, point)
+        printed = {name: self._printed(given.value) for name, given in node.entries.items() if name in _SINGLE}
+        claims = node.get("epsilon")
+        epsilon: dict[str, Printed | None] = {}
+        for name, claim in (claims.entries if isinstance(claims, Table) else {}).items():
+            epsilon[name] = self._printed(claim.value)
+            known = tuple(catalog("accountants"))
+            if name not in known:
+                self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
+        if point is not None:
+            self._comparable(tree, entry, dataset, point)
+        if values is None or None in (*printed.values(), *epsilon.values()):
+            return {}
+        single = {PUBLISHED[name].name: number for name, number in printed.items()}
+        return {"published": Published(**{**values, **single, "epsilon": epsilon})}
+
+    def _printed(self, node: Node) -> Printed | None:
+        """A number with the digits that the file shows; None for what is none, which is reported."""
+        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            return None
+        try:
+            return Printed.of(node.text)
+        except (InvalidOperation, ValueError):
+            message = f"found {shown(node)}; expected a number in decimal digits"
+            self.mistakes.add(node.place, message, kind="misfit")
+            return None
+
+    def _no_mapping(self, node: Node | None, expected: str) -> dict[str, Any]:
+        if node is not None:
+            self.mistakes.add(node.place, f"found {shown(node)}; expected {expected}", kind="misfit")
+        return {}
+
+    def _comparable(self, tree: Table, entry: Entry, dataset: Chosen | None, point: Point) -> None:
+        """A printed number stands only beside results from the paper's whole setting on real data."""
+        if "reduced" in tree.entries:
+            at = tree.entries["reduced"].key
+            self.mistakes.add(at, "a reduced setting cannot stand beside published numbers", "delete one of the two")
+        if dataset and not dataset.made.real:
+            message = f"the dataset {dataset.name!r} is not real; its results never stand beside published numbers"
+            self.mistakes.add(entry.key, message, "delete `published`", "real")
+        if "source" not in tree.entries:
+            hint = "add `source` with paper, version, table and page"
+            self.mistakes.missing(point, tree.place, "source", "is missing; published numbers need a source", hint)
+        assert isinstance(entry.value, Table)
+        accuracy = entry.value.entries.get("test_accuracy_percent")
+        if accuracy and self.accuracies.setdefault(accuracy.key, point) is not point:
+            message = "this accuracy would stand beside several settings; expected it in the one row that it belongs to"
+            self.mistakes.add(accuracy.key, message, "move `published` into `rows`", "several")
+
+    def _accountant(self, node: Node) -> None:
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            self.objects.check_name("accountants", node, self.mistakes)
+
+
+_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
+_SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")

@@ -1,0 +1,1 @@
+"""One training step: sample, gradient and clip, noise, update, as stages that a pipeline puts together."""

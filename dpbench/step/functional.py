@@ -1,0 +1,113 @@
+"""A torch module as pure functions of a stack of parameters: R copies in one tensor of shape (R, P).
+
+Letters: R runs, P parameters, B batch, C classes. Nothing here keeps state; the module is only a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
+
+from dpbench import randomness
+from dpbench.errors import DpbenchError
+from dpbench.step.recurrent import WrittenOut
+
+NUMERICS = 1
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module's computation and the layout of its parameters in one flat vector of length `size`."""
+
+    module: nn.Module
+    shapes: tuple[tuple[str, torch.Size], ...]
+    size: int
+
+    def split(self, theta_RP: Tensor) -> dict[str, Tensor]:
+        """Flat parameters (R, P) as named tensors of shape (R, *shape); views, nothing is copied."""
+        pieces = torch.split(theta_RP, [shape.numel() for _, shape in self.shapes], dim=1)
+        return {
+            name: piece.reshape(len(piece), *shape) for (name, shape), piece in zip(self.shapes, pieces, strict=True)
+        }
+
+    def join(self, named: dict[str, Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return torch.cat([named[name].reshape(len(named[name]), shape.numel()) for name, shape in self.shapes], dim=1)
+
+    def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
+        """The outputs of one run's parameters (no leading R) for a batch of inputs.
+
+        `operators` may stand in for torch's own; by default recurrent layers are written out where vmap needs it.
+        Raises DpbenchError where the model draws inside a transform.
+        """
+        try:
+            with operators or WrittenOut():
+                result: Tensor = functional_call(self.module, named, (inputs,))
+        except RuntimeError as error:
+            if not any(words in str(error) for words in ("called random operation", "rrelu_with_noise")):
+                raise
+            raise DpbenchError(
+                "the model draws random numbers in training, as dropout and RReLU do: leave that out, or set its"
+                " probability to 0"
+            ) from error
+        return result
+
+    def example_loss(
+        self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
+    ) -> Tensor:
+        """Cross-entropy in nats of one example (no batch axis) under one run's parameters."""
+        return nn.functional.cross_entropy(self.outputs(named, example[None], operators), target[None])
+
+
+def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
+    """Lay out a module's parameters. What training asks of a module, `plan.probe.try_model` tries."""
+    shapes = tuple((name, parameter.shape) for name, parameter in module.named_parameters())
+    size = sum(shape.numel() for _, shape in shapes)
+    if size == 0:
+        raise DpbenchError("the model has no parameters; expected a torch module with at least one")
+    return Network(module.to(device).requires_grad_(False), shapes, size)
+
+
+def initial_parameters(build: Callable[[], nn.Module], seed: int) -> Tensor:
+    """The flat initial parameters (P,) of one run: the module's own initialisation under a seed derived from `seed`.
+
+    Made on the CPU with torch's generator, which is put back afterwards: the same on every device.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(randomness.derived_seed(seed, randomness.INIT))
+        module = build()
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).float()
+
+
+def evaluate(
+    net: Network,
+    theta_RP: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    chunk: int,
+    view: Callable[[Tensor], Tensor | None] = lambda _: None,
+) -> tuple[Tensor, Tensor]:
+    """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,).
+
+    `view` gives what each run's network sees of some inputs, (B, ...) to (R, B, ...); None: the inputs themselves.
+    The network gets copies. Raises DpbenchError where it writes into them or into the parameters.
+    """
+    named, version = net.split(theta_RP), theta_RP._version
+    loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)
+    right_R = torch.zeros_like(loss_R)
+    with torch.no_grad():
+        for start in range(0, len(targets), chunk):
+            x, y_B = inputs[start : start + chunk].clone(), targets[start : start + chunk]
+            seen = view(x)
+            output_RBC = vmap(net.outputs, in_dims=(0, None if seen is None else 0))(named, x if seen is None else seen)
+            if x._version or theta_RP._version != version:
+                raise DpbenchError("the model writes into its inputs or parameters: compute on copies, not in place")
+            score_RBC = output_RBC.double().log_softmax(-1)
+            loss_R -= score_RBC.gather(-1, y_B[None, :, None].expand(len(loss_R), -1, 1)).sum((1, 2))
+            right_R += (output_RBC.argmax(-1) == y_B).sum(1)
+    return loss_R / len(targets), right_R / len(targets)

@@ -1,0 +1,169 @@
+"""What is known of a mechanism's code: the stored verdict of its checks, by a hash of that code.
+
+`OUT/checks/<hash>.json` holds one verdict. The hash covers the module of the mechanism and of its clipping engine,
+every module of the same package (or folder) that these import, directly or not, the part of dpbench in which every
+step takes place, and the parameters. A change in any of them makes the mechanism unchecked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpbench.atomic import write_text
+from dpbench.catalog import Entry, catalog, find
+from dpbench.store.provenance import code_hash
+from dpbench.store.records import Checked, RunRecord, finite, restored
+from dpbench.store.run_key import code_modules, full_parameters, plain
+
+RULES = 1  # raised when the checks have learnt something that old verdicts do not know
+SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")
+UNCHECKED = Checked("unchecked", "no check of this code is known here; make one with: dpbench check SPEC")
+
+
+@dataclass(frozen=True)
+class CheckRecord:
+    """The verdict on one mechanism, for runs of up to `planned` steps; `lines` are the verdicts of the checks."""
+
+    code: str
+    mechanism: str
+    parameters: Mapping[str, Any]
+    planned: int
+    modules: Mapping[str, str]
+    verdict: Literal["holds", "refuted", "unchecked"]
+    reason: str
+    lines: tuple[Mapping[str, Any], ...]
+    seed: int
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+    type: Literal["check"] = "check"
+
+    def place(self, out: Path) -> Path:
+        """Its file in an OUT folder."""
+        return Path(out) / "checks" / f"{self.code}.json"
+
+    @property
+    def checked(self) -> Checked:
+        """What a run's record keeps of it."""
+        return Checked(self.verdict, self.reason, self.code, self.planned)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Whose code it is: the hash, the hashes of its modules, and whether all of it is dpbench's own."""
+
+    hash: str
+    modules: Mapping[str, str]
+    shipped: bool
+
+
+def code_of(name: str, parameters: Mapping[str, Any]) -> Code:
+    """The code of a mechanism with these parameters. Raises DpbenchError where a module has no source.
+
+    >>> code_of("noisy_sgd", {}).shipped
+    True
+    """
+    entry = find("mechanisms", name)
+    full = full_parameters(entry, parameters)
+    entries = [entry]
+    if isinstance(full.get("clipping"), str):
+        entries.append(find("clipping", full["clipping"]))
+    shipped = all(_is_shipped(one) for one in entries)
+    modules = {module: code_hash(module) for module in code_modules(entries)}
+    content = {
+        "rules": RULES,
+        "modules": modules,
+        "parameters": plain(full),
+        "targets": [one.target for one in entries],
+    }
+    text = json.dumps(content, sort_keys=True, default=repr)
+    return Code(hashlib.sha256(text.encode()).hexdigest(), modules, shipped)
+
+
+def _is_shipped(entry: Entry) -> bool:
+    return entry.module.partition(".")[0] == "dpbench"
+
+
+def described(name: str, parameters: Mapping[str, Any]) -> str:
+    """A mechanism for people.
+
+    >>> described("noisy_sgd", {"clipping": "ghost"})
+    'noisy_sgd (clipping = ghost)'
+    """
+    given = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    return f"{name} ({given})" if given else name
+
+
+def shipped(mechanism: Mapping[str, Any]) -> bool:
+    """Whether a mechanism by its name and parameters, and its clipping engine, is one of dpbench's own."""
+    names = {"mechanisms": str(mechanism.get("name"))}
+    clipping = (mechanism.get("parameters") or {}).get("clipping")
+    if isinstance(clipping, str):
+        names["clipping"] = clipping
+    known = ((catalog(kind).get(name), name) for kind, name in names.items())
+    return all(name.startswith("dpbench.") if entry is None else _is_shipped(entry) for entry, name in known)
+
+
+def read_checks(out: Path) -> dict[str, CheckRecord]:
+    """The readable verdicts of an OUT folder, and of its published part, by hash; what is damaged counts as none."""
+    found: dict[str, CheckRecord] = {}
+    for folder in (Path(out) / "checks", Path(out) / "published" / "checks"):
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            try:
+                record = _adapter().validate_python(restored(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, ValidationError):
+                continue
+            if record.code == path.stem:
+                found.setdefault(record.code, record)
+    return found
+
+
+def write_check(out: Path, record: CheckRecord) -> None:
+    """Write a verdict, whole or not at all. Raises DpbenchError where that cannot be done."""
+    text = json.dumps(finite(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False, default=repr)
+    write_text(record.place(out), text + "\n")
+
+
+def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:
+    """What is known of this code for a run of so many steps."""
+    if code.shipped:
+        return SHIPPED
+    return _covering(checks.get(code.hash), steps) or UNCHECKED
+
+
+def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | None:
+    """What is known of a recorded run; None where it is not private. A later verdict on its code comes first."""
+    if not run.facts.private:
+        return None
+    if run.checked is None and shipped(run.resolved["mechanism"]):
+        return SHIPPED
+    if run.checked is None:
+        return Checked("unchecked", "its record holds no check of its mechanism")
+    later = _covering(checks.get(run.checked.code), int(run.resolved["steps"]))
+    return later or run.checked
+
+
+def worst(several: Iterable[Checked | None]) -> Checked | None:
+    """The least favourable of what is known of several runs."""
+    rank = {"refuted": 0, "unchecked": 1, "holds": 2}
+    return min((one for one in several if one is not None), key=lambda one: rank[one.verdict], default=None)
+
+
+def _covering(record: CheckRecord | None, steps: int) -> Checked | None:
+    if record is None:
+        return None
+    if record.verdict != "refuted" and record.planned < steps:
+        return Checked("unchecked", f"checked for runs of up to {record.planned} steps, not for {steps}", record.code)
+    return record.checked
+
+
+@cache
+def _adapter() -> TypeAdapter[CheckRecord]:
+    return TypeAdapter(CheckRecord)

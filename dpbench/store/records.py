@@ -1,0 +1,425 @@
+"""Records: what each run leaves behind, as typed JSON files written whole or not at all.
+
+`OUT/records/<run_key>.json` holds a finished run, `OUT/failures/<run_key>.json` one that failed,
+`OUT/checkpoints/<run_key>.pt` the place of an unfinished one. `OUT/published/records` holds records that came with the
+project; they count as existing. JSON knows no infinity: a number that is not finite stands as null beside a key
+`<name>_reason` and is read back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from dpbench.atomic import clean_folder, write_error, write_text
+from dpbench.errors import DpbenchError
+from dpbench.spec.keys import Published
+
+SCHEMA_VERSION = 1
+Fraction = Annotated[float, Field(ge=0, le=1)]
+_CHOICES = ("dataset", "model", "mechanism")
+_KEY = re.compile(r"^[0-9a-f]{64}$")
+_REASONS = {"infinite": math.inf, "minus infinite": -math.inf, "not a number": math.nan}
+
+
+@dataclass(frozen=True)
+class Context:
+    """The spec that asked for a run: shown by the report, never part of the run's key."""
+
+    name: str
+    label: str = ""
+    file: str = ""
+    source: str | None = None
+    published: Published | None = None
+    accountants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    reduced: str | None = None
+    tuned: str | None = None
+    delta: float | None = None
+    target_epsilon: float | None = None
+    calibrate_with: str | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a reviewer asks first; None where the mechanism does not state it."""
+
+    private: bool
+    privacy_unit: str | None = None
+    adjacency: str | None = None
+    sampler: str | None = None
+    normalisation: str | None = None
+    expected_batch_size: float | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    parameters: int | None = None
+    generator: str | None = None
+    dtype: str | None = None
+    dataset_real: bool = True
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction."""
+
+    epoch: float
+    step: int
+    seconds: float
+    test_accuracy: Fraction
+    releases: int | None = None
+    test_loss: float | None = None
+    train_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The last epoch's figures, never the best ones; `test_accuracy` is a fraction."""
+
+    test_accuracy: Fraction
+    test_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks of `dpbench check` say of a run's mechanism, by the hash of its code; `planned`: steps covered.
+
+    `unchecked`: nobody looked, or something could not be looked at, which `reason` names.
+    """
+
+    verdict: Literal["holds", "refuted", "unchecked"]
+    reason: str
+    code: str = ""
+    planned: int | None = None
+
+
+def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The plan decides what a resolved run holds; this is the part that readers rely on."""
+    problems = []
+    for name in _CHOICES:
+        choice: Any = value.get(name)
+        named = isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
+        if not named or not isinstance(choice.get("parameters") or {}, Mapping):
+            problems.append(f"{name} = {choice!r}: expected an object with a name and parameters")
+    for name, kinds in (("sampling_rate", (int, float)), ("steps", (int,))):
+        if isinstance(value.get(name), bool) or not isinstance(value.get(name), kinds):
+            problems.append(f"{name} = {value.get(name)!r}: expected a number")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return value
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run. `seconds`: training time of its stack; `own_seconds`: this run's share of that."""
+
+    run_key: str
+    seed: int
+    resolved: Annotated[Mapping[str, Any], AfterValidator(_resolved)]
+    context: Context
+    facts: Facts
+    ledger: Mapping[str, Any] | None
+    curve: tuple[CurvePoint, ...]
+    result: Result
+    seconds: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    own_seconds: float | None = None
+    stack_runs: int = 1
+    resumed: bool = False
+    checked: Checked | None = None
+    schema_version: Literal[1] = 1
+    type: Literal["run"] = "run"
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """One run that ended with an error; it is no result and counts nowhere as one."""
+
+    run_key: str
+    seed: int
+    context: Context
+    error: str
+    traceback: str = ""
+    step: int | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: Literal[1] = 1
+    type: Literal["failure"] = "failure"
+
+
+Stored = TypeVar("Stored", bound=RunRecord | FailureRecord)
+Kind = TypeVar("Kind", bound=RunRecord | FailureRecord | Context)
+
+
+class NewerRecord(DpbenchError):
+    """A record written by a newer dpbench: it must not be overwritten by this one."""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file in a record folder that cannot be used, and why."""
+
+    path: Path
+    message: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that an OUT folder holds; one record per run key, `OUT/records` before `OUT/published/records`."""
+
+    runs: tuple[RunRecord, ...]
+    failures: tuple[FailureRecord, ...]
+    damaged: tuple[Damaged, ...]
+
+
+class Store:
+    """The record folders of one OUT folder. Creating a Store touches nothing; folders appear when first written.
+
+    >>> Store(Path("reports")).records_folder.as_posix()
+    'reports/records'
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = Path(out)
+        self.records_folder = self.out / "records"
+        self.published_folder = self.out / "published" / "records"
+        self.failures_folder = self.out / "failures"
+        self.checkpoints_folder = self.out / "checkpoints"
+
+    def run_path(self, run_key: str) -> Path:
+        """Where the run's record is written. Raises DpbenchError for what is no run key."""
+        return self.records_folder / f"{_checked_key(run_key)}.json"
+
+    def failure_path(self, run_key: str) -> Path:
+        """Where the run's failure is written."""
+        return self.failures_folder / f"{_checked_key(run_key)}.json"
+
+    def checkpoint_path(self, run_key: str) -> Path:
+        """Where the unfinished run's place is kept."""
+        return self.checkpoints_folder / f"{_checked_key(run_key)}.pt"
+
+    def is_unfinished(self, run_key: str) -> bool:
+        """Whether the run was interrupted after its record was written (it was being run again), if there is one."""
+        place, record = self.checkpoint_path(run_key), self.run_path(run_key)
+        return place.exists() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+
+    def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
+        """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.
+
+        Raises DpbenchError when the record does not have the shape of `RunRecord`, or cannot be written; then nothing
+        is left half-written.
+        """
+        path = _write(self.records_folder, RunRecord, record)
+        failure = self.failure_path(path.stem)
+        try:
+            failure.unlink(missing_ok=True)
+        except NotADirectoryError:
+            pass
+        except OSError as error:
+            raise write_error(failure, error) from error
+        return path
+
+    def write_failure(self, failure: FailureRecord | Mapping[str, Any]) -> Path:
+        """Write a failed run; a record that the run has from an earlier time stays. Raises like `write_run`."""
+        return _write(self.failures_folder, FailureRecord, failure)
+
+    def existing(self) -> dict[str, dict[str, Any]]:
+        """The readable records as plain data, by run key: those of OUT/records, then the published ones.
+
+        A damaged record does not count, so its run is done again; `read` reports it. Raises NewerRecord for one that
+        a newer dpbench wrote.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for folder in (self.records_folder, self.published_folder):
+            for path in _json_files(folder):
+                if path.stem not in found:
+                    try:
+                        found[path.stem] = _load(path, RunRecord)[0]
+                    except NewerRecord:
+                        raise
+                    except DpbenchError:
+                        continue
+        return found
+
+    def read(self) -> Contents:
+        """All records and failures, each file by itself: what cannot be used is listed and harms no other.
+
+        A failure older than the record of the same run is left out: the run was repeated with success.
+        """
+        runs: dict[str, RunRecord] = {}
+        failures: list[FailureRecord] = []
+        damaged: list[Damaged] = []
+        kinds: dict[Path, type[RunRecord] | type[FailureRecord]] = {
+            self.records_folder: RunRecord,
+            self.published_folder: RunRecord,
+            self.failures_folder: FailureRecord,
+        }
+        for folder, kind in kinds.items():
+            for path in _json_files(folder):
+                try:
+                    record = _load(path, kind)[1]
+                except DpbenchError as error:
+                    damaged.append(Damaged(path, str(error)))
+                    continue
+                if isinstance(record, RunRecord):
+                    runs.setdefault(record.run_key, record)
+                elif record.run_key not in runs or _time(record) > _time(runs[record.run_key]):
+                    failures.append(record)
+        return Contents(tuple(runs.values()), tuple(failures), tuple(damaged))
+
+    def clean(self) -> tuple[Path, ...]:
+        """Remove the temporary files that killed writers left in OUT's folders; returns them."""
+        folders = (self.out, self.records_folder, self.failures_folder, self.checkpoints_folder)
+        return tuple(path for folder in folders for path in clean_folder(folder))
+
+
+def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
+    """A run record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
+    return data if isinstance(data, RunRecord) else _typed(RunRecord, _headed(RunRecord, data), "this run record")
+
+
+def failure_record(data: FailureRecord | Mapping[str, Any]) -> FailureRecord:
+    """A failure record as it is, or from plain data. Raises like `run_record`."""
+    if isinstance(data, FailureRecord):
+        return data
+    return _typed(FailureRecord, _headed(FailureRecord, data), "this failure record")
+
+
+def run_context(data: Context | Mapping[str, Any]) -> Context:
+    """A context as it is, or from plain data. Raises like `run_record`."""
+    return data if isinstance(data, Context) else _typed(Context, data, "this context")
+
+
+def finite(value: Any) -> Any:
+    """Plain JSON values: a float that is not finite becomes null beside a key `<name>_reason`; tuples become lists.
+
+    >>> finite({"loss": float("inf"), "seed": 1})
+    {'loss': None, 'loss_reason': 'infinite', 'seed': 1}
+    """
+    if isinstance(value, Mapping):
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            reason = _reason(item)
+            plain |= {str(key): None, f"{key}_reason": reason} if reason else {str(key): finite(item)}
+        return plain
+    if isinstance(value, list | tuple):
+        return [{"value": None, "value_reason": _reason(item)} if _reason(item) else finite(item) for item in value]
+    return value
+
+
+def restored(value: Any) -> Any:
+    """The inverse of `finite` (for lists, not tuples).
+
+    >>> restored({"loss": None, "loss_reason": "infinite", "seed": 1})
+    {'loss': inf, 'seed': 1}
+    """
+    if isinstance(value, Mapping):
+        hidden = {
+            key: _REASONS[reason]
+            for key, item in value.items()
+            if item is None and isinstance(reason := value.get(f"{key}_reason"), str) and reason in _REASONS
+        }
+        if set(value) == {"value", "value_reason"} and "value" in hidden:
+            return hidden["value"]
+        dropped = {f"{key}_reason" for key in hidden}
+        return {key: hidden.get(key, restored(item)) for key, item in value.items() if key not in dropped}
+    if isinstance(value, list):
+        return [restored(item) for item in value]
+    return value
+
+
+def _reason(value: Any) -> str:
+    """Why JSON cannot hold a number; "" for all that it can."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return ""
+    return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    """The record files of a folder in the order of their names; hidden and temporary files are none."""
+    if folder.is_dir():
+        yield from sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+
+
+def _write(
+    folder: Path, kind: type[RunRecord] | type[FailureRecord], record: RunRecord | FailureRecord | Mapping[str, Any]
+) -> Path:
+    data = _headed(kind, record if isinstance(record, Mapping) else asdict(record))
+    _typed(kind, data, f"this {kind.type} record")
+    path = folder / f"{_checked_key(data['run_key'])}.json"
+    clean_folder(folder)
+    return write_text(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _headed(kind: type[RunRecord] | type[FailureRecord], data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, "type": kind.type, **data}
+
+
+def _load(path: Path, kind: type[Stored]) -> tuple[dict[str, Any], Stored]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DpbenchError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise DpbenchError(f"{path}: damaged, not JSON ({error}); remove it and run again") from error
+    if not isinstance(data, dict):
+        raise DpbenchError(f"{path}: damaged, expected a JSON object; remove it and run again")
+    version = data.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerRecord(
+            f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
+        )
+    if data.get("type", kind.type) != kind.type:
+        raise DpbenchError(f"{path}: type = {data['type']!r}: expected {kind.type!r}; move it to where it belongs")
+    data = restored(data)
+    record = _typed(kind, data, str(path))
+    if record.run_key != path.stem:
+        raise DpbenchError(f"{path}: its run_key is {record.run_key!r}: expected its file name; rename or remove it")
+    return data, record
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _typed(kind: type[Kind], data: Mapping[str, Any], where: str) -> Kind:
+    hashable: Any = kind
+    try:
+        # Strict JSON rules (no text taken for a number) that still let a list stand for a tuple.
+        record: Kind = _adapter(hashable).validate_json(json.dumps(data, default=_as_data), strict=True)
+    except ValidationError as error:
+        name = getattr(kind, "type", "context")
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or name}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+            for item in error.errors(include_url=False)[:5]
+        )
+        raise DpbenchError(f"{where}: not a {name} of schema {SCHEMA_VERSION} ({problems})") from error
+    return record
+
+
+def _as_data(value: Any) -> Any:
+    """Mappings and dataclasses inside plain data, for `json.dumps`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} {value!r}: expected plain JSON data")
+
+
+def _checked_key(run_key: object) -> str:
+    if not isinstance(run_key, str) or not _KEY.match(run_key):
+        raise DpbenchError(f"run_key = {run_key!r}: expected 64 hexadecimal digits")
+    return run_key
+
+
+def _time(record: RunRecord | FailureRecord) -> str:
+    return str(record.environment.get("time_utc") or "")

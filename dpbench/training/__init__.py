@@ -1,0 +1,1 @@
+"""The training loop, and its clipping engines side by side."""

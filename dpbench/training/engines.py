@@ -1,0 +1,158 @@
+"""Clipping engines side by side on the models of specs: seconds and peak memory of one clipped sum; measured.
+
+The plain backward pass (no clipping) stands beside them as the yardstick, and the engine of DP-SGD-JL with some
+numbers of projections, which estimates norms and so computes another sum with another event.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench import randomness
+from dpbench.catalog import catalog, find
+from dpbench.clipping._measure import cost
+from dpbench.errors import DpbenchError
+from dpbench.plan.planning import dataset_source, model_builder
+from dpbench.plan.probe import try_model
+from dpbench.spec.loading import Spec
+from dpbench.step.clipped_sum import ClippedSum, Draw, Examples
+from dpbench.step.functional import Network, initial_parameters, network
+from dpbench.step.pipeline import plain_sum
+from dpbench.training.loop import Execution
+
+PLAIN = "plain"
+JL = "jl"
+
+
+@dataclass(frozen=True)
+class EngineCost:
+    """One engine on one model: `seconds` of one clipped sum of `places` examples and the bytes that it held at most.
+
+    `refusal` says why there is no measurement. `inputs` is `data`, or `zeros` where the dataset is absent.
+    """
+
+    dataset: str
+    model: str
+    parameters: int
+    engine: str
+    places: int
+    chunk: int
+    inputs: str
+    device: str
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    refusal: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Work = tuple[Network, Tensor, Examples]  # a model, parameters (1, P), and examples to clip
+
+
+def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
+    """Everything that can be measured, in the order of the table.
+
+    >>> engine_names((5,))[0], engine_names((5,))[-1]
+    ('plain', 'jl 5')
+    """
+    exact = [name for name, entry in catalog("clipping").items() if not getattr(entry.load(), "estimated_norms", False)]
+    return (PLAIN, *sorted(exact), *(f"{JL} {count}" for count in projections))
+
+
+def measure(
+    specs: Sequence[Spec],
+    *,
+    places: int = 32,
+    engines: Sequence[str] = (),
+    projections: Sequence[int] = (1, 5, 30),
+    device: str = "cpu",
+    chunk: int | None = None,
+    data: Path | None = None,
+    calls: int = 3,
+    watch: Callable[[str, str], None] = lambda _model, _engine: None,
+) -> Iterator[EngineCost]:
+    """Every engine on every different model of the specs, in turn; a refusal is an answer.
+
+    `engines`: which, by the names of `engine_names`; all of them where none is named. `chunk`: places per call, by
+    default what training would choose. Raises DpbenchError for an engine that is not known.
+    """
+    known = engine_names(projections)
+    for name in engines:
+        if name not in known:
+            raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
+    for spec in _different(specs):
+        told, work = _work(spec, places, device, chunk, data)
+        for name in engines or known:
+            watch(told.model, name)
+            yield _measured(replace(told, engine=name), work, calls)
+
+
+def _different(specs: Sequence[Spec]) -> list[Spec]:
+    """The first spec of each pair of dataset and model."""
+    first: dict[str, Spec] = {}
+    for spec in specs:
+        first.setdefault(json.dumps([asdict(spec.dataset), asdict(spec.model)], sort_keys=True, default=str), spec)
+    return list(first.values())
+
+
+def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> tuple[EngineCost, Work]:
+    source = dataset_source(spec)
+    build = model_builder(spec, source)
+    try_model(build, tuple(source.input_shape), source.classes)
+    net = network(build(), device)
+    absent = bool(source.missing(data))
+    if absent:
+        inputs, targets = torch.zeros(places, *source.input_shape), torch.arange(places) % source.classes
+    else:
+        loaded = source.load(data)
+        if places > len(loaded.train_targets):
+            raise DpbenchError(
+                f"batch = {places}: larger than the {len(loaded.train_targets)} examples of {source.name}"
+            )
+        inputs, targets = loaded.train_inputs[:places], loaded.train_targets[:places]
+    examples = Examples(
+        inputs[None].to(device), targets[None].to(device), torch.ones(1, places, dtype=torch.bool, device=device)
+    )
+    theta_RP = initial_parameters(build, 0)[None].to(device)
+    chunk = min(chunk or Execution(device).chunk(1, net.size), places)
+    inputs_are = "zeros" if absent else "data"
+    told = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device)
+    return told, (net, theta_RP, examples)
+
+
+def _measured(told: EngineCost, work: Work, calls: int) -> EngineCost:
+    try:
+        clip_R = torch.ones(1, dtype=torch.float64, device=told.device)
+        found = cost(_engine(told.engine, work), *work, clip_R, told.chunk, calls)
+    except Exception as error:  # noqa: BLE001 - what an engine cannot do is its answer, whatever it raises
+        return replace(told, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
+    return replace(told, seconds=found.seconds, peak_bytes=found.peak_bytes)
+
+
+def _engine(name: str, work: Work) -> ClippedSum:
+    """The engine of that name. Raises DpbenchError for a layer that it refuses."""
+    net, theta_RP, examples = work
+    if name == PLAIN:
+        return plain_sum
+    if name.startswith(f"{JL} "):
+        made = find("mechanisms", "dp_sgd_jl").load()(projections=int(name.removeprefix(f"{JL} ")))
+        device = theta_RP.device
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        index_RB = torch.arange(examples.mask_RB.shape[1], device=device)[None]
+        at: ClippedSum = made.clipped_sum.at(Draw(randomness.table([0]).to(device), zero, index_RB))
+        return at
+    entry = find("clipping", name)
+    refuse = getattr(importlib.import_module(entry.module), "refuse", None)
+    if refuse is not None:
+        refuse(net.module, examples.inputs[0, 0])
+    engine: ClippedSum = entry.load()
+    return engine

@@ -1,0 +1,410 @@
+"""Training: the only loop. Steps a stack of runs as one tensor program and yields one outcome per run.
+
+Nothing in this file changes what a run computes: the arithmetic is in `pipeline`, `stages`, `functional` and the
+clipping engines. Here are the order of the steps, the clock, evaluation, checkpoints, failures and interruption.
+Letters: R runs of the stack, P parameters.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench import events, randomness
+from dpbench.atomic import write_bytes
+from dpbench.datasets import Dataset
+from dpbench.errors import DpbenchError, StoreError
+from dpbench.plan.planning import Run
+from dpbench.plan.probe import refuse_model
+from dpbench.step.functional import Network, evaluate, initial_parameters, network
+from dpbench.step.pipeline import Knobs, Mechanism, State
+
+EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
+MAX_CURVE_POINTS = 100
+CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack that are held at once on a CPU
+SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is carried out. Never part of a run's key, because it may not change a number.
+
+    `places_per_call`: batch places of all runs together that go through one call; None chooses by device and memory.
+    `checkpoint_seconds`: the least time between two checkpoints of a stack.
+    """
+
+    device: str = "cpu"
+    places_per_call: int | None = None
+    checkpoint_seconds: float = 10.0
+
+    def chunk(self, runs: int, parameters: int) -> int:
+        """Batch places per call for one run of a stack of `runs`."""
+        if self.places_per_call is not None:
+            return max(1, self.places_per_call // runs)
+        if self.device.startswith("cuda"):
+            free, _ = torch.cuda.mem_get_info(self.device)
+            places = int(free * 0.25) // (16 * parameters)
+        else:
+            places = CPU_GRADIENT_BYTES // (4 * parameters)
+        return max(1, places // runs)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the loop reports while it works: steps done by all runs of the stack together, and of how many."""
+
+    done: int
+    total: int
+    live: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set."""
+
+    run: Run
+    result: Mapping[str, Any] | None = None
+    error: str | None = None
+    traceback: str = ""
+    step: int | None = None
+
+
+class Interrupted(DpbenchError):
+    """Training was asked to stop; checkpoints are written."""
+
+
+@dataclass
+class _Course:
+    """The course of one run through the loop, on the Python side."""
+
+    run: Run
+    stops: list[int]  # steps after which the run is evaluated; the last is its end
+    step: int = 0
+    seconds: float = 0.0
+    share: float = 0.0
+    curve: list[dict[str, float | int | None]] = field(default_factory=list)
+    resumed: bool = False
+    drawn: float = 0.0
+    loss: float = 0.0
+    clipped: float = 0.0
+
+
+def evaluation_steps(sampling_rate: float, steps: int, most: int = MAX_CURVE_POINTS) -> list[int]:
+    """The steps that end an epoch (1/q steps each, rounded up) and the last step; thinned to about `most`.
+
+    >>> evaluation_steps(0.25, 10)
+    [4, 8, 10]
+    """
+    epochs = int(round(steps * sampling_rate, 9))
+    every = max(1, math.ceil(epochs / most))
+    ends = {min(steps, math.ceil(round(e / sampling_rate, 9))) for e in range(every, epochs + 1, every)}
+    return sorted(ends | {steps})
+
+
+def train(
+    runs: Sequence[Run],
+    data: Dataset,
+    mechanism: Mechanism,
+    build: Callable[[], torch.nn.Module],
+    execution: Execution,
+    *,
+    checkpoints: Path | None = None,
+    smoke: bool = False,
+    watch: Callable[[Progress], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Outcome]:
+    """Train the runs of one stack; an outcome comes as soon as its run ends.
+
+    `smoke` does two steps of each run and no checkpoint. A run's checkpoint stays until whoever takes its outcome has
+    written that down and removes it. Raises Interrupted when `stop` turns true, with the place of
+    every unfinished run kept under `checkpoints`; DpbenchError when the model or the mechanism cannot be built.
+    """
+    device = torch.device(execution.device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    refuse_model(build, tuple(data.test_inputs.shape[1:]), data.classes, inputs=data.test_inputs)
+    net = network(build(), device)
+    chunk = execution.chunk(len(runs), net.size)
+    inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
+    shown = SMOKE_EXAMPLES if smoke else None
+    test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
+
+    courses = [
+        _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
+    ]
+    starts = [
+        _start(course, mechanism, build, None if smoke else checkpoints, net.size, inputs, targets)
+        for course in courses
+    ]
+    state, knobs = _join(starts, device), _knobs(runs, device)
+    total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
+    sums_3R = torch.zeros(3, len(runs), dtype=torch.float64, device=device)  # drawn, loss, clipped since an evaluation
+    bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+    kept = _versions(net, inputs, targets, *test)
+    stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
+
+    while courses:
+        begin = time.perf_counter()
+        ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
+        for _ in range(ahead):
+            before_R = state.step_R
+            state, seen = mechanism.step(net, state, knobs, inputs, targets, chunk)
+            sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
+            bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
+            for place, reason in seen.stopped.items():
+                stopped.setdefault(place, (courses[place].step, reason))
+            for course in courses:
+                course.step += 1
+            left = sum(course.stops[-1] - course.step for course in courses)
+            watch(Progress(total - left, total, len(courses)))
+            if stop() or stopped:
+                break
+        _settle(courses, sums_3R, time.perf_counter() - begin)
+        sums_3R = torch.zeros_like(sums_3R)
+        ended: list[int] = []
+        for at, (step, reason) in stopped.items():
+            ended.append(at)
+            yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
+        due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
+        for at, outcome, ledger in _evaluated(due, courses, net, state, knobs, bad_R, test, mechanism):
+            if _versions(net, inputs, targets, *test) != kept:
+                raise DpbenchError(
+                    "the model changed the data, its parameters or its buffers in place: no number of this run counts"
+                )
+            if outcome is None:
+                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
+            ended.append(at)
+            yield outcome
+        if ended:
+            keep = [i for i in range(len(courses)) if i not in ended]
+            index = torch.tensor(keep, dtype=torch.int64, device=device)
+            courses = [courses[i] for i in keep]
+            state, knobs, bad_R = state.take(index), knobs.take(index), bad_R[index]
+            sums_3R, stopped = sums_3R[:, index], {}
+        stopping = bool(courses) and stop()
+        overdue = time.monotonic() - saved > execution.checkpoint_seconds
+        if courses and checkpoints is not None and not smoke and (stopping or overdue):
+            _save(courses, state, checkpoints)
+            saved = time.monotonic()
+        if stopping:
+            raise Interrupted("interrupted; the place of every unfinished run is kept, but of those that are secure")
+
+
+def _evaluated(
+    due: list[int],
+    courses: list[_Course],
+    net: Network,
+    state: State,
+    knobs: Knobs,
+    bad_R: Tensor,
+    test: tuple[Tensor, Tensor],
+    mechanism: Mechanism,
+) -> Iterator[tuple[int, Outcome | None, events.Composition | None]]:
+    """Evaluate the runs that are due and add to their curves; gives those that end, why if it is bad, and their ledger.
+
+    `bad_R` holds the first step whose gradient was not finite, -1 where all were.
+    """
+    if not due:
+        return
+    index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
+    there, chosen = state.take(index), knobs.take(index)
+    places = max(50, EVALUATION_PLACES // len(due))
+    loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
+    released = mechanism.released(there, chosen)
+    sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
+    figures = zip(
+        due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), released, strict=True
+    )
+    for at, loss, accuracy, sound, bad, ledger in figures:
+        course = courses[at]
+        if bad >= 0:
+            yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad), None
+        elif not sound:
+            error = f"the parameters after step {course.step}: not finite"
+            yield at, Outcome(course.run, error=error, step=course.step), None
+        else:
+            _point(course, loss, accuracy, _releases(mechanism, course.run, ledger))
+            if course.step == course.stops[-1]:
+                yield at, None, ledger
+
+
+def _versions(net: Network, *data: Tensor) -> list[int]:
+    """torch's counts of writes into what a model may only read; views share the count."""
+    return [value._version for value in (*data, *net.module.parameters(), *net.module.buffers())]
+
+
+def failure(run: Run, error: BaseException) -> Outcome:
+    """The outcome of a run that an exception ended."""
+    text = "".join(traceback.format_exception(error))
+    return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
+
+
+def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)
+
+    return Knobs(
+        keys_RS=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
+        sampling_rate_R=column([run.sampling_rate for run in runs]),
+        learning_rate_R=column([run.learning_rate for run in runs]),
+        clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),
+        noise_multiplier_R=column([run.noise_multiplier or 0.0 for run in runs]),
+        steps_R=torch.tensor([run.steps for run in runs], dtype=torch.int64, device=device),
+        epsilon_R=column([math.nan if run.spends is None else run.spends[0] for run in runs]),
+        delta_R=column([math.nan if run.spends is None else run.spends[1] for run in runs]),
+    )
+
+
+def _settle(courses: list[_Course], sums_3R: Tensor, seconds: float) -> None:
+    """Book the time and the diagnostics of the steps since the last evaluation."""
+    begin = time.perf_counter()
+    if sums_3R.is_cuda:
+        torch.cuda.synchronize(sums_3R.device)
+    seconds += time.perf_counter() - begin
+    for course, (drawn, loss, clipped) in zip(courses, sums_3R.T.tolist(), strict=True):
+        course.seconds += seconds
+        course.share += seconds / len(courses)
+        course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
+
+
+def _releases(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
+    """How many releases of the whole run's ledger lie behind the steps done; None where they are not its beginning."""
+    if so_far is None:
+        return None
+    count = sum(number for _, number in so_far.parts)
+    if mechanism.spends_budget:  # its ledger is what was released, step by step
+        return count
+    whole = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=run.steps)
+    return count if whole is not None and whole.prefix(count) == so_far else None
+
+
+def _point(course: _Course, loss: float, accuracy: float, releases: int | None) -> None:
+    drawn = course.drawn
+    course.curve.append(
+        {
+            "epoch": round(course.step * course.run.sampling_rate, 6),
+            "step": course.step,
+            "releases": releases,
+            "seconds": round(course.seconds, 4),
+            "train_loss": course.loss / drawn if drawn else None,
+            "clipped_fraction": course.clipped / drawn if drawn and course.run.clip_norm is not None else None,
+            "test_loss": loss,
+            "test_accuracy": accuracy,
+        }
+    )
+    course.drawn = course.loss = course.clipped = 0.0
+
+
+def _result(
+    course: _Course,
+    net: Network,
+    data: Dataset,
+    mechanism: Mechanism,
+    stack_runs: int,
+    ledger: events.Composition | None,
+) -> dict[str, Any]:
+    run, last = course.run, course.curve[-1]
+    expected = run.sampling_rate * len(data.train_targets)
+    facts = {
+        "private": mechanism.private,
+        "expected_batch_size": round(expected, 6),
+        "examples": len(data.train_targets),
+        "test_examples": len(data.test_targets),
+        "parameters": net.size,
+        "generator": randomness.GRADES[run.spec.randomness],
+        "dtype": "float32",
+        "dataset_real": data.real,
+        **mechanism.facts(),
+    }
+    return {
+        "facts": facts,
+        "ledger": None if ledger is None else events.to_json(ledger),
+        "curve": course.curve,
+        "result": {"test_accuracy": last["test_accuracy"], "test_loss": last["test_loss"]},
+        "seconds": round(course.seconds, 4),
+        "own_seconds": round(course.share, 4),
+        "stack_runs": stack_runs,
+        "resumed": course.resumed,
+    }
+
+
+# Checkpoints: one file per run, so that any later stack can take it up.
+
+_KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")
+
+
+def _place(run: Run, folder: Path) -> Path | None:
+    """Where a run's checkpoint is; None for a run whose draws never come again.
+
+    That one starts anew after an interruption: no half of it has another half's noise.
+    """
+    return None if run.spec.randomness == "secure" else folder / f"{run.key}.pt"
+
+
+def _start(
+    course: _Course,
+    mechanism: Mechanism,
+    build: Callable[[], torch.nn.Module],
+    folder: Path | None,
+    size: int,
+    inputs: Tensor,
+    targets: Tensor,
+) -> State:
+    """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
+    path = None if folder is None else _place(course.run, folder)
+    kept = None if path is None else _load(path, course.run, size)
+    if kept is not None:
+        for name in _KEPT:
+            setattr(course, name, kept[name])
+        course.resumed = True
+        return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
+    theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
+    return mechanism.start(theta_RP, _knobs([course.run], inputs.device), inputs, targets)
+
+
+def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
+    """A checkpoint, or None when there is none, or it is damaged, of other code, or of a run that is over."""
+    try:
+        kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        usable = (
+            kept["sources"] == dict(run.sources) and kept["theta_RP"].shape == (1, size) and kept["step"] < run.steps
+        )
+    except Exception:  # noqa: BLE001 - a damaged file makes torch's reader raise anything at all
+        return None
+    return kept if usable else None
+
+
+def _save(courses: list[_Course], state: State, folder: Path) -> None:
+    for at, course in enumerate(courses):
+        path = _place(course.run, folder)
+        if path is None:
+            continue
+        one = state.take(torch.tensor([at], device=state.theta_RP.device))
+        content = {
+            "theta_RP": one.theta_RP.cpu(),
+            "memory": {name: value.cpu() for name, value in one.memory.items()},
+            "sources": dict(course.run.sources),
+            **{name: getattr(course, name) for name in _KEPT},
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        try:
+            write_bytes(path, buffer.getvalue())
+        except DpbenchError as error:
+            raise StoreError(str(error)) from error
+
+
+def _join(states: list[State], device: torch.device) -> State:
+    """One stack of single-run states."""
+    memory = {name: torch.cat([s.memory[name].to(device) for s in states]) for name in states[0].memory}
+    return State(
+        torch.cat([s.theta_RP.to(device) for s in states]), memory, torch.cat([s.step_R.to(device) for s in states])
+    )
