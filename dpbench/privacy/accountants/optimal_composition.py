@@ -53,7 +53,7 @@ from dpbench.privacy.accountants._split_delta import Parts, SplitCurve, least_ep
 from dpbench.privacy.answers import No, Yes
 
 if TYPE_CHECKING:
-    from dpbench.privacy.accountants._log_ratios import Floats
+    from dpbench.privacy.accountants._losses import Floats
 
 MOST_OUTCOMES = 80_000
 LATTICE = 4096

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dpbench.errors import DpbenchError
 from dpbench.events import DiscretePair, Event
-from dpbench.privacy.accountants._pair_losses import PairLosses, shares
+from dpbench.privacy.accountants._losses import PairLosses, shares
 from dpbench.privacy.accountants._poisson import reveals_nothing
 from dpbench.privacy.accountants.exact.direction import Value
 from dpbench.privacy.accountants.exact.single import enclosed

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpbench.privacy.accountants._complex import log1p
-from dpbench.privacy.accountants._log_ratios import Floats
+from dpbench.privacy.accountants._losses import Floats
 from dpbench.privacy.accountants.lattice.law import LossLaw
 from dpbench.privacy.accountants.lattice.rounding import UNIT, Plan, Rounded, atoms_of, mean_and_variance, round_up
 

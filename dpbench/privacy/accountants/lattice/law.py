@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpbench.privacy.accountants._log_ratios import Floats
+from dpbench.privacy.accountants._losses import Floats
 
 NONE: Floats = np.empty(0)
 Function = Callable[[Floats], Floats]

@@ -37,8 +37,7 @@ from dpbench.events import (
     RandomSensitivityGaussian,
     SampledGaussian,
 )
-from dpbench.privacy.accountants._log_ratios import Floats, group_log_ratio, log_binomials, log_ratio
-from dpbench.privacy.accountants._pair_losses import PairLosses
+from dpbench.privacy.accountants._losses import Floats, PairLosses, group_log_ratio, log_binomials, log_ratio
 from dpbench.privacy.accountants.lattice.law import NONE, Branch, Function, LossLaw
 from dpbench.privacy.accountants.lattice.projections import random_sensitivity_law
 

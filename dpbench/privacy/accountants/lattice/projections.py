@@ -23,7 +23,7 @@ import numpy as np
 from numpy.polynomial import polynomial
 
 from dpbench.events import RandomSensitivityGaussian
-from dpbench.privacy.accountants._log_ratios import Floats, log_ratio
+from dpbench.privacy.accountants._losses import Floats, log_ratio
 from dpbench.privacy.accountants.lattice.law import NONE, Branch, LossLaw
 
 LOW = -60.0

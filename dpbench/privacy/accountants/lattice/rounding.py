@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpbench.privacy.accountants._log_ratios import Floats
+from dpbench.privacy.accountants._losses import Floats
 from dpbench.privacy.accountants.lattice.law import Branch, LossLaw
 
 UNIT = 2.0**-53

@@ -29,7 +29,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from dpbench.privacy.accountants._log_ratios import Floats, group_log_ratio, log_ratio
+from dpbench.privacy.accountants._losses import Floats, group_log_ratio, log_ratio
 
 HIGHEST_ORDER = 2**14
 MOST_NOISE = 1e60  # above, the bound at this noise is used: it is larger, and nothing underflows
