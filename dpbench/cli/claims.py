@@ -112,11 +112,11 @@ def _mistakes(outcome: Outcome) -> None:
 
 
 def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:
-    from rich.table import Table as Columns
+    from rich.table import Table
 
     from dpbench.cli.console import time_words
 
-    table = Columns(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("claim", "kind", "printed", "value", "verdict", "time"):
         justify: Literal["left", "right"] = "right" if name in ("value", "time") else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "printed")
@@ -159,11 +159,11 @@ def _evidence(out: Any, verdict: VerdictRecord) -> None:
 
 def _counts(verdicts: tuple[VerdictRecord, ...]) -> Table:
     """Claims by paper and kind, and verdicts by paper."""
-    from rich.table import Table as Columns
+    from rich.table import Table
 
     from dpbench.judging.claims.claim import KINDS
 
-    table = Columns(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     found = Counter(verdict.verdict for verdict in verdicts)
     kinds = [kind for kind in KINDS if any(verdict.kind == kind for verdict in verdicts)]
     for name in ("paper", *kinds, *found):

@@ -87,9 +87,9 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
 
 def _table(found: Sequence[Difference]) -> Table:
     """One row for each run of either side."""
-    from rich.table import Table as Columns
+    from rich.table import Table
 
-    table = Columns(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
     for name in ("accuracy A", "accuracy B", "change", "seconds A", "seconds B"):
         table.add_column(name, justify="right", no_wrap=True)
