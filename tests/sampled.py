@@ -13,22 +13,22 @@ import pytest
 
 # Of a test's parameters every k-th is run by default, from the first on; 0: none.
 EVERY = {
-    "tests/certified/test_enclosures.py": {
+    "tests/privacy/certified/test_enclosures.py": {
         "test_many_projections_are_nearly_none": 0,
     },
-    "tests/claims/test_judges.py": {
+    "tests/judging/claims/test_judges.py": {
         "test_a_bound_is_held_against_the_truth": 4,
     },
-    "tests/claims/test_texts.py": {
+    "tests/judging/claims/test_texts.py": {
         "test_every_quotation_is_filled_by_a_verdict": 3,
     },
-    "tests/claims/test_verdicts.py": {
+    "tests/judging/claims/test_verdicts.py": {
         "test_an_unsound_bound_is_broken_on_the_lattice_too": 4,
         "test_other_printed_numbers_change_the_verdict": 3,
         "test_the_verdict_is_the_one_that_the_ledger_holds": 3,
         "test_what_is_refuted_stands_on_two_routes": 3,
     },
-    "tests/claims/test_verify.py": {
+    "tests/judging/claims/test_verify.py": {
         "test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones": 0,
     },
     "tests/contracts/test_checks.py": {
@@ -48,7 +48,7 @@ EVERY = {
     "tests/contracts/test_references.py": {
         "test_no_upper_bound_lies_below_the_truth": 4,
     },
-    "tests/faults/test_planted.py": {
+    "tests/judging/faults/test_planted.py": {
         "test_fault_is_found": 5,
         "test_importance_with_private_bounds_passes": 0,
         "test_workshop_without_a_fault_passes": 5,
@@ -76,78 +76,78 @@ EVERY = {
         "test_too_many_multisets_go_on_a_lattice": 0,
         "test_two_releases_by_an_integral": 3,
     },
-    "tests/test_bu2020_rows.py": {
+    "tests/privacy/test_bu2020_rows.py": {
         "test_the_document_shows_what_its_program_prints": 0,
     },
-    "tests/test_cifar10.py": {
+    "tests/datasets/test_cifar10.py": {
         "test_the_real_pictures_are_the_known_ones": 0,
     },
-    "tests/test_cli.py": {
+    "tests/cli/test_cli.py": {
         "test_a_folder_that_cannot_be_written": 3,
         "test_a_reader_that_goes_away_is_no_failed_run": 0,
         "test_ctrl_c_keeps_the_place_and_the_same_command_goes_on": 0,
         "test_killed_at_random_moments_nothing_finished_is_lost": 0,
     },
-    "tests/test_cli_accounting.py": {
+    "tests/cli/test_accounting_verbs.py": {
         "test_nothing_is_cut_off": 3,
         "test_the_examples_of_help_run": 0,
     },
     "tests/test_compare_speed.py": {
         "test_asv_benchmarks_run": 4,
     },
-    "tests/test_conformance.py": {
+    "tests/judging/test_conformance.py": {
         "test_exact_answers_on_every_certified_point": 0,
     },
-    "tests/test_dp_sgd_jl.py": {
+    "tests/mechanisms/test_dp_sgd_jl.py": {
         "test_sensitivity_has_the_law_of_the_event": 3,
     },
-    "tests/test_dpis_estimate.py": {
+    "tests/mechanisms/test_dpis_estimate.py": {
         "test_noise_on_the_sums_has_the_stated_scale": 0,
     },
-    "tests/test_exact.py": {
+    "tests/privacy/accountants/test_exact.py": {
         "test_a_group_beside_noise_without_end_keeps_its_digits": 0,
     },
-    "tests/test_exact_projections.py": {
+    "tests/privacy/accountants/test_exact_projections.py": {
         "test_random_points_lie_just_below_the_lattice_s_rigorous_bound": 0,
     },
-    "tests/test_ghost.py": {
+    "tests/clipping/test_ghost.py": {
         "test_every_model": 5,
     },
-    "tests/test_imdb.py": {
+    "tests/datasets/test_imdb.py": {
         "test_lengths_are_those_of_keras_own_copy": 0,
         "test_subwords_are_those_of_the_tutorial": 0,
     },
-    "tests/test_jl_forward.py": {
+    "tests/clipping/test_jl_forward.py": {
         "test_every_model": 0,
     },
-    "tests/test_lattice.py": {
+    "tests/privacy/accountants/test_lattice.py": {
         "test_it_is_above_the_stored_enclosures_and_close": 3,
     },
-    "tests/test_paper_specs.py": {
+    "tests/spec/test_paper_specs.py": {
         "test_without_data_everything_is_skipped_with_the_command": 0,
     },
-    "tests/test_report_browser.py": {
+    "tests/reporting/test_report_browser.py": {
         "test_no_error_no_request_no_overflow": 2,
     },
-    "tests/test_sensitivity.py": {
+    "tests/privacy/test_sensitivity.py": {
         "test_a_gaussian_is_the_sampled_one_at_rate_one": 4,
         "test_lower_ends_of_fixed_batches_keep_the_sensitivity_of_what_stands_beside": 0,
         "test_only_noise_over_sensitivity_counts": 3,
     },
-    "tests/test_sound_answers.py": {
+    "tests/privacy/test_sound_answers.py": {
         "test_what_was_nonsense": 2,
     },
     "tests/test_third_party.py": {
         "test_an_installed_package_adds_its_entry": 3,
         "test_the_page_works_as_written": 0,
     },
-    "tests/test_train_mechanisms.py": {
+    "tests/training/test_train_mechanisms.py": {
         "test_a_gradient_that_is_not_finite_ends_its_run_and_names_the_step": 3,
     },
-    "tests/test_training_benchmark.py": {
+    "tests/training/test_training_benchmark.py": {
         "test_plan": 0,
     },
-    "tests/test_zero_out.py": {
+    "tests/privacy/test_zero_out.py": {
         "test_every_accountant_says_of_zero_out_what_it_says_of_add_or_remove": 3,
         "test_explicit_datasets_attain_the_pair": 0,
         "test_other_datasets_stay_below": 0,

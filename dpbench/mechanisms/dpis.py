@@ -105,7 +105,7 @@ from dpbench.mechanisms._dpis_rules import (
 from dpbench.step.clipped_sum import ClippedSum, Examples
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import let_out
-from dpbench.step.pipeline import Knobs, Observed, Setting, State
+from dpbench.step.pipeline import Hyperparameters, Observed, Setting, State
 from dpbench.step.stages import Update, filled, gaussian_noise, named_update
 
 NUMERICS = 1
@@ -198,10 +198,10 @@ class Dpis:
         del sampling_rate, noise_multiplier, steps
         return None
 
-    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
+    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         """N, and of each epoch begun its sums and its steps; None for a run without noise (ε = ∞)."""
         found: list[Composition | None] = []
-        for at, epsilon in enumerate(knobs.epsilon_R.tolist()):
+        for at, epsilon in enumerate(hyper.epsilon_R.tolist()):
             if not self.gaussian or math.isinf(epsilon):
                 found.append(None)
                 continue
@@ -219,21 +219,21 @@ class Dpis:
             "variant": self.variant,
         }
 
-    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+    def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
         """The initial state; N is released here (line 3)."""
         del inputs
         runs, count, device = len(theta_RP), len(targets), theta_RP.device
         step_R = torch.zeros(runs, dtype=torch.int64, device=device)
-        batch_R = _whole(knobs.sampling_rate_R * count)
-        normal_R1 = randomness.normal(knobs.keys_RS, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)
-        exact_R, deviation_R = torch.full_like(batch_R, count), self.size_noise * self._noisy(knobs)
+        batch_R = _whole(hyper.sampling_rate_R * count)
+        normal_R1 = randomness.normal(hyper.keys_RS, randomness.ESTIMATE, step_R, _OF_SIZE + 1, dtype=torch.float64)
+        exact_R, deviation_R = torch.full_like(batch_R, count), self.size_noise * self._noisy(hyper)
         size_R = let_out(exact_R, exact_R + deviation_R * normal_R1[:, 0], deviation_R)
-        size_R = torch.where(self._noisy(knobs), torch.maximum(size_R, self.oversampling * batch_R), size_R)
+        size_R = torch.where(self._noisy(hyper), torch.maximum(size_R, self.oversampling * batch_R), size_R)
         zero_R = torch.zeros_like(batch_R)
         memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory} | {
             "size_R": size_R,
             "batch_R": batch_R,
-            "bound_R": knobs.clip_norm_R.clone() if self.gaussian else torch.full_like(zero_R, math.inf),
+            "bound_R": hyper.clip_norm_R.clone() if self.gaussian else torch.full_like(zero_R, math.inf),
             "sum_R": zero_R,
             "noise_R": zero_R.clone(),
             "next_R": step_R.clone(),
@@ -253,13 +253,13 @@ class Dpis:
         return None
 
     def step(
-        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
         """Lines 7-27. A run that has to stop keeps its state and releases nothing."""
-        opened, sound_R, stopped = self._opened(net, state, knobs, inputs, targets, chunk)
+        opened, sound_R, stopped = self._opened(net, state, hyper, inputs, targets, chunk)
         memory = dict(opened.memory)
         batch_R, bound_R, sum_R = memory["batch_R"], memory["bound_R"], memory["sum_R"]
-        noisy_R, count = self._noisy(knobs), len(targets)
+        noisy_R, count = self._noisy(hyper), len(targets)
 
         reach_RN = filter_reach(memory["seen_RN"], bound_R[:, None], self.oversampling, self.norm_floor)
         filter_RN = filter_probability(reach_RN, batch_R[:, None], sum_R[:, None])
@@ -267,7 +267,7 @@ class Dpis:
             over_R = noisy_R & (batch_R * reach_RN.amax(1) > sum_R * (1 + 1e-9))
             for place in over_R.nonzero().flatten().tolist():
                 stopped.setdefault(place, "the filter of line 17 is capped, since K̃ is below b times a remembered norm")
-        passed_RN = below(randomness.uniform_bits(knobs.keys_RS, randomness.SAMPLE, state.step_R, count), filter_RN)
+        passed_RN = below(randomness.uniform_bits(hyper.keys_RS, randomness.SAMPLE, state.step_R, count), filter_RN)
         if not self.rules.emptied:
             passed_RN = memory["passed_RN"] = passed_RN | memory["passed_RN"]
         passed = filled(passed_RN)
@@ -282,7 +282,7 @@ class Dpis:
         norm_RN = norm_RN.nan_to_num(0.0, 0.0)
         kept_RN = accepted_norm(norm_RN, reach_RN, bound_R[:, None])
         accept_RN = kept_RN / reach_RN
-        coins_RN = randomness.uniform_bits(knobs.keys_RS, randomness.REJECT, state.step_R, count)
+        coins_RN = randomness.uniform_bits(hyper.keys_RS, randomness.REJECT, state.step_R, count)
         taken_RN = passed_RN & below(coins_RN, accept_RN)
         if not self.rules.emptied:  # whoever was accepted once stays, as long as it has a gradient to weigh
             taken_RN = memory["taken_RN"] = taken_RN | (memory["taken_RN"] & (kept_RN > 0))
@@ -301,15 +301,19 @@ class Dpis:
             deviation_R = torch.where(
                 noisy_R, memory["noise_R"] * bound_R * memory["size_R"] / batch_R, torch.zeros_like(batch_R)
             )
-            total_RP = gaussian_noise(total_RP, deviation_R, knobs.keys_RS, state.step_R)
+            total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
         gradient_RP = total_RP / memory["size_R"].to(total_RP.dtype)[:, None]
 
         memory["seen_RN"] = torch.where(passed_RN, kept_RN, memory["seen_RN"])
         if self.adaptive_clipping:
-            outer_RN = torch.minimum(norm_RN, self._external(knobs)[:, None])
+            outer_RN = torch.minimum(norm_RN, self._external(hyper)[:, None])
             memory["outer_RN"] = torch.where(passed_RN, outer_RN, memory["outer_RN"])
         theta_RP, updated = self.update(
-            state.theta_RP, {n: memory[n] for n in self.update.memory}, gradient_RP, knobs.learning_rate_R, state.step_R
+            state.theta_RP,
+            {n: memory[n] for n in self.update.memory},
+            gradient_RP,
+            hyper.learning_rate_R,
+            state.step_R,
         )
         after = State(theta_RP, memory | updated, state.step_R + 1)
         observed = Observed(
@@ -321,9 +325,9 @@ class Dpis:
         )
         return _frozen(state, after, stopped), observed
 
-    def reach(self, after: State, knobs: Knobs, examples: int) -> Tensor:
+    def reach(self, after: State, hyper: Hyperparameters, examples: int) -> Tensor:
         """How far one example may move what the update gets, (R,): K̃/(b·Ñ), as of the step that led to `after`."""
-        del knobs, examples
+        del hyper, examples
         memory = after.memory
         return memory["sum_R"] / (memory["batch_R"] * memory["size_R"])
 
@@ -332,10 +336,16 @@ class Dpis:
         return after.memory["size_R"]
 
     def inclusion(
-        self, before: State, after: State, net: Network, knobs: Knobs, inputs: Tensor, targets: Tensor
+        self,
+        before: State,
+        after: State,
+        net: Network,
+        hyper: Hyperparameters,
+        inputs: Tensor,
+        targets: Tensor,
     ) -> Tensor:
         """The probability q·p (R, N) with which each example was in the sum of the step from `before` to `after`."""
-        del knobs
+        del hyper
         norm_RN = all_norms(self.engine, net, before.theta_RP, inputs, targets, len(targets))
         began_R1 = (before.step_R >= before.memory["next_R"])[:, None]
         bound_R1 = after.memory["bound_R"][:, None]
@@ -344,16 +354,16 @@ class Dpis:
         filter_RN = filter_probability(reach_RN, after.memory["batch_R"][:, None], after.memory["sum_R"][:, None])
         return filter_RN * accepted_norm(norm_RN, reach_RN, bound_R1) / reach_RN
 
-    def _noisy(self, knobs: Knobs) -> Tensor:
-        return ~knobs.epsilon_R.isinf() if self.gaussian else torch.zeros_like(knobs.epsilon_R, dtype=torch.bool)
+    def _noisy(self, hyper: Hyperparameters) -> Tensor:
+        return ~hyper.epsilon_R.isinf() if self.gaussian else torch.zeros_like(hyper.epsilon_R, dtype=torch.bool)
 
-    def _external(self, knobs: Knobs) -> Tensor:
+    def _external(self, hyper: Hyperparameters) -> Tensor:
         if self.gaussian:
-            return self.external_bound * knobs.clip_norm_R
-        return torch.full_like(knobs.clip_norm_R, math.inf)
+            return self.external_bound * hyper.clip_norm_R
+        return torch.full_like(hyper.clip_norm_R, math.inf)
 
     def _opened(
-        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Tensor, dict[int, str]]:
         """The state with new epochs begun where due, whether all norms were finite (R,), and who has to stop."""
         sound_R = torch.ones(len(state.step_R), dtype=torch.bool, device=state.step_R.device)
@@ -363,20 +373,20 @@ class Dpis:
         norm_SN = all_norms(self.engine, net, state.theta_RP[begins], inputs, targets, chunk)
         memory = {name: value.clone() for name, value in state.memory.items()}
         normal_RE = randomness.normal(
-            knobs.keys_RS, randomness.ESTIMATE, state.step_R, _OF_OUTER + 1, dtype=torch.float64
+            hyper.keys_RS, randomness.ESTIMATE, state.step_R, _OF_OUTER + 1, dtype=torch.float64
         )
         stopped: dict[int, str] = {}
         for place, norm_N in zip(begins.tolist(), norm_SN, strict=True):
             sound_R[place] = norm_N.isfinite().all()
             norm_N = norm_N.nan_to_num(0.0, 0.0)
-            external = float(self._external(knobs)[place])
+            external = float(self._external(hyper)[place])
             try:
-                run = self._run(state, knobs, place)
+                run = self._run(state, hyper, place)
                 outer = 0.0
                 if self.adaptive_clipping and run.rows:
                     outer = self._let_out(run, self._outer_sum(memory, place), external, normal_RE, place, _OF_OUTER)
                 bound = next_bound(self.fixed, run, outer)
-                exact = self._summed(run, knobs, place, norm_N, bound)
+                exact = self._summed(run, hyper, place, norm_N, bound)
                 opened = open_epoch(self.fixed, run, bound, self._let_out(run, exact, bound, normal_RE, place, _OF_SUM))
             except DpbenchError as error:
                 stopped[place] = str(error)
@@ -386,19 +396,19 @@ class Dpis:
                 memory["outer_RN"][place] = norm_N.clamp(max=external)
         return replace(state, memory=memory), sound_R, stopped
 
-    def _run(self, state: State, knobs: Knobs, place: int) -> Run:
+    def _run(self, state: State, hyper: Hyperparameters, place: int) -> Run:
         """One run in plain numbers. Raises DpbenchError for a batch size that is not above 0."""
         memory = state.memory
-        size, batch, rate = (float(x[place]) for x in (memory["size_R"], memory["batch_R"], knobs.sampling_rate_R))
+        size, batch, rate = (float(x[place]) for x in (memory["size_R"], memory["batch_R"], hyper.sampling_rate_R))
         if not batch > 0:
             raise DpbenchError(f"batch_size = {batch:g}: expected a number above 0, dpis has no weights without one")
         return Run(
             size=size,
             batch_size=batch,
             bound=float(memory["bound_R"][place]),
-            steps=int(knobs.steps_R[place]),
-            epsilon=float(knobs.epsilon_R[place]) if self.gaussian else math.inf,
-            delta=float(knobs.delta_R[place]),
+            steps=int(hyper.steps_R[place]),
+            epsilon=float(hyper.epsilon_R[place]) if self.gaussian else math.inf,
+            delta=float(hyper.delta_R[place]),
             step=int(state.step_R[place]),
             rounds=rounds_of(size, batch, rate, self.rules),
             rows=_rows(memory["history_RHF"][place]),
@@ -415,13 +425,13 @@ class Dpis:
         """The sum of the norms as last seen, clipped at C*; without its noise."""
         return float(memory["outer_RN"][place].sum())
 
-    def _summed(self, run: Run, knobs: Knobs, place: int, norm_N: Tensor, bound: float) -> float:
+    def _summed(self, run: Run, hyper: Hyperparameters, place: int, norm_N: Tensor, bound: float) -> float:
         """The sum of the norms, clipped at `bound`; as printed by (11), over a sample and divided by p_K."""
         clipped_N = norm_N.clamp(max=bound)
         if not self.rules.sampled_sum or not run.noisy:
             return float(clipped_N.sum())
         share = min(1.0, run.batch_size / run.size)
-        seed_1, step_1 = knobs.keys_RS[place : place + 1], torch.tensor([run.step], device=clipped_N.device)
+        seed_1, step_1 = hyper.keys_RS[place : place + 1], torch.tensor([run.step], device=clipped_N.device)
         bits_N = randomness.uniform_bits(seed_1, randomness.ESTIMATE, step_1, len(clipped_N), first=_FIRST_COIN)[0]
         return float(clipped_N[below(bits_N, torch.full_like(clipped_N, share))].sum()) / share
 

@@ -51,7 +51,16 @@ from dpbench.clipping._microbatch import Microbatches
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event, SampledGaussian, Sampler
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Knobs, Observed, Pipeline, Release, Setting, State, clipped_release, plain_sum
+from dpbench.step.pipeline import (
+    Hyperparameters,
+    Observed,
+    Pipeline,
+    Release,
+    Setting,
+    State,
+    clipped_release,
+    plain_sum,
+)
 from dpbench.step.stages import PoissonSampler, Sample, Sgd, Update
 
 NUMERICS = 1
@@ -136,19 +145,19 @@ class MicrobatchedSgd:
         count_R = self.count(rate_R, examples).double()
         return -count_R * torch.expm1(examples * torch.log1p(-rate_R / count_R))
 
-    def most_weight(self, knobs: Knobs, examples: int) -> Tensor:
+    def most_weight(self, hyper: Hyperparameters, examples: int) -> Tensor:
         """m/M (R,): the weights of the gradients in the estimate, 1/(kM) in a microbatch of k, add up to that at most.
 
         They are random, and so is the estimate even where every example is drawn.
         """
-        rate_R = knobs.sampling_rate_R
+        rate_R = hyper.sampling_rate_R
         return self.count(rate_R, examples) / self.normaliser(rate_R, examples)
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         return self._steps().ledger(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps)
 
-    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
-        return self._steps().released(state, knobs)
+    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
+        return self._steps().released(state, hyper)
 
     def facts(self) -> Mapping[str, Any]:
         return {
@@ -157,20 +166,20 @@ class MicrobatchedSgd:
             "sensitivity": "twice the clip norm" if self.variant == "proven" else "clip norm, which is wrong",
         }
 
-    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
-        return self._steps().start(theta_RP, knobs, inputs, targets)
+    def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
+        return self._steps().start(theta_RP, hyper, inputs, targets)
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         del state, inputs  # the network sees the inputs as they are
         return None
 
     def step(
-        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
-        rate_R, examples = knobs.sampling_rate_R, len(targets)
+        rate_R, examples = hyper.sampling_rate_R, len(targets)
         factor_R = rate_R * examples / self.normaliser(rate_R, examples)
         engine = Microbatches(self.count(rate_R, examples))
-        return self._steps(engine, factor_R).step(net, state, knobs, inputs, targets, chunk)
+        return self._steps(engine, factor_R).step(net, state, hyper, inputs, targets, chunk)
 
     def _steps(self, engine: Microbatches | None = None, factor_R: Tensor | None = None) -> Pipeline:
         """The pipeline of these steps; without an engine only to be asked about its ledger and its memory."""

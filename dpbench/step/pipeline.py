@@ -24,7 +24,7 @@ NUMERICS = 1
 
 
 @dataclass(frozen=True)
-class Knobs:
+class Hyperparameters:
     """What may differ between the runs of one stack, each of shape (R,); steps int64, the rest float64.
 
     `keys_RS` is the table of keys of `randomness.keys`, int64 (R, S), or (R, 0) where the runs keep none.
@@ -42,8 +42,8 @@ class Knobs:
     epsilon_R: Tensor
     delta_R: Tensor
 
-    def take(self, index: Tensor) -> Knobs:
-        return Knobs(**{name: value[index] for name, value in vars(self).items()})
+    def take(self, index: Tensor) -> Hyperparameters:
+        return Hyperparameters(**{name: value[index] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Mechanism(Protocol):
         """The releases of a whole run, for the accountant; None when it is not private, or spends a budget."""
         ...
 
-    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
+    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         """What each run has released so far; None when the mechanism is not private."""
         ...
 
@@ -122,7 +122,7 @@ class Mechanism(Protocol):
         """What a reviewer asks about the mechanism: sampler, adjacency, normalisation and so on."""
         ...
 
-    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+    def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
         """The state before the first step. What is released of the training data here stands in the ledger."""
         ...
 
@@ -131,7 +131,7 @@ class Mechanism(Protocol):
         ...
 
     def step(
-        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
         """One step of every run of the stack. `chunk`: batch places per call; it never changes what is computed."""
         ...
@@ -229,9 +229,12 @@ class Pipeline:
         )
         return Composition((*first, *trained))
 
-    def released(self, state: State, knobs: Knobs) -> tuple[Composition | None, ...]:
+    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         numbers = zip(
-            knobs.sampling_rate_R.tolist(), knobs.noise_multiplier_R.tolist(), state.step_R.tolist(), strict=True
+            hyper.sampling_rate_R.tolist(),
+            hyper.noise_multiplier_R.tolist(),
+            state.step_R.tolist(),
+            strict=True,
         )
         return tuple(
             self.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=steps) for rate, sigma, steps in numbers
@@ -245,11 +248,11 @@ class Pipeline:
             "normalisation": "expected batch size",
         }
 
-    def start(self, theta_RP: Tensor, knobs: Knobs, inputs: Tensor, targets: Tensor) -> State:
+    def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
         del targets  # nothing is released of them before the first step
         memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory}
         if self.preparation is not None:
-            memory |= self.preparation.start(knobs.keys_RS, inputs)
+            memory |= self.preparation.start(hyper.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
@@ -258,17 +261,17 @@ class Pipeline:
         return self.preparation(state.memory, inputs.expand(len(state.step_R), *inputs.shape))
 
     def step(
-        self, net: Network, state: State, knobs: Knobs, inputs: Tensor, targets: Tensor, chunk: int
+        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[State, Observed]:
-        batch = self.sample(knobs.keys_RS, state.step_R, knobs.sampling_rate_R, len(targets))
+        batch = self.sample(hyper.keys_RS, state.step_R, hyper.sampling_rate_R, len(targets))
         seen = inputs[batch.index_RB]
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
         engine = self.clipped_sum
         if isinstance(engine, DrawnSum):
-            engine = engine.at(Draw(knobs.keys_RS, state.step_R, batch.index_RB))
-        clipped = engine(net, state.theta_RP, examples, knobs.clip_norm_R, chunk)
+            engine = engine.at(Draw(hyper.keys_RS, state.step_R, batch.index_RB))
+        clipped = engine(net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
         drawn_R = batch.mask_RB.sum(1)
         # An empty batch sums to 0, whatever stood in its places; 0·∞ is not 0.
         sum_RP = torch.where(drawn_R[:, None] > 0, clipped.sum_RP, torch.zeros_like(clipped.sum_RP))
@@ -276,20 +279,20 @@ class Pipeline:
         if self.gaussian:
             # Without noise (σ = 0) the clip norm may be infinite.
             deviation_R = torch.where(
-                knobs.noise_multiplier_R > 0,
-                knobs.noise_multiplier_R * self.noise.factor(state.step_R, knobs.sampling_rate_R) * knobs.clip_norm_R,
-                torch.zeros_like(knobs.clip_norm_R),
+                hyper.noise_multiplier_R > 0,
+                hyper.noise_multiplier_R * self.noise.factor(state.step_R, hyper.sampling_rate_R) * hyper.clip_norm_R,
+                torch.zeros_like(hyper.clip_norm_R),
             )
-            total_RP = gaussian_noise(total_RP, deviation_R, knobs.keys_RS, state.step_R)
-        gradient_RP = total_RP / (knobs.sampling_rate_R * len(targets)).to(total_RP.dtype)[:, None]
+            total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
+        gradient_RP = total_RP / (hyper.sampling_rate_R * len(targets)).to(total_RP.dtype)[:, None]
         theta_RP, memory = self.update(
-            state.theta_RP, dict(state.memory), gradient_RP, knobs.learning_rate_R, state.step_R
+            state.theta_RP, dict(state.memory), gradient_RP, hyper.learning_rate_R, state.step_R
         )
         loss_RB = torch.where(batch.mask_RB, clipped.loss_RB, torch.zeros_like(clipped.loss_RB))
         observed = Observed(
             drawn_R=drawn_R,
             loss_R=loss_RB.double().sum(1),
-            clipped_R=(batch.mask_RB & (clipped.norm_RB > knobs.clip_norm_R[:, None])).sum(1),
+            clipped_R=(batch.mask_RB & (clipped.norm_RB > hyper.clip_norm_R[:, None])).sum(1),
             finite_R=sum_RP.isfinite().all(1),
         )
         kept = {name: value for name, value in state.memory.items() if name not in memory}

@@ -26,7 +26,7 @@ from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.pipeline import Knobs, Mechanism, State
+from dpbench.step.pipeline import Hyperparameters, Mechanism, State
 
 EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
 MAX_CURVE_POINTS = 100
@@ -144,7 +144,7 @@ def train(
         _start(course, mechanism, build, None if smoke else checkpoints, net.size, inputs, targets)
         for course in courses
     ]
-    state, knobs = _join(starts, device), _knobs(runs, device)
+    state, hyper = _join(starts, device), _hyperparameters(runs, device)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     sums_3R = torch.zeros(3, len(runs), dtype=torch.float64, device=device)  # drawn, loss, clipped since an evaluation
     bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
@@ -156,7 +156,7 @@ def train(
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
         for _ in range(ahead):
             before_R = state.step_R
-            state, seen = mechanism.step(net, state, knobs, inputs, targets, chunk)
+            state, seen = mechanism.step(net, state, hyper, inputs, targets, chunk)
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
@@ -174,7 +174,7 @@ def train(
             ended.append(at)
             yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
         due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
-        for at, outcome, ledger in _evaluated(due, courses, net, state, knobs, bad_R, test, mechanism):
+        for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, bad_R, test, mechanism):
             if _versions(net, inputs, targets, *test) != kept:
                 raise DpbenchError(
                     "the model changed the data, its parameters or its buffers in place: no number of this run counts"
@@ -187,7 +187,7 @@ def train(
             keep = [i for i in range(len(courses)) if i not in ended]
             index = torch.tensor(keep, dtype=torch.int64, device=device)
             courses = [courses[i] for i in keep]
-            state, knobs, bad_R = state.take(index), knobs.take(index), bad_R[index]
+            state, hyper, bad_R = state.take(index), hyper.take(index), bad_R[index]
             sums_3R, stopped = sums_3R[:, index], {}
         stopping = bool(courses) and stop()
         overdue = time.monotonic() - saved > execution.checkpoint_seconds
@@ -203,7 +203,7 @@ def _evaluated(
     courses: list[_Course],
     net: Network,
     state: State,
-    knobs: Knobs,
+    hyper: Hyperparameters,
     bad_R: Tensor,
     test: tuple[Tensor, Tensor],
     mechanism: Mechanism,
@@ -215,7 +215,7 @@ def _evaluated(
     if not due:
         return
     index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
-    there, chosen = state.take(index), knobs.take(index)
+    there, chosen = state.take(index), hyper.take(index)
     places = max(50, EVALUATION_PLACES // len(due))
     loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
@@ -247,11 +247,11 @@ def failure(run: Run, error: BaseException) -> Outcome:
     return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
 
 
-def _knobs(runs: Sequence[Run], device: torch.device) -> Knobs:
+def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:
     def column(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)
 
-    return Knobs(
+    return Hyperparameters(
         keys_RS=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
         sampling_rate_R=column([run.sampling_rate for run in runs]),
         learning_rate_R=column([run.learning_rate for run in runs]),
@@ -367,7 +367,7 @@ def _start(
         course.resumed = True
         return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
     theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
-    return mechanism.start(theta_RP, _knobs([course.run], inputs.device), inputs, targets)
+    return mechanism.start(theta_RP, _hyperparameters([course.run], inputs.device), inputs, targets)
 
 
 def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """What every check must do: state its false alarm, say where it applies, give a valid verdict, and find faults.
 
-That each planted fault is found is in `tests/faults/test_planted.py`; here every check must have at least one.
+That each planted fault is found is in `tests/judging/faults/test_planted.py`; here every check must have at least one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpbench.catalog import catalog
 from dpbench.judging.checks._subject import Subject
 from dpbench.step.stages import PoissonSampler
 from dpbench.verdicts import STATUSES, Verdict
-from tests.faults.planted import PLANTED
+from tests.judging.faults.planted import PLANTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +72,7 @@ def test_verdicts_are_valid_and_set_by_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in catalog("checks").items() if entry.origin == "dpbench"])
 def test_every_check_has_a_planted_fault_that_it_refutes(name: str) -> None:
-    assert PLANTED.get(name), f"plant a fault for {name!r} in tests/faults/planted.py"
+    assert PLANTED.get(name), f"plant a fault for {name!r} in tests/judging/faults/planted.py"
     fault, subject = next(iter(PLANTED[name].items()))
     verdict = CHECKS[name](subject, seed=1)
     assert verdict.verdict in ("refuted", "unsound"), (fault, verdict)

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.judging.checks._problems import batch, knobs, linear_network, reference, small_network
+from dpbench.judging.checks._problems import batch, hyperparameters, linear_network, reference, small_network
 from dpbench.judging.checks._steps import OwnSteps, Step, can_be_shown, has_release, sample_event, shown, views
 from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms import noisy_adam, noisy_sgd, non_private
 from dpbench.randomness import NOISE, SAMPLE
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Knobs, Mechanism, Observed, Pipeline, State, plain_sum
+from dpbench.step.pipeline import Hyperparameters, Mechanism, Observed, Pipeline, State, plain_sum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +69,7 @@ def data(dtype: torch.dtype = torch.float64) -> tuple[Network, Tensor, Tensor]:
     return small_network(), drawn.inputs[0].tanh().float().to(dtype), drawn.targets[0]
 
 
-def begin(mechanism: Mechanism, net: Network, stack: Knobs, dtype: torch.dtype = torch.float64) -> State:
+def begin(mechanism: Mechanism, net: Network, stack: Hyperparameters, dtype: torch.dtype = torch.float64) -> State:
     """The same random parameters for every run."""
     theta_P = 0.5 * torch.randn(net.size, generator=torch.Generator().manual_seed(2))
     _, inputs, targets = data(dtype)
@@ -77,7 +77,7 @@ def begin(mechanism: Mechanism, net: Network, stack: Knobs, dtype: torch.dtype =
 
 
 def steps(
-    mechanism: Mechanism, state: State, stack: Knobs, count: int, chunk: int = N
+    mechanism: Mechanism, state: State, stack: Hyperparameters, count: int, chunk: int = N
 ) -> Iterator[tuple[State, Observed]]:
     net, inputs, targets = data(state.theta_RP.dtype)
     for _ in range(count):
@@ -85,7 +85,7 @@ def steps(
         yield state, seen
 
 
-def last(mechanism: Mechanism, state: State, stack: Knobs, count: int, chunk: int = N) -> State:
+def last(mechanism: Mechanism, state: State, stack: Hyperparameters, count: int, chunk: int = N) -> State:
     return [state, *(after for after, _ in steps(mechanism, state, stack, count, chunk))][-1]
 
 
@@ -96,7 +96,7 @@ def same(one: State, other: State) -> bool:
     return set(one.memory) == set(other.memory) and all(torch.equal(a, b) for a, b in pairs)
 
 
-# Three runs that differ in every knob.
+# Three runs that differ in every hyperparameter.
 MIXED: dict[str, Any] = {
     "seeds": [5, 6, 9],
     "sampling_rate": [0.3, 0.6, 0.1],
@@ -106,9 +106,9 @@ MIXED: dict[str, Any] = {
 }
 
 
-def mixed(*runs: int) -> Knobs:
+def mixed(*runs: int) -> Hyperparameters:
     chosen: dict[str, Any] = {name: [values[run] for run in runs] for name, values in MIXED.items()}
-    return knobs(**chosen)
+    return hyperparameters(**chosen)
 
 
 # The same alone, in a stack, in chunks, after a resume
@@ -118,7 +118,7 @@ def mixed(*runs: int) -> Knobs:
 def test_draws_are_the_same_alone_and_in_a_stack(name: str) -> None:
     """Batches and noise bit for bit: with one class there are no gradients, and the parameters move by noise alone.
 
-    Where draws depend on gradients (dpis) rounding may move them: what holds then is in tests/test_dpis_run.py.
+    Where draws depend on gradients (dpis) rounding may move them: tests/mechanisms/test_dpis_run.py says more.
     """
     mechanism, net = MECHANISMS[name], linear_network(16, 1)
     inputs, targets = torch.linspace(-1, 1, 16 * N).reshape(N, 16), torch.zeros(N, dtype=torch.int64)
@@ -213,7 +213,7 @@ def test_a_step_changes_only_what_it_returns(name: str) -> None:
 # What a step computes
 
 
-def plain_gradients(mechanism: Any, step: Step, stack: Knobs) -> Tensor:
+def plain_gradients(mechanism: Any, step: Step, stack: Hyperparameters) -> Tensor:
     """The noisy gradient by plain Python: Philox on whole numbers, one example and one coordinate at a time."""
     net, inputs, targets = data()
     seen_RN = views(mechanism, step.before, inputs)
@@ -299,7 +299,7 @@ def test_every_mechanism_without_noise_and_clipping_is_its_plain_one(name: str) 
         assert hasattr(mechanism, "most_weight"), "say what the mechanism is without privacy: `plain`"
         return
     net, _, _ = data()
-    stack = knobs([1, 2], 1 / 3, clip_norm=math.inf, noise_multiplier=0.0, epsilon=math.inf)
+    stack = hyperparameters([1, 2], 1 / 3, clip_norm=math.inf, noise_multiplier=0.0, epsilon=math.inf)
     ends = [last(m, begin(m, net, stack), stack, 4).theta_RP for m in (mechanism, plain)]
     assert float((ends[0] - ends[1]).abs().max()) < 2e-10
     assert not torch.equal(ends[0], begin(mechanism, net, stack).theta_RP), "it moved"
@@ -310,7 +310,7 @@ def test_empty_batches_are_finite(name: str) -> None:
     """Nothing is drawn in any step; a private mechanism still adds its noise, the others stand still."""
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    stack = knobs([1, 2], 1e-7, clip_norm=0.02, noise_multiplier=1.0)
+    stack = hyperparameters([1, 2], 1e-7, clip_norm=0.02, noise_multiplier=1.0)
     start = begin(mechanism, net, stack)
     for after, seen in steps(mechanism, start, stack, 5):
         assert seen.drawn_R.tolist() == [0, 0]
@@ -368,7 +368,7 @@ def test_observed_counts_and_losses(name: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_gradients_that_are_not_finite_are_reported(name: str, value: float) -> None:
     """In the run that has one, and in the step that has one; q = 1, so that bad examples are drawn by all."""
-    mechanism, stack = MECHANISMS[name], knobs([1, 2], 1.0)
+    mechanism, stack = MECHANISMS[name], hyperparameters([1, 2], 1.0)
     net, inputs, targets = data()
     bad = inputs.clone()
     bad[:, 2] = value
@@ -414,7 +414,7 @@ def test_an_example_that_is_not_drawn_has_no_influence(name: str) -> None:
     inputs = torch.cat([torch.full_like(inputs[:1], 3e38), inputs])
     targets = torch.cat([targets[:1], targets])
     wanted = [s for s in range(500) if uniform(s, SAMPLE, 0, 0) >= 2**52]
-    stack = knobs(wanted[:4], 0.5)
+    stack = hyperparameters(wanted[:4], 0.5)
     state = mechanism.start(10 * begin(mechanism, net, stack, torch.float32).theta_RP, stack, inputs, targets)
     _, seen = mechanism.step(net, state, stack, inputs, targets, len(targets))
     assert len(set(seen.drawn_R.tolist())) > 1, "batches of different sizes"

@@ -53,7 +53,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
     def column(value: float) -> torch.Tensor:
         return torch.full((runs,), value, dtype=torch.float64)
 
-    made = imported("step.pipeline").Knobs
+    made = imported("step.pipeline").Hyperparameters
     values = {
         "seed_R": seeds(runs),  # in earlier commits
         "keys_RS": seeds(runs),
@@ -65,12 +65,12 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
         "epsilon_R": column(math.nan),
         "delta_R": column(math.nan),
     }
-    knobs = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
+    hyper = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
     if chunk is None:
         chunk = imported("training.loop").Execution().chunk(runs, net.size)
     known = len(inspect.signature(mechanism.start).parameters) == 1  # so in earlier commits
-    start = mechanism.start(theta_RP) if known else mechanism.start(theta_RP, knobs, inputs, targets)
-    taken = partial(mechanism.step, net, start, knobs, inputs, targets, chunk)
+    start = mechanism.start(theta_RP) if known else mechanism.start(theta_RP, hyper, inputs, targets)
+    taken = partial(mechanism.step, net, start, hyper, inputs, targets, chunk)
     taken()  # torch imports and remembers much in its first step
     return taken
 

@@ -1,4 +1,4 @@
-"""Small networks, batches and knobs on which the checks look at a stage; and an update that shows the gradient.
+"""Small networks, batches and hyperparameters for the checks, and an update that shows the gradient.
 
 Shapes: R runs, B batch, N examples, P parameters.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dpbench.randomness import table
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network, network
-from dpbench.step.pipeline import Knobs
+from dpbench.step.pipeline import Hyperparameters
 
 
 class Reveal:
@@ -42,7 +42,7 @@ def has_field(mechanism: Any, name: str) -> bool:
     return is_data and any(field.name == name for field in dataclasses.fields(mechanism))
 
 
-def knobs(
+def hyperparameters(
     seeds: Sequence[int],
     sampling_rate: float | Sequence[float] = 0.5,
     *,
@@ -52,10 +52,10 @@ def knobs(
     steps: int = 100,
     epsilon: float | Sequence[float] = 1e3,
     delta: float | Sequence[float] = 1e-5,
-) -> Knobs:
-    """Knobs of a stack; a single number holds for every run. The budget lasts for 100 steps on few examples.
+) -> Hyperparameters:
+    """Hyperparameters of a stack; a single number holds for every run. The budget lasts for 100 steps on few examples.
 
-    >>> knobs([0, 1], 0.25).sampling_rate_R.tolist()
+    >>> hyperparameters([0, 1], 0.25).sampling_rate_R.tolist()
     [0.25, 0.25]
     """
 
@@ -63,7 +63,7 @@ def knobs(
         values = [value] * len(seeds) if isinstance(value, int | float) else list(value)
         return torch.tensor(values, dtype=torch.float64)
 
-    return Knobs(
+    return Hyperparameters(
         table(seeds),
         column(sampling_rate),
         column(learning_rate),

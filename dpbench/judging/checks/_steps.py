@@ -27,14 +27,14 @@ from torch import Tensor
 from dpbench.events import Event, RandomSensitivityGaussian
 from dpbench.judging.checks._problems import has_field, revealing
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Knobs, Observed, State
+from dpbench.step.pipeline import Hyperparameters, Observed, State
 
 
 @runtime_checkable
 class OwnSteps(Protocol):
     """What a mechanism declares whose steps no `release` tells: it samples or weights in a way of its own."""
 
-    def reach(self, after: State, knobs: Knobs, examples: int) -> Tensor:
+    def reach(self, after: State, hyper: Hyperparameters, examples: int) -> Tensor:
         """How far one example may move what the update gets, all else that is released being equal: (R,).
 
         `after` is the state after the step. Times the noise multiplier of the step's last event it is the deviation of
@@ -43,7 +43,13 @@ class OwnSteps(Protocol):
         ...
 
     def inclusion(
-        self, before: State, after: State, net: Network, knobs: Knobs, inputs: Tensor, targets: Tensor
+        self,
+        before: State,
+        after: State,
+        net: Network,
+        hyper: Hyperparameters,
+        inputs: Tensor,
+        targets: Tensor,
     ) -> Tensor:
         """With which probability each example was in the batch of the step between the two states: (R, N)."""
         ...
@@ -51,14 +57,14 @@ class OwnSteps(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a stack with knobs on data: the states around it, and what it reported.
+    """One step of a stack with hyperparameters on data: the states around it, and what it reported.
 
     The update of `mechanism` is `Reveal`. Numbers are float64 (R,) where nothing else is said.
     """
 
     mechanism: Any
     net: Network
-    knobs: Knobs
+    hyper: Hyperparameters
     inputs: Tensor
     targets: Tensor
     before: State
@@ -72,7 +78,7 @@ class Step:
 
     def events(self) -> list[Any]:
         """The last release of each run in this step: that of the gradient. Raises ValueError where it added none."""
-        around = (releases(self.mechanism, state, self.knobs) for state in (self.before, self.after))
+        around = (releases(self.mechanism, state, self.hyper) for state in (self.before, self.after))
         found = []
         for run, (earlier, later) in enumerate(zip(*around, strict=True)):
             if len(later) <= len(earlier) or later[: len(earlier)] != earlier:
@@ -91,20 +97,20 @@ class Step:
         gradient Δ/(qN), or Δ over its own normaliser. Where the event has a random sensitivity, Δ is what that
         multiplies.
         """
-        examples, rate_R = len(self.targets), self.knobs.sampling_rate_R
+        examples, rate_R = len(self.targets), self.hyper.sampling_rate_R
         if isinstance(self.mechanism, OwnSteps):
-            return self.mechanism.reach(self.after, self.knobs, examples)
+            return self.mechanism.reach(self.after, self.hyper, examples)
         own = hasattr(self.mechanism, "normaliser")
         divisor_R = self.mechanism.normaliser(rate_R, examples) if own else rate_R * examples
-        sensitivity_R: Tensor = self.knobs.clip_norm_R / sample_event(self.mechanism).noise_multiplier
+        sensitivity_R: Tensor = self.hyper.clip_norm_R / sample_event(self.mechanism).noise_multiplier
         return sensitivity_R / divisor_R
 
     def inclusion(self) -> Tensor:
         """The probability (R, N) with which each example enters: q, unless the mechanism says otherwise."""
         if isinstance(self.mechanism, OwnSteps):
-            data = (self.net, self.knobs, self.inputs, self.targets)
+            data = (self.net, self.hyper, self.inputs, self.targets)
             return self.mechanism.inclusion(self.before, self.after, *data).double()
-        return self.knobs.sampling_rate_R[:, None].expand(-1, len(self.targets))
+        return self.hyper.sampling_rate_R[:, None].expand(-1, len(self.targets))
 
     def size(self) -> Tensor:
         """What stands for N in the estimate: N itself, or a number that the mechanism has released."""
@@ -117,7 +123,7 @@ class Step:
         """A bound of the sum of the weights with which examples enter; None where each has the weight 1/(size·p)."""
         if not hasattr(self.mechanism, "most_weight"):
             return None
-        bound_R: Tensor = self.mechanism.most_weight(self.knobs, len(self.targets))
+        bound_R: Tensor = self.mechanism.most_weight(self.hyper, len(self.targets))
         return bound_R.double()
 
 
@@ -125,7 +131,7 @@ def shown(
     mechanism: Any,
     net: Network,
     theta_RP: Tensor,
-    knobs: Knobs,
+    hyper: Hyperparameters,
     inputs: Tensor,
     targets: Tensor,
     steps: int | Sequence[int],
@@ -140,13 +146,13 @@ def shown(
     the first step is then the same for two neighbouring data sets. Raises ValueError where a run has to stop.
     """
     opened = revealing(mechanism)
-    state: State = opened.start(theta_RP, knobs, *(begun_on or (inputs, targets)))
+    state: State = opened.start(theta_RP, hyper, *(begun_on or (inputs, targets)))
     for number in range(steps) if isinstance(steps, int) else steps:
         state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
-        after, seen = opened.step(net, state, knobs, inputs, targets, len(targets))
+        after, seen = opened.step(net, state, hyper, inputs, targets, len(targets))
         for place, reason in seen.stopped.items():
             raise ValueError(f"run {place} stopped: {reason}")
-        yield Step(opened, net, knobs, inputs, targets, state, after, seen)
+        yield Step(opened, net, hyper, inputs, targets, state, after, seen)
         state = after
 
 
@@ -165,11 +171,11 @@ def preparation(mechanism: Any) -> Any:
     return getattr(mechanism, "preparation", None)
 
 
-def releases(mechanism: Any, state: State, knobs: Knobs) -> list[list[Event]]:
+def releases(mechanism: Any, state: State, hyper: Hyperparameters) -> list[list[Event]]:
     """What each run has released so far, one entry for each time."""
     return [
         [event for event, count in composition.parts for _ in range(count)]
-        for composition in mechanism.released(state, knobs)
+        for composition in mechanism.released(state, hyper)
     ]
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from dpbench.events import Composition, Event
-from dpbench.judging.checks._problems import batch, has_field, knobs
+from dpbench.judging.checks._problems import batch, has_field, hyperparameters
 from dpbench.step.functional import Network, network
 from dpbench.step.letting_out import watched
-from dpbench.step.pipeline import Knobs, State
+from dpbench.step.pipeline import Hyperparameters, State
 from dpbench.step.stages import Batch, filled
 
 CONTIGUOUS, SPREAD = 120, 60  # steps from the first on, then as many at random places of the rest, and the last
@@ -85,7 +85,7 @@ class World:
     mechanism: Any
     net: Network
     theta_RP: Tensor
-    stack: Knobs
+    stack: Hyperparameters
     inputs: Tensor
     targets: Tensor
     chunk: int = EXAMPLES  # places of the batch that are worked on at once
@@ -150,7 +150,7 @@ def replay(world: World, steps: Sequence[int], told: Sequence[Moment]) -> Iterat
         raise Elsewhere(str(error)) from error
 
 
-def added(mechanism: Any, moment: Moment, stack: Knobs) -> list[list[Event]]:
+def added(mechanism: Any, moment: Moment, stack: Hyperparameters) -> list[list[Event]]:
     """The events by which each run's ledger grew at this moment. Raises ValueError where what stood there changed."""
     after = mechanism.released(moment.after, stack)
     before = [None] * len(after) if moment.before is None else mechanism.released(moment.before, stack)
@@ -211,7 +211,7 @@ def problem(mechanism: Any, seed: int, planned: int, hidden: int = 9) -> World:
     theta_RP = torch.randn(len(RATES), net.size, generator=generator, dtype=torch.float64)
     seeds = range(seed * 31, seed * 31 + len(RATES))
     numbers = {"clip_norm": CLIP_NORMS, "noise_multiplier": NOISES}
-    stack = knobs(seeds, RATES, learning_rate=0.05, steps=planned, **numbers)
+    stack = hyperparameters(seeds, RATES, learning_rate=0.05, steps=planned, **numbers)
     return World(mechanism, net, theta_RP, stack, drawn.inputs[0].tanh(), drawn.targets[0])
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import batch, knobs, reference, small_network
+from dpbench.judging.checks._problems import batch, hyperparameters, reference, small_network
 from dpbench.judging.checks._steps import OwnSteps, can_be_shown, random_projections, shown, views
 from dpbench.judging.checks._subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
@@ -61,7 +61,7 @@ class GradientUnbiased(Check):
         seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds
         numbers = [seed * 7919 + number for number in range(seeds)]
         theta_RP = theta_P.expand(seeds, -1).contiguous()
-        begun = mechanism.start(theta_RP, knobs(numbers), inputs, targets)
+        begun = mechanism.start(theta_RP, hyperparameters(numbers), inputs, targets)
         gradient_RNP = each_gradient(net, theta_P, mechanism, begun, inputs, targets)
         largest = float(gradient_RNP.norm(dim=2).max())
         # Nothing is clipped: an estimate of a norm may be far above it, but not 10^4 times.
@@ -69,7 +69,7 @@ class GradientUnbiased(Check):
         sigma = 0.2 / times if mechanism.private else 0.0
         draws, found = seeds * self.steps, []
         for rate in RATES:
-            stack = knobs(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
+            stack = hyperparameters(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
             error_P, variance_P, one_P = torch.zeros(3, net.size, dtype=torch.float64)
             for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
                 size_R1 = step.size()[:, None]

@@ -24,7 +24,7 @@ from torch.nn.functional import one_hot
 
 from dpbench import randomness
 from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import knobs, linear_network
+from dpbench.judging.checks._problems import hyperparameters, linear_network
 from dpbench.judging.checks._steps import OwnSteps, Step, can_be_shown, preparation, shown, views
 from dpbench.judging.checks._subject import Check, Subject
 from dpbench.step.functional import Network
@@ -83,7 +83,7 @@ class MechanismInclusion(Check):
             elif not _passes_the_door(mechanism, net, theta_RP[:1], inputs, targets):
                 sigma = 0.0
             numbers = range(seed * 1009, seed * 1009 + seeds)
-            stack = knobs(numbers, rate, clip_norm=clip, noise_multiplier=sigma)
+            stack = hyperparameters(numbers, rate, clip_norm=clip, noise_multiplier=sigma)
             chances, members, totals = [], [], []
             for step in _without_noise(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
                 p_RN, most_R = step.inclusion(), step.most_weight()
@@ -104,7 +104,7 @@ def _passes_the_door(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Ten
     """Whether a step hands its noisy value to `let_out`, where it can be had without its noise."""
     seen = []
     with watched(lambda *told: (seen.append(True), told[1])[1]):  # type: ignore[func-returns-value]
-        next(shown(mechanism, net, theta_1P, knobs([0]), inputs, targets, 1))
+        next(shown(mechanism, net, theta_1P, hyperparameters([0]), inputs, targets, 1))
     return bool(seen)
 
 
@@ -142,8 +142,8 @@ def _rates_of_step(step: Step, p_RN: Tensor) -> str | None:
     """
     if not step.mechanism.private:
         return None
-    asked = dataclasses.replace(step.knobs, noise_multiplier_R=torch.ones_like(step.knobs.noise_multiplier_R))
-    events = dataclasses.replace(step, knobs=asked).events()
+    asked = dataclasses.replace(step.hyper, noise_multiplier_R=torch.ones_like(step.hyper.noise_multiplier_R))
+    events = dataclasses.replace(step, hyper=asked).events()
     told_R = torch.tensor([getattr(event, "sampling_rate", 1.0) for event in events], dtype=torch.float64)
     slack = ROUNDING if isinstance(step.mechanism, OwnSteps) else LAST_BITS
     over_R = p_RN.amax(1) / told_R
@@ -163,7 +163,7 @@ def _noiseless(step: Step) -> Tensor:
     """
     if not isinstance(step.mechanism, OwnSteps):
         return step.gradient_RP
-    place = (step.knobs.keys_RS, randomness.NOISE, step.before.step_R)
+    place = (step.hyper.keys_RS, randomness.NOISE, step.before.step_R)
     normal_RP = randomness.normal(*place, step.gradient_RP.shape[1], dtype=torch.float64)
     return step.gradient_RP - (step.multipliers() * step.reach())[:, None] * normal_RP
 

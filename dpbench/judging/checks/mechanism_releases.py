@@ -49,7 +49,7 @@ from dpbench.judging.checks._worlds import (
     with_last,
     without_last,
 )
-from dpbench.step.pipeline import Knobs
+from dpbench.step.pipeline import Hyperparameters
 from dpbench.verdicts import Verdict
 
 ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
@@ -239,7 +239,7 @@ def _count(found: _Found, world: World) -> None:
             found.wrong = found.wrong or f"the start's {name} is another one with a record less, all releases the same"
 
 
-def _unplanned(mechanism: Any, stack: Knobs, told: Sequence[Moment], planned: int) -> str | None:
+def _unplanned(mechanism: Any, stack: Hyperparameters, told: Sequence[Moment], planned: int) -> str | None:
     """What the ledger of the plan tells otherwise than what was released; a budget that is spent has no such ledger.
 
     Up to the first step that is left out the one begins with the other. At the end both are the same, unless the

@@ -29,12 +29,12 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import batch, has_field, knobs, small_network
+from dpbench.judging.checks._problems import batch, has_field, hyperparameters, small_network
 from dpbench.judging.checks._steps import has_release, random_projections, sample_event, shown
 from dpbench.judging.checks._subject import Check, Subject
 from dpbench.judging.checks.clipping_sensitivity import rounding
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Knobs
+from dpbench.step.pipeline import Hyperparameters
 from dpbench.step.stages import Batch, filled
 from dpbench.verdicts import Verdict
 
@@ -80,7 +80,7 @@ class MechanismSensitivity(Check):
             base = batch(generator, 1, self.examples, classes=2)
             inputs, targets, added, label = _neighbours(base.inputs[0].float(), base.targets[0], turn % 4)
             numbers = range(seed, seed + self.runs)
-            stack = knobs(numbers, 1.0, clip_norm=clip_R.tolist(), noise_multiplier=0.0)
+            stack = hyperparameters(numbers, 1.0, clip_norm=clip_R.tolist(), noise_multiplier=0.0)
             before_TRP = _sums(subject.value, net, theta_RP, stack, (inputs, targets), (inputs, targets), 1)
             more = torch.cat([inputs, added]), torch.cat([targets, label])
             change_R = (_sums(subject.value, net, theta_RP, stack, more, (inputs, targets), 1) - before_TRP)[0]
@@ -128,7 +128,7 @@ class MechanismSensitivity(Check):
 
         def totals(clip: float, number: int, noise: float = 0.0) -> Tensor:
             """The sums (T, R, P) of the first `number` examples, in units of Δ; noise-free as a rule."""
-            stack = knobs(range(seed, seed + self.seeds), 1.0, clip_norm=clip, noise_multiplier=noise)
+            stack = hyperparameters(range(seed, seed + self.seeds), 1.0, clip_norm=clip, noise_multiplier=noise)
             part, begun_on = (inputs[:number], targets[:number]), (inputs[1:], targets[1:])
             return _sums(mechanism, net, theta_RP, stack, part, begun_on, self.steps)
 
@@ -141,7 +141,7 @@ class MechanismSensitivity(Check):
             found.append((projections / change_TR.square()).numpy())
         noises = [totals(norm, number, 1.0) - sums for number, sums in zip((whole, whole - 1), quiet, strict=True)]
         wrong = None if torch.allclose(noises[0], noises[1], rtol=0, atol=1e-6) else DATA
-        loud = knobs(range(seed, seed + self.seeds), 1.0, clip_norm=norm)
+        loud = hyperparameters(range(seed, seed + self.seeds), 1.0, clip_norm=norm)
         told = shown(mechanism, net, theta_RP, loud, inputs, targets, self.steps)
         deviation_TR = torch.stack([step.multipliers() for step in told])
         return *found, (noises[0] / deviation_TR[:, :, None]).numpy(), (alone / alone.norm()).numpy(), wrong
@@ -151,7 +151,7 @@ def _sums(
     mechanism: Any,
     net: Network,
     theta_RP: Tensor,
-    stack: Knobs,
+    stack: Hyperparameters,
     data: tuple[Tensor, Tensor],
     begun_on: tuple[Tensor, Tensor],
     steps: int,
@@ -178,7 +178,7 @@ def _forced(mechanism: Any, drawn_N: Tensor) -> Any:
 
 
 def _largest_by_draw(
-    mechanism: Any, net: Network, theta_RP: Tensor, stack: Knobs, data: tuple[Tensor, Tensor]
+    mechanism: Any, net: Network, theta_RP: Tensor, stack: Hyperparameters, data: tuple[Tensor, Tensor]
 ) -> float:
     """How far the sum of one step moves, in units of Δ, with one example that is drawn or not; the largest of all."""
     if not has_field(mechanism, "sample"):
@@ -196,7 +196,7 @@ def _noise_of_data(
     mechanism: Any,
     net: Network,
     theta_RP: Tensor,
-    stack: Knobs,
+    stack: Hyperparameters,
     data: tuple[Tensor, Tensor],
     less: tuple[Tensor, Tensor],
 ) -> str | None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import knobs, linear_network
+from dpbench.judging.checks._problems import hyperparameters, linear_network
 from dpbench.judging.checks._steps import OwnSteps, can_be_shown, shown
 from dpbench.judging.checks._subject import Check, Subject
 from dpbench.verdicts import Verdict
@@ -39,7 +39,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
     inputs, targets = torch.linspace(-1, 1, EXAMPLES * parameters).reshape(EXAMPLES, -1), torch.zeros(EXAMPLES).long()
     runs = len(RATES)
     own = isinstance(mechanism, OwnSteps)
-    stack = knobs(
+    stack = hyperparameters(
         range(seed, seed + runs),
         RATES,
         clip_norm=CLIP_NORMS,

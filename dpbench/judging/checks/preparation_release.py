@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpbench.events import Gaussian
 from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import knobs
+from dpbench.judging.checks._problems import hyperparameters
 from dpbench.judging.checks._steps import preparation, releases
 from dpbench.judging.checks._subject import Check, Subject
 from dpbench.verdicts import Verdict
@@ -78,7 +78,7 @@ class PreparationRelease(Check):
 
     def _statistics(self, mechanism: Any, inputs: Tensor, seed: int) -> tuple[NDArray[np.float64], list[Any]]:
         """All that the state holds beyond the update's memory (R, K), and what the ledger says of it."""
-        stack = knobs(range(seed, seed + self.seeds))
+        stack = hyperparameters(range(seed, seed + self.seeds))
         targets = torch.zeros(len(inputs), dtype=torch.int64)
         state = mechanism.start(torch.zeros(self.seeds, 1, dtype=torch.float64), stack, inputs, targets)
         kept = [value for name, value in sorted(state.memory.items()) if name not in mechanism.update.memory]

@@ -1,0 +1,279 @@
+"""The plan: what is keyed and what is not, why a run runs, and what cannot be planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpbench.catalog import find
+from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.store import run_key
+from dpbench.store.records import Store
+
+SPEC = """
+kind: run
+name: small
+source: somewhere
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, noise_multiplier: 1.5}
+training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+"""
+
+
+def plan_of(folder: Path, text: str, **choices: Any) -> Plan:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.yaml").write_text(text)
+    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(**choices))
+
+
+def key_of(folder: Path, text: str) -> str:
+    (run,) = plan_of(folder, text).runs
+    return run.key
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hidden: [16]", "hidden: [17]"),
+        ("noisy_sgd", "noisy_adam"),
+        ("noise_multiplier: 1.5", "noise_multiplier: 1.6"),
+        ("batch_size: 96", "batch_size: 97"),
+        ("epochs: 2", "epochs: 3"),
+        ("learning_rate: 0.5", "learning_rate: 0.25"),
+        ("clip_norm: 1.0", "clip_norm: 2.0"),
+        ("name: small", "name: small\nseeds: [1]"),
+    ],
+)
+def test_what_changes_trained_numbers_changes_the_key(tmp_path: Path, before: str, after: str) -> None:
+    assert before in SPEC
+    assert key_of(tmp_path, SPEC) != key_of(tmp_path, SPEC.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("name: small", "name: other"),
+        ("source: somewhere", "source: elsewhere"),
+        ("kind: run", "kind: run\naccountants: [rdp]"),
+        ("kind: run", "kind: run\nneeds: [gpu]"),
+        ("kind: run", "kind: run\npublished: {test_accuracy_percent: 95.0, averaged_over: 10}"),
+        ("delta: 1e-4", "delta: 1e-5"),
+        ("hidden: [16]", "hidden: [16], activation: relu"),  # the default, written out
+        ("epochs: 2", "steps: 30"),  # ceil(2 · 1437 / 96)
+    ],
+)
+def test_what_does_not_leaves_it(tmp_path: Path, before: str, after: str) -> None:
+    assert before in SPEC
+    assert key_of(tmp_path, SPEC) == key_of(tmp_path, SPEC.replace(before, after))
+
+
+def test_calibrated_noise_is_keyed_and_meets_the_target(tmp_path: Path) -> None:
+    text = SPEC.replace("noise_multiplier: 1.5", "epsilon: 2")
+    (run,) = plan_of(tmp_path, text).runs
+    assert run.noise_multiplier is not None
+    assert run.epsilon is not None
+    assert run.epsilon <= 2
+    assert run.noise_multiplier == float(f"{run.noise_multiplier:.6g}")
+    assert run.resolved["noise_multiplier"] == run.noise_multiplier
+
+
+def write_record(plan: Plan, store: Store) -> None:
+    (run,) = plan.runs
+    store.write_run(
+        {
+            "run_key": run.key,
+            "seed": run.seed,
+            "resolved": json.loads(json.dumps(run.resolved)),
+            "context": {"name": "small"},
+            "facts": {"private": True, "expected_batch_size": 96.0},
+            "ledger": None,
+            "curve": [],
+            "result": {"test_accuracy": 0.5},
+            "seconds": 3.0,
+            "own_seconds": 3.0,
+            "sources": dict(run.sources),
+            "environment": {"device": "cpu", "engine": dict(run.engine)},
+        }
+    )
+
+
+def test_a_record_is_enough_until_the_code_changes(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    assert [run.action for run in plan.runs] == ["train"]
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    again = plan_of(tmp_path, SPEC)
+    assert [run.action for run in again.runs] == ["exists"]
+    assert again.stacks == ()
+    assert [run.action for run in plan_of(tmp_path, SPEC, force=True).runs] == ["train"]
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text().replace(plan.runs[0].sources["dpbench.step.stages"], "0" * 64))
+    (stale,) = plan_of(tmp_path, SPEC).runs
+    assert stale.action == "stale"
+    assert "stages" in stale.reason
+    assert [run.action for run in plan_of(tmp_path, SPEC, stale=True).runs] == ["train"]
+
+
+def test_a_damaged_record_is_no_record(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text()[:-40])
+    assert [run.action for run in plan_of(tmp_path, SPEC).runs] == ["train"]
+
+
+def test_estimates_come_from_records_of_the_like(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    assert plan.runs[0].estimate is not None
+    assert 0 < plan.runs[0].estimate < 60
+    write_record(plan, Store(tmp_path / "out"))
+    (longer,) = plan_of(tmp_path, SPEC.replace("epochs: 2", "epochs: 20")).runs
+    assert longer.estimate == pytest.approx(3.0 / 30 * longer.steps)
+
+
+def test_an_absent_dataset_skips_with_the_command_that_gets_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC.replace("digits", "mnist"), data=tmp_path / "nothing")
+    (run,) = plan.runs
+    assert run.action == "skip"
+    assert "dpbench data fetch mnist" in run.reason
+    assert plan.stacks == ()
+
+
+def test_needs_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPEC.replace("kind: run", "kind: run\nneeds: [gpu]")
+    monkeypatch.setattr("dpbench.plan.planning._gpu", lambda: None)
+    (run,) = plan_of(tmp_path, text).runs
+    assert run.action == "skip"
+    assert "--device cpu" in run.reason
+    (run,) = plan_of(tmp_path, text, device="cpu").runs
+    assert run.action == "train"
+    monkeypatch.setattr("dpbench.plan.planning._gpu", lambda: "cuda")
+    (run,) = plan_of(tmp_path, text).runs
+    assert (run.action, run.device) == ("train", "cuda")
+
+
+def test_only_and_seeds(tmp_path: Path) -> None:
+    text = SPEC + "grid: {training.learning_rate: [0.1, 0.2]}\nseeds: 4\n"
+    assert len(plan_of(tmp_path, text).runs) == 8
+    assert len(plan_of(tmp_path, text, only=("*0.2",)).runs) == 4
+    assert [run.seed for run in plan_of(tmp_path, text, seeds=2).runs] == [0, 1, 0, 1]
+    assert [run.seed for run in plan_of(tmp_path, text, seeds=(7, 9)).runs] == [7, 9, 7, 9]
+    with pytest.raises(DpbenchError, match="no spec has such a name"):
+        plan_of(tmp_path, text, only=("nothing",))
+
+
+def test_runs_that_differ_in_hyperparameters_form_one_stack(tmp_path: Path) -> None:
+    grid = "grid: {training.learning_rate: [0.1, 0.2], training.clip_norm: [1, 2], training.batch_size: [32, 64]}\n"
+    plan = plan_of(tmp_path, SPEC + grid + "seeds: 2\n")
+    assert [len(stack.runs) for stack in plan.stacks] == [16]
+
+
+def test_the_same_run_asked_for_twice_is_trained_once(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(SPEC.replace("name: small", "name: twin"))
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    plan = make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
+    assert len(plan.runs) == 2
+    assert sum(len(stack.runs) for stack in plan.stacks) == 1
+
+
+def test_all_that_cannot_be_planned_is_said_at_once(tmp_path: Path) -> None:
+    """Whether a model fits its data is known only when it is built."""
+    (tmp_path / "a.yaml").write_text(SPEC.replace("[16]", "[16, 0]"))
+    (tmp_path / "b.yaml").write_text(
+        SPEC.replace("name: small", "name: cnn").replace("{name: mlp, parameters: {hidden: [16]}}", "tfp_cnn")
+    )
+    with pytest.raises(ProblemsError) as caught:
+        make_plan(load_specs([tmp_path]), Store(tmp_path / "out"), Choices())
+    text = str(caught.value)
+    assert "hidden = (16, 0)" in text
+    assert "input_shape" in text
+    assert "2 mistakes" in text
+
+
+OWN = """
+from torch import nn
+from dpbench.events import Composition, SampledGaussian
+from dpbench.mechanisms.noisy_sgd import mechanism as noisy_sgd
+
+
+class Twice:
+    def __init__(self, extra):
+        self.extra, self.inner = extra, noisy_sgd()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def ledger(self, *, sampling_rate, noise_multiplier, steps):
+        return Composition(((SampledGaussian(sampling_rate, noise_multiplier), steps * self.extra),))
+
+
+def twice(*, extra: int = 1):
+    return Twice(extra)
+
+
+def narrow(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(10, classes))
+
+
+def random_buffer(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    import torch
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    module.register_buffer("mask", torch.randn(3))
+    return module
+"""
+
+
+def test_noise_is_calibrated_for_the_mechanisms_own_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_releases.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace("noise_multiplier: 1.5", "epsilon: 1").replace("noisy_sgd", '"own_releases:twice"')
+    plan = plan_of(tmp_path / "specs", text + "grid: {mechanism.parameters.extra: [1, 4]}\n")
+    one, four = plan.runs
+    assert one.noise_multiplier is not None
+    assert four.noise_multiplier is not None
+    assert four.noise_multiplier > 1.2 * one.noise_multiplier
+    assert one.epsilon is not None
+    assert four.epsilon is not None
+    assert max(one.epsilon, four.epsilon) <= 1
+
+
+@pytest.mark.parametrize(("model", "words"), [("narrow", "RuntimeError"), ("random_buffer", "mask are filled")])
+def test_a_model_of_ones_own_that_does_not_fit_is_a_mistake_of_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: str
+) -> None:
+    (tmp_path / "own_misfits.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = SPEC.replace("{name: mlp, parameters: {hidden: [16]}}", f'"own_misfits:{model}"')
+    with pytest.raises(ProblemsError, match=words):
+        plan_of(tmp_path / "specs", text)
+
+
+def test_more_seeds_than_the_spec_names_go_on_counting(tmp_path: Path) -> None:
+    assert [run.seed for run in plan_of(tmp_path, SPEC + "seeds: [0, 3]\n", seeds=4).runs] == [0, 3, 1, 2]
+
+
+def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, SPEC)
+    store = Store(tmp_path / "out")
+    write_record(plan, store)
+    path = store.run_path(plan.runs[0].key)
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    with pytest.raises(DpbenchError, match="newer dpbench"):
+        plan_of(tmp_path, SPEC)
+
+
+def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
+    """DPIS chooses its noise by the filter; the others only tell their accountants what they released."""
+    asked = {name for name in run_key.code_modules([find("mechanisms", "dpis")]) if ".accountants." in name}
+    assert {"dpbench.privacy.accountants.rdp_filter", "dpbench.privacy.accountants.renyi.events"} <= asked
+    for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
+        assert not [module for module in run_key.code_modules([find("mechanisms", name)]) if ".accountants." in module]

@@ -1,0 +1,249 @@
+"""The specs of jl2021 and dpis2022: their printed numbers against the ledgers' own transcription, and what they cover.
+
+The specs and the ledgers of claims were written down from the papers apart; a wrong digit in either fails here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpbench.catalog import catalog
+from dpbench.datasets import data_folder
+from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.spec.loading import Spec, load_specs
+from dpbench.store.records import Store
+
+ROOT = Path(__file__).parents[2]
+SPECS = ROOT / "specs"
+PAPERS = ("jl2021", "dpis2022")
+DATASETS = ("MNIST", "FMNIST", "CIFAR-10", "IMDb")
+FILES = sorted(file for paper in PAPERS for file in (SPECS / paper).glob("*.yaml"))
+
+# Every table and figure with numbers: the files that hold it, or why there is nothing to train.
+COVERED: Mapping[str, Mapping[str, tuple[str, ...] | str]] = {
+    "jl2021": {
+        "Table 1": "marks of good and bad, no numbers; speed and memory are those of Tables 2 to 5",
+        "Table 2": ("table2",),
+        "Table 3": ("table3",),
+        "Table 4": ("table4",),
+        "Table 5": ("table5",),
+        "Figure 1": ("figure1",),
+        "Figure 2": "a density, judged by the claim figure2",
+        "Figure 3": ("figure3",),
+        "Figure 4": ("figure4",),
+        "Figure 5": ("figure5",),
+        "Figure 6": ("figure6",),
+        "Figure 7": "a drawing of duality, judged by the claim prop-4-1",
+        "Figure 8": "epsilon of settings without training, judged by the claims section-c-limit and section-c-monotone",
+    },
+    "dpis2022": {
+        "Table 1": "an architecture, held to its text by tests/models/test_paper_models.py",
+        "Table 2": "settings, which the specs of Tables 3 to 8 use",
+        "Table 3": ("table3_mnist", "table3_fmnist", "table3_cifar10", "table3_imdb"),
+        **{f"Table {number}": (f"table{number}",) for number in (4, 5, 6, 7, 8)},
+        "Figure 1": ("figure1",),
+    },
+}
+
+
+@cache
+def ledger(paper: str) -> Mapping[str, Any]:
+    """The claims of a paper by their id, read without dpbench, numbers as their texts."""
+    text = (ROOT / "dpbench" / "judging" / "papers" / paper / "claims.yaml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
+    tables = {name: document.get(name) for name in ("coverage", "published")}
+    return {**tables, **{claim["id"]: claim for claim in document["claims"]}}
+
+
+def accuracies(specs: list[Spec]) -> dict[str, list[str | None]]:
+    """The printed accuracies by what stands before the last word of the label, in the order of the file."""
+    found: dict[str, list[str | None]] = {}
+    for spec in specs:
+        name = re.sub(r"[ ,]+(a_E = |k = |C\*/C_1 = |lambda = )?[\d.]+$", "", spec.label)
+        printed = spec.published.accuracy_percent if spec.published else None
+        found.setdefault(name, []).append(printed.text if printed else None)
+    return found
+
+
+def told(text: str, separator: str) -> dict[str, list[str]]:
+    """`name number number ...` parts of a claim's text."""
+    parts = [part.strip().rsplit(": ")[-1].split() for part in text.split(separator)]
+    return {words[0]: [word for word in words[1:] if re.fullmatch(r"[\d.]+", word)] for words in parts}
+
+
+def seconds(specs: list[Spec]) -> list[str]:
+    times = [spec.published.seconds_per_epoch for spec in specs if spec.published]
+    return [time.text for time in times if time]
+
+
+def disagreements(folder: Path) -> Iterator[str]:
+    """Where the specs of a folder like specs/ and the ledgers print different numbers."""
+
+    def specs(paper: str, name: str) -> list[Spec]:
+        return list(load_specs([folder / paper / f"{name}.yaml"]))
+
+    def same(where: str, ours: object, theirs: object) -> Iterator[str]:
+        if ours != theirs:
+            yield f"{where}: the specs print {ours}, the ledger {theirs}"
+
+    claims = ledger("dpis2022")
+    short = {"HF": "DP-SGD-HF", "TS": "DP-SGD-TS", "Decay": "DP-SGD-Decay"}
+    for name in ("mnist", "fmnist", "cifar10", "imdb"):
+        rows = {short.get(key, key): value for key, value in told(claims[f"table-3-{name}"]["text"], ";").items()}
+        yield from same(f"table 3 {name}", accuracies(specs("dpis2022", f"table3_{name}")), rows)
+        dpis, *rivals = rows.values()
+        published = {"dpis": dpis, "rivals": list(map(list, zip(*rivals, strict=True)))}
+        yield from same(f"table 3 {name}, published", claims["published"]["table_3"][name], published)
+    adaptive, plain = claims["table-4"]["text"].split(";")
+    rows = {f"{name}, DPIS+AC": values for name, values in told(adaptive, ",").items()}
+    fixed = re.findall(r"[\d. ]+", plain.split(":")[1])
+    rows |= {f"{name}, DPIS\\AC": values.split() for name, values in zip(DATASETS, fixed, strict=True)}
+    yield from same("table 4", accuracies(specs("dpis2022", "table4")), rows)
+    for number in (5, 6, 7):
+        rows = told(claims[f"table-{number}"]["text"], ",")
+        yield from same(f"table {number}", accuracies(specs("dpis2022", f"table{number}")), rows)
+    rows = {name.lower().replace("-", ""): row for name, row in told(claims["table-6"]["text"], ",").items()}
+    yield from same("table 6, published", claims["published"]["table_6"], rows)
+    table8 = specs("dpis2022", "table8")
+    for name, (best, near, far) in told(claims["table-8"]["text"], ",").items():
+        yield from same(f"table 8 {name}", accuracies(table8)[name], [None, None, best, None, None])
+        yield from same(f"table 8 {name}", f"{name} {near} and {far}" in (table8[0].tuned or ""), True)
+    rows = told(claims["non-private"]["text"].replace(" (scattering features)", ""), ",")
+    yield from same("non-private", accuracies(specs("dpis2022", "non_private")), rows)
+
+    claims = ledger("jl2021")
+    for number in (2, 3, 5):
+        times = re.findall(r"[\d.]+", claims[f"table{number}"]["text"])
+        yield from same(f"jl table {number}", seconds(specs("jl2021", f"table{number}")), times)
+    cnn, alexnet, memory = (re.findall(r"[\d.]+", part) for part in claims["table4"]["text"].split(";"))
+    table4 = specs("jl2021", "table4")
+    yield from same("jl table 4", seconds(table4), cnn + alexnet)
+    shares = [spec.published.memory_percent for spec in table4 if spec.published]
+    yield from same("jl table 4, memory", [share.text for share in shares if share], memory)
+    for figure, claim in (("figure4", "epsilon-cifar"), ("figure5", "epsilon-imdb")):
+        (printed,) = [spec.published for spec in specs("jl2021", figure) if spec.published]
+        accuracy = printed.accuracy_percent
+        assert accuracy is not None
+        yield from same(figure, accuracy.text, claims[figure]["text"].split(" %")[0])
+        yield from same(figure, printed.epsilon["exact"].text, claims[claim]["printed"]["epsilon"])
+    told_here = claims["mnist-parameters"]["printed"]
+    names = ("batch", "learning_rate", "epochs", "sigma", "clip_norm")
+    theirs = tuple(float(told_here[name]) for name in names)
+    ours = {_numbers(spec) for spec in specs("jl2021", "figure3") if spec.budget}
+    yield from same("figure 3", ours, {theirs})
+
+
+def _numbers(spec: Spec) -> tuple[float | None, ...]:
+    training, budget = spec.training, spec.budget
+    sigma = budget.noise_multiplier if budget else None
+    return (training.batch_size, training.learning_rate, training.epochs, sigma, training.clip_norm)
+
+
+def test_printed_numbers_are_those_of_the_ledgers() -> None:
+    assert list(disagreements(SPECS)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("dpis2022/table3_cifar10.yaml", "62.2, averaged", "62.3, averaged"),
+        ("dpis2022/table3_imdb.yaml", "68.3, averaged", "68.30, averaged"),
+        ("dpis2022/table4.yaml", "98.5}", "98.6}"),
+        ("dpis2022/table6.yaml", "86.8}", "86.7}"),
+        ("dpis2022/table8.yaml", "61.7 and", "61.8 and"),
+        ("dpis2022/non_private.yaml", "71.0", "71"),
+        ("jl2021/table3.yaml", "13931", "13391"),
+        ("jl2021/table4.yaml", "memory_percent: 75", "memory_percent: 57"),
+        ("jl2021/figure4.yaml", "exact: 5.55", "exact: 5.5"),
+        ("jl2021/figure3.yaml", "learning_rate: 0.25", "learning_rate: 0.2"),
+    ],
+)
+def test_a_wrong_digit_is_found(tmp_path: Path, file: str, right: str, wrong: str) -> None:
+    for paper in PAPERS:
+        shutil.copytree(SPECS / paper, tmp_path / paper)
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    assert right in text
+    (tmp_path / file).write_text(text.replace(right, wrong, 1), encoding="utf-8")
+    assert len(list(disagreements(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_is_covered(paper: str) -> None:
+    """By a file that is there, or a reason; the tables and figures are those that the ledger's coverage lists."""
+    named = COVERED[paper]
+    places = " ".join(entry["place"] for entry in ledger(paper)["coverage"])
+    assert {" ".join(found) for found in re.findall(r"(Table|Figure) (\d+)", places)} == set(named)
+    files = {name for value in named.values() if isinstance(value, tuple) for name in value}
+    assert files == {file.stem for file in FILES if file.parent.name == paper} - {"non_private"}
+    claims = {claim for claim in ledger(paper) if claim != "coverage"}
+    for reason in (value for value in named.values() if isinstance(value, str)):
+        names = re.findall(r"claims? ([\w-]+)(?: and ([\w-]+))?", reason)
+        assert {name for pair in names for name in pair if name} <= claims
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_ledger_and_the_files_name_each_other(paper: str) -> None:
+    runs = {run for key, claim in ledger(paper).items() if key != "coverage" for run in claim.get("runs", ())}
+    assert all((ROOT / run).is_file() for run in runs), runs
+    files = {file.relative_to(ROOT).as_posix() for file in FILES if file.parent.name == paper}
+    assert files - runs <= {"specs/dpis2022/figure1.yaml"}  # its numbers have claims of their own: figure-1-*
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_says_where_it_comes_from_and_what_was_filled_in(file: Path) -> None:
+    for spec in load_specs([file]):
+        assert spec.name == f"{file.parent.name}-{file.stem.replace('_', '-')}"
+        assert spec.source
+        assert spec.tuned
+        assert any(word in spec.tuned for word in ("ours", "Filled in", "unsaid", "as in figure5.yaml", "Algorithm 3"))
+        assert spec.reduced is None
+        assert spec.needs == ("gpu",)
+        assert spec.budget is None or spec.budget.delta == 1e-5
+
+
+def test_the_noise_of_the_private_size_is_two_per_cent_of_it() -> None:
+    """Section 5.3 and Table 2; a number of the spec, since it must not follow the data."""
+    sizes = {"mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000, "imdb_glove": 25_000}
+    specs = [spec for spec in load_specs([SPECS / "dpis2022"]) if spec.mechanism.name == "dpis"]
+    assert len(specs) > 100
+    for spec in specs:
+        examples = sizes[spec.dataset.parameters.get("of", spec.dataset.name)]
+        parameters = spec.mechanism.parameters
+        assert parameters["size_noise"] == parameters["sum_noise"] == 0.02 * examples
+        assert spec.training.clip_norm == pytest.approx(100 * parameters["norm_floor"])
+
+
+def _planned(paths: list[Path], out: Path, **choices: Any) -> Plan:
+    return make_plan(load_specs(paths), Store(out), Choices(seeds=1, **choices))
+
+
+def test_without_data_everything_is_skipped_with_the_command(tmp_path: Path) -> None:
+    plan = _planned([SPECS / paper for paper in PAPERS], tmp_path / "out", data=tmp_path / "none")
+    assert {run.action for run in plan.runs} == {"skip"}
+    for run in plan.runs:
+        assert "dpbench data fetch" in run.reason or "pip install" in run.reason
+
+
+@pytest.mark.data
+def test_with_data_only_the_gpu_is_missing(tmp_path: Path) -> None:
+    folder = data_folder()
+    figure3, figure1 = SPECS / "jl2021" / "figure3.yaml", SPECS / "dpis2022" / "figure1.yaml"
+    plan = _planned([figure3], tmp_path, data=folder, device="cpu")
+    if any("absent" in run.reason for run in plan.runs):
+        pytest.skip(f"MNIST is not in {folder} (set DPBENCH_DATA)")
+    assert {run.action for run in plan.runs} == {"train"}
+    for run in _planned([figure3, figure1], tmp_path, data=folder).runs:
+        assert run.action == "train" or re.search("needs a GPU|data fetch|pip install", run.reason)
+
+
+def test_every_mechanism_has_a_quickstart() -> None:
+    used = {spec.mechanism.name for spec in load_specs([SPECS / "quickstart"])}
+    assert used == set(catalog("mechanisms"))

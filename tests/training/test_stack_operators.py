@@ -1,0 +1,128 @@
+"""A stack is one tensor program: sixteen runs dispatch about as many operators as one, not sixteen times as many.
+
+Counted below autograd and vmap, so that a fallback that loops over runs or examples would show. Without chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpbench.clipping import loop
+from dpbench.judging.checks._problems import hyperparameters
+from dpbench.mechanisms import noisy_adam, noisy_sgd
+from dpbench.models import mlp, tfp_cnn
+from dpbench.step.functional import initial_parameters, network
+from dpbench.step.pipeline import Pipeline
+from dpbench.training.loop import Execution
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EXAMPLES = 32
+FACTOR = 1.5
+
+
+class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators that are dispatched inside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators(
+    mechanism: Pipeline,
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    runs: int,
+    *,
+    rate: float = 1.0,
+    chunk: int = 8,
+) -> int:
+    """The operators of one step of a stack."""
+    net = network(build())
+    inputs = torch.rand(EXAMPLES, *shape, generator=torch.Generator().manual_seed(0))
+    targets: Tensor = torch.arange(EXAMPLES) % 10
+    theta_RP = torch.stack([initial_parameters(build, run) for run in range(runs)])
+    state = mechanism.start(theta_RP, hyperparameters(range(runs), rate), inputs, targets)
+    with Count() as count:
+        mechanism.step(net, state, hyperparameters(range(runs), rate), inputs, targets, chunk)
+    return sum(count.seen.values())
+
+
+MECHANISMS = {"noisy_sgd": noisy_sgd.mechanism(), "noisy_adam": noisy_adam.mechanism()}
+MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
+    "mlp": (mlp.model, (1, 8, 8)),
+    "tfp_cnn": (tfp_cnn.model, (1, 28, 28)),
+}
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_sixteen_runs_cost_no_more_operators_than_one(mechanism: str, model: str, activation: str) -> None:
+    """The same chunk, and the same number of chunks: q = 1, so that every batch has the same size."""
+    factory, shape = MODELS[model]
+
+    def build() -> nn.Module:
+        return factory(shape, 10, activation=activation)
+
+    one, sixteen = (operators(MECHANISMS[mechanism], build, shape, runs) for runs in (1, 16))
+    assert one > 100, "the step was counted"
+    assert sixteen < FACTOR * one, (one, sixteen)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_random_batches_too(mechanism: str) -> None:
+    """q = 1/2: the largest of sixteen batches is longer, but one chunk holds it."""
+    factory, shape = MODELS["mlp"]
+
+    def build() -> nn.Module:
+        return factory(shape, 10)
+
+    counts = [operators(MECHANISMS[mechanism], build, shape, runs, rate=0.5, chunk=EXAMPLES) for runs in (1, 16)]
+    assert counts[1] < FACTOR * counts[0], counts
+
+
+def test_the_count_finds_an_engine_that_loops() -> None:
+    """A planted fault: the yardstick engine goes through runs and examples one by one."""
+    factory, shape = MODELS["mlp"]
+
+    def build() -> nn.Module:
+        return factory(shape, 10)
+
+    mechanism = noisy_sgd.mechanism(clipping="loop")
+    assert mechanism.clipped_sum is loop.clipping
+    one, sixteen = (operators(mechanism, build, shape, runs) for runs in (1, 16))
+    assert sixteen > 10 * one
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> None:
+    """The paper's batch of 256, drawn for real: the largest of sixteen batches takes at most one chunk more."""
+    factory, shape = MODELS[model]
+    counts = []
+    for runs in (1, 16):
+        net = network(factory(shape, 10))
+        mechanism = MECHANISMS["noisy_sgd"]
+        inputs, targets = torch.zeros(1024, *shape), torch.arange(1024) % 10
+        theta_RP = torch.stack([initial_parameters(lambda: factory(shape, 10), 0)] * runs)
+        state = mechanism.start(theta_RP, hyperparameters(range(runs), 0.25), inputs, targets)
+        chunk = Execution("cpu").chunk(runs, net.size)
+        with Count() as count:
+            mechanism.step(net, state, hyperparameters(range(runs), 0.25), inputs, targets, chunk)
+        counts.append(sum(count.seen.values()))
+    assert counts[1] < FACTOR * counts[0]
