@@ -114,13 +114,13 @@ def discretise(pair: Directed, grid: Grid, side: Side) -> Measure:
     where = nodes(pair, grid)
     # second differences over cells of width h lose about 2 log2(1/h) bits
     with bits(grid.scale + 64 + 2 * max(0, -math.floor(math.log2(float(grid.step))))):
-        hinge, step = _hinge(pair), ball(grid.step)
+        curve, step = _certain(pair), ball(grid.step)
         rise = [arb(0), *((step * k).exp() for k in where)]  # a_k = e^anchor * rise_k, and before them a = 0
         if side == "upper":
-            height = [arb(1), *(hinge(step * k)[0] for k in where)]
+            height = [arb(1), *(curve(step * k)[0] for k in where)]
             last = height[-1]
         else:
-            kept, height = _convex(_below(pair, hinge, where, rise, grid.step), rise)
+            kept, height = _convex(_below(pair, curve, where, rise, grid.step), rise)
             where, rise, last = [where[i - 1] for i in kept[1:]], [rise[i] for i in kept], arb(0)
         masses = [0] * (where[-1] - where[0] + 1)
         slopes = [(height[i + 1] - height[i]) / (rise[i + 1] - rise[i]) for i in range(len(where))]
@@ -129,12 +129,12 @@ def discretise(pair: Directed, grid: Grid, side: Side) -> Measure:
         return Measure(fmpz_poly(masses), where[0], _round(last, grid.scale, side), side)
 
 
-def _hinge(pair: Directed) -> Callable[[Ball], tuple[Ball, Ball]]:
-    """`pair.hinge()`, with an error where a node's side of the anchor is not certain."""
-    hinge = pair.hinge()
+def _certain(pair: Directed) -> Callable[[Ball], tuple[Ball, Ball]]:
+    """`pair.hockey_stick()`, with an error where a node's side of the anchor is not certain."""
+    curve = pair.hockey_stick()
 
     def certain(y: Ball) -> tuple[Ball, Ball]:
-        found = hinge(y)
+        found = curve(y)
         if found is None:
             raise ArithmeticError(f"y = {y}: expected a node on a known side of the anchor of {pair}")
         return found
@@ -151,7 +151,7 @@ def _round(value: Ball, scale: int, side: Side) -> int:
 
 
 def _below(
-    pair: Directed, hinge: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
+    pair: Directed, curve: Callable[[Ball], tuple[Ball, Ball]], where: list[int], rise: list[Ball], size: Fraction
 ) -> list[Ball]:
     """Exact heights at a = 0 and at the nodes, not above either neighbouring tangent (ℓ of the head of this file)."""
     step, scale = ball(size), pair.anchor().exp()
@@ -162,11 +162,11 @@ def _below(
         )
     for place, a, b, end in zip(_touches(pair, where, float(size)), rise[1:-1], rise[2:], where[1:], strict=True):
         touch = step * place
-        height, slope = hinge(touch)
+        height, slope = curve(touch)
         base = touch.exp()
         right = height + scale * slope * (b - base)
         if not right >= 0:
-            height, slope = hinge(step * end)
+            height, slope = curve(step * end)
             base, right = b, height.nonnegative_part()
         limit[-1] = limit[-1].min(height + scale * slope * (a - base))
         limit.append(right)

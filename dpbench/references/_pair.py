@@ -8,7 +8,7 @@
     P, Q    direction           remove: P = μ, Q = ν; add: P = ν, Q = μ
     X       P/Q at x ~ Q        the likelihood ratio, a positive random variable with E_Q X = 1
     L       log X               the privacy loss
-    H(a)    hinge               sup over sets S of P(S) − a Q(S) = ∫ (p − a q)₊ = E_Q (X − a)₊; δ(ε) = H(e^ε)
+    H(a)    hockey_stick        sup over sets S of P(S) − a Q(S) = ∫ (p − a q)₊ = E_Q (X − a)₊; δ(ε) = H(e^ε)
 
 The supremum over sets is attained by S = {x : p(x) > a q(x)} (adding a point with p ≤ a q, or leaving out one with
 p > a q, cannot increase ∫_S p − a q). With r(x) = e^{(2x−1)/(2σ²)} the densities satisfy μ/ν = 1 − q + q r(x), which
@@ -39,7 +39,7 @@ from flint import arb
 
 from dpbench.references._enclosure import Ball, ball
 from dpbench.references._quadrature import Mixtures
-from dpbench.references._release import Directed, Direction, Hinge, Law
+from dpbench.references._release import Directed, Direction, HockeyStick, Law
 
 COARSENING = 4  # cells may grow to 1/COARSENING of the growth of the loss's own scale
 Inside = Callable[[Ball], tuple[Ball, Ball]]
@@ -76,7 +76,7 @@ class SampledPair(Directed):
         value = ball(self.law.rest).log() if self.law.rest else arb(0)
         return value if self.direction == "remove" else -value
 
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """The function y -> balls around H(a) and its slope −Q(S) at a = e^{anchor + y}, at the working precision.
 
         It gives None when the ball of y is too wide to tell on which side of the anchor y lies.
@@ -84,7 +84,7 @@ class SampledPair(Directed):
         remove, certain, anchor = self.direction == "remove", not self.law.rest, self.anchor()
         inside = self.inside(anchor)
 
-        def hinge(y: Ball) -> tuple[Ball, Ball] | None:
+        def curve(y: Ball) -> tuple[Ball, Ball] | None:
             beyond = y if remove else -y
             if certain or beyond > 0:
                 return inside(y)
@@ -92,7 +92,7 @@ class SampledPair(Directed):
                 return None
             return (1 - (anchor + y).exp(), arb(-1)) if remove else (arb(0), arb(0))
 
-        return hinge
+        return curve
 
     def spread(self, y: float, /) -> float:
         """dL / d log r at y, over what it is at r = 1, over COARSENING."""

@@ -20,7 +20,7 @@ from flint import arb
 from dpbench.events import Composition, Event
 from dpbench.references import _lattice
 from dpbench.references._enclosure import Ball, Enclosure, Real, ball, between, bits, largest, outward, rational
-from dpbench.references._release import DIRECTIONS, Directed, Direction, Law, Releases, counted, hinge_enclosure
+from dpbench.references._release import DIRECTIONS, Directed, Direction, Law, Releases, counted, hockey_stick_enclosure
 
 Subject = Event | Composition | tuple[Event, int]
 Which = Literal["both", "remove", "add"]
@@ -116,7 +116,7 @@ class Curve:
             if direction not in self.sides:
                 raise ValueError(f"direction = {direction!r}: expected {', '.join(self.sides)}, made for this curve")
             return self.sides[direction].delta(epsilon)
-        return hinge_enclosure(self.releases[0][0].pair(direction), epsilon, digits)
+        return hockey_stick_enclosure(self.releases[0][0].pair(direction), epsilon, digits)
 
     def epsilon(self, delta: Real, digits: int = 12, *, direction: Which = "both") -> Enclosure:
         """An enclosure of the smallest ε >= 0 with δ(ε) <= delta, by bisection of the ends of δ's enclosures.

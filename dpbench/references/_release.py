@@ -1,8 +1,9 @@
 """What a release has to offer to be enclosed: its hockey-stick curve, and where its loss lies.
 
-A *law* is one release as data, independent of the direction; `law.pair(direction)` is the pair (P, Q) in one
-direction. The lattice (`_lattice.py`) needs of a pair only its hinge H(a) = E_Q (X − a)₊ in Arb balls, everything else
-here decides how wide an enclosure gets and may be rough. Losses are measured from the pair's *anchor*: L = anchor + y.
+A *law* is one release as data, independent of the direction; `law.pair(direction)` is the pair (P, Q) in one direction.
+The lattice (`_lattice.py`) needs only the hockey-stick divergence H(a) = E_Q (X − a)₊ of a pair, in Arb balls.
+Everything else here decides how wide an enclosure gets and may be rough. Losses are measured from the pair's *anchor*:
+L = anchor + y.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dpbench.references._enclosure import Ball, Enclosure, ball, bits, outward
 Direction = Literal["remove", "add"]
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 MAXIMAL_BITS = 1 << 14
-Hinge = Callable[[Ball], tuple[Ball, Ball] | None]
+HockeyStick = Callable[[Ball], tuple[Ball, Ball] | None]
 
 
 class Directed(ABC):
@@ -32,7 +33,7 @@ class Directed(ABC):
         """The loss from which y is measured, as a ball at the working precision."""
 
     @abstractmethod
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """The function y -> balls around H(a) and a slope of H there, a = e^{anchor + y}; None where y is undecided.
 
         The line through the two balls must lie below H everywhere (a tangent, or a subgradient at a kink).
@@ -122,11 +123,11 @@ def refined(method: str, digits: int, at_precision: Callable[[], Ball | None]) -
     raise ArithmeticError(f"{method}: {MAXIMAL_BITS} bits do not give {digits} digits")
 
 
-def hinge_enclosure(pair: Directed, epsilon: Fraction, digits: int) -> Enclosure:
+def hockey_stick_enclosure(pair: Directed, epsilon: Fraction, digits: int) -> Enclosure:
     """An enclosure of δ(ε) of one release with at least so many correct digits; it raises the precision as needed."""
 
     def at_precision() -> Ball | None:
-        found = pair.hinge()(ball(epsilon) - pair.anchor())
+        found = pair.hockey_stick()(ball(epsilon) - pair.anchor())
         return None if found is None else found[0]
 
     return refined("Arb balls, half line of the likelihood ratio", digits, at_precision)

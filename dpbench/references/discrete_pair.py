@@ -35,7 +35,7 @@ from dpbench.events import DiscretePair, Event
 from dpbench.references._enclosure import Ball, Enclosure, ball
 from dpbench.references._quadrature import _decimal, _number
 from dpbench.references._reference import Closed, reference_of
-from dpbench.references._release import Directed, Direction, Hinge, Law, Releases, refined
+from dpbench.references._release import Directed, Direction, HockeyStick, Law, Releases, refined
 
 Outcomes = tuple[tuple[Fraction, Fraction], ...]  # p(x), q(x)
 
@@ -96,11 +96,11 @@ class DiscreteOutcomes(Directed):
         p, q = max((pair for pair in self.outcomes if pair[0] and pair[1]), default=(Fraction(1), Fraction(1)))
         return ball(p / q).log()
 
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """The sum, and −q over the outcomes that certainly take part: any set of outcomes gives a line below H."""
         outcomes, anchor = [(ball(p), ball(q)) for p, q in self.outcomes], self.anchor()
 
-        def hinge(y: Ball) -> tuple[Ball, Ball]:
+        def curve(y: Ball) -> tuple[Ball, Ball]:
             a = (anchor + y).exp()
             height, slope = arb(0), arb(0)
             for p, q in outcomes:
@@ -110,7 +110,7 @@ class DiscreteOutcomes(Directed):
                     slope -= q
             return height, slope
 
-        return hinge
+        return curve
 
     def span(self, _tail: float) -> tuple[float, float]:
         """All finite losses, and 0."""

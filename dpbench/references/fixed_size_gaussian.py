@@ -55,7 +55,7 @@ from dpbench.references._reference import (
     reference_of,
     sampled,
 )
-from dpbench.references._release import Direction, Hinge, Law, Symmetric
+from dpbench.references._release import Direction, HockeyStick, Law, Symmetric
 from dpbench.references.sampled_gaussian_replace_one import Replaced
 
 
@@ -79,18 +79,18 @@ class FixedSizeBound(Symmetric):
         """0, where the atom is."""
         return ball(0)
 
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """h(a) and its slope from the sampled Gaussian's pairs; None where y may be on either side of 0."""
         pairs = [self._sampled.pair(direction) for direction in ("remove", "add")]
-        hinges = [(pair.hinge(), pair.anchor()) for pair in pairs]
+        sides = [(pair.hockey_stick(), pair.anchor()) for pair in pairs]
 
-        def hinge(y: Ball) -> tuple[Ball, Ball] | None:
+        def curve(y: Ball) -> tuple[Ball, Ball] | None:
             if not y >= 0 and not y < 0:
                 return None
-            known, start = hinges[0] if y >= 0 else hinges[1]
+            known, start = sides[0] if y >= 0 else sides[1]
             return known(y - start)
 
-        return hinge
+        return curve
 
     def span(self, tail: float) -> tuple[float, float]:
         """The losses at the ends of the noise's reach."""

@@ -45,7 +45,7 @@ from dpbench.events import Event, Laplace
 from dpbench.references._enclosure import Ball, Enclosure, ball
 from dpbench.references._quadrature import Function, _agreed, _number
 from dpbench.references._reference import Closed, reference_of
-from dpbench.references._release import Direction, Hinge, Releases, Symmetric, refined
+from dpbench.references._release import Direction, HockeyStick, Releases, Symmetric, refined
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class LaplaceLaw(Symmetric):
         """−1/b, the lower atom."""
         return -ball(1 / self.scale)
 
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """The largest of the three lines' and curve's heights; where two cannot be told apart, both, and a tangent."""
         width = ball(2 / self.scale)
 
-        def hinge(y: Ball) -> tuple[Ball, Ball]:
+        def curve(y: Ball) -> tuple[Ball, Ball]:
             a = (y - width / 2).exp()
             height, slope = -((y - width) / 2).expm1(), -(-y / 2).exp() / 2  # √(a e^{−Λ}) = e^{(y − 2Λ)/2}
             if y <= 0:
@@ -117,7 +117,7 @@ class LaplaceLaw(Symmetric):
                 height = height.union(arb(0))
             return height, slope
 
-        return hinge
+        return curve
 
     def span(self, _tail: float) -> tuple[float, float]:
         """From one atom to the other."""

@@ -29,7 +29,7 @@ from dpbench.references._enclosure import Ball, ball
 from dpbench.references._pair import from_anchor, spread
 from dpbench.references._quadrature import Mixtures
 from dpbench.references._reference import reference_of, sampled
-from dpbench.references._release import Hinge, Symmetric
+from dpbench.references._release import HockeyStick, Symmetric
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Replaced(Symmetric):
         """0: where the record is rarely sampled, the loss is near 0."""
         return ball(0)
 
-    def hinge(self) -> Hinge:
+    def hockey_stick(self) -> HockeyStick:
         """H(a) and its slope, by normal tails above t."""
         q, rest = ball(self.rate), ball(1 - self.rate)
         variance, scale = ball(self.variance), 1 / ball(2 * self.variance).sqrt()
@@ -63,7 +63,7 @@ class Replaced(Symmetric):
             # P − aQ = q (N1 − N−1)(S) − (a − 1) Q(S)
             return q * (right - left) - y.expm1() * below, -below
 
-        def hinge(y: Ball) -> tuple[Ball, Ball] | None:
+        def curve(y: Ball) -> tuple[Ball, Ball] | None:
             if y >= 0:
                 return upper(y)
             if not y < 0:
@@ -72,7 +72,7 @@ class Replaced(Symmetric):
             a = y.exp()
             return a * height - y.expm1(), height - 1 - slope / a
 
-        return hinge
+        return curve
 
     def span(self, tail: float) -> tuple[float, float]:
         """The losses at the ends of the noise's reach."""

@@ -32,7 +32,7 @@ EXACTNESS = 1e-22  # how small truncation is, relative to δ
 
 @dataclass(frozen=True)
 class Estimated:
-    """A number, and the size of its error as far as two different computations tell; `method` says how it was got."""
+    """A number, and the size of its error by the difference of two computations; `method` says how it was got."""
 
     value: Decimal
     error: float
@@ -79,12 +79,12 @@ def _once(releases: Sequence[tuple[Pair, int]], epsilon: Fraction, grid: Grid) -
         measure = part if measure is None else multiply(measure, part, grid)
     if measure is None:
         raise ValueError("releases: expected two or more")
-    step, hinge = ball(grid.step), last.hinge()
+    step, curve = ball(grid.step), last.hockey_stick()
     origin, total = anchor(releases), arb(0)
     for i, mass in enumerate(measure.masses.coeffs()):
         if mass != 0:
-            found = hinge(ball(epsilon) - origin - step * (measure.first + i))
-            found = found or hinge(arb(0))  # undecided: the argument is 0 to all digits
+            found = curve(ball(epsilon) - origin - step * (measure.first + i))
+            found = found or curve(arb(0))  # undecided: the argument is 0 to all digits
             total += mass * found[0] if found else arb.nan()
     return total / arb(2) ** grid.scale
 

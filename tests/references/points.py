@@ -79,7 +79,7 @@ def regime(point: Mapping[str, Any]) -> str:
     noises = [part["noise_multiplier"] for part in parts if "noise_multiplier" in part]
     remove, add, both = (Decimal(point[way]["upper"]) for way in ("remove", "add", "both"))
     epsilon = point["epsilon"]
-    hits = sum(part["count"] * part["sampling_rate"] for part in parts if part.get("sampling_rate", 1) < 0.2)
+    inclusions = sum(part["count"] * part["sampling_rate"] for part in parts if part.get("sampling_rate", 1) < 0.2)
     between = rates and min(rates) < 1 and epsilon >= 1e-3 and steps > 1
     rules = (
         ("unlike_releases", len(parts) > 1),
@@ -88,7 +88,7 @@ def regime(point: Mapping[str, Any]) -> str:
         ("tiny_delta", both < Decimal("1e-20")),
         ("large_epsilon", epsilon >= 20),
         ("epsilon_near_zero", epsilon < 1e-3),
-        ("sparse_hits", steps > 1 and 0.1 <= hits <= 3),
+        ("sparse_hits", steps > 1 and 0.1 <= inclusions <= 3),
         ("crossover", bool(between) and add > 0 and Decimal("0.5") < add / remove < 2 and add != remove),
         ("tiny_rate", bool(rates) and min(rates) <= 1e-4),
         ("large_rate", bool(rates) and max(rates) >= 0.5),

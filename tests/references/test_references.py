@@ -241,8 +241,8 @@ def test_fault_masses_are_rounded_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
 def test_fault_interpolation_is_taken_for_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert holds(FINE)
 
-    def chords(_pair: Any, hinge: Any, where: list[int], _rise: list[Any], size: Fraction) -> list[Any]:
-        heights = [hinge(flint.arb(float(size)) * k)[0].lower() for k in where]
+    def chords(_pair: Any, curve: Any, where: list[int], _rise: list[Any], size: Fraction) -> list[Any]:
+        heights = [curve(flint.arb(float(size)) * k)[0].lower() for k in where]
         return [flint.arb(1), *heights[:-1], flint.arb(0)]
 
     monkeypatch.setattr(_lattice, "_below", chords)

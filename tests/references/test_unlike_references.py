@@ -183,9 +183,9 @@ LAWS: list[Law] = [
 def test_tangents_lie_below_the_curve_and_touch_it(law: Law, way: Any) -> None:
     with bits(160):
         pair = law.pair(way)
-        hinge, start = pair.hinge(), pair.anchor()
+        curve, start = pair.hockey_stick(), pair.anchor()
         places = [y / 8 for y in range(-16, 17) if y]
-        known = {y: found for y in places if (found := hinge(flint.arb(y)))}
+        known = {y: found for y in places if (found := curve(flint.arb(y)))}
         assert len(known) == len(places)
         ratio = {y: (start + flint.arb(y)).exp() for y in places}
         for here, there in itertools.permutations(places, 2):
@@ -195,7 +195,7 @@ def test_tangents_lie_below_the_curve_and_touch_it(law: Law, way: Any) -> None:
         if not isinstance(law, discrete_pair.Discrete):  # smooth but for kinks, which no y here is near
             tiny = flint.arb(2) ** -60
             for y in places[::5]:
-                (height, slope), further = known[y], hinge(flint.arb(y) + tiny)
+                (height, slope), further = known[y], curve(flint.arb(y) + tiny)
                 assert further is not None
                 measured = (further[0] - height) / (ratio[y] * tiny.expm1())
                 assert abs(float((measured - slope).mid())) < 1e-12
@@ -215,10 +215,10 @@ def test_two_releases_by_an_integral(reference: Reference) -> None:
         pair = law.pair(way)
         epsilon, size = 0.15, 1 / 100
         with bits(160):
-            hinge, start = pair.hinge(), pair.anchor()
+            curve, start = pair.hockey_stick(), pair.anchor()
             low, high = pair.span(1e-14)
             cells = range(math.floor(max(low, -12.0) / size), math.ceil(min(high, 20.0) / size))
-            edges = [hinge(ball(Fraction(k)) * size) or hinge(flint.arb(0)) for k in (*cells, cells[-1] + 1)]
+            edges = [curve(ball(Fraction(k)) * size) or curve(flint.arb(0)) for k in (*cells, cells[-1] + 1)]
             total = 0.0
             for k, (left, right) in zip(cells, itertools.pairwise(edges), strict=True):
                 assert left is not None
@@ -228,7 +228,7 @@ def test_two_releases_by_an_integral(reference: Reference) -> None:
                     y = flint.arb(k + 0.5) * size
                     ratio = float((start + y).exp().mid())
                     at = ball(Fraction(epsilon)) - 2 * start - y
-                    found = hinge(at)
+                    found = curve(at)
                     assert found is not None
                     total += mass * ratio * float(found[0].mid())
             total += float(edges[-1][0].mid()) if edges[-1] else 0.0  # beyond the last cell nearly all P-mass counts
@@ -395,8 +395,8 @@ def test_outcomes_are_the_probabilities_of_a_simulation() -> None:
 def test_two_classes_have_a_closed_form() -> None:
     event = ConfidentGNMax(threshold=10.0, selection_noise=5.0, answer_noise=2.0, votes=(9, 1))
     with mpmath.workdps(30):
-        silent, wins = mpmath.ncdf(mpmath.mpf(1) / 5), mpmath.ncdf(mpmath.mpf(8) / (2 * mpmath.sqrt(2)))
-        exact = (silent, (1 - silent) * wins, (1 - silent) * (1 - wins))
+        unanswered, wins = mpmath.ncdf(mpmath.mpf(1) / 5), mpmath.ncdf(mpmath.mpf(8) / (2 * mpmath.sqrt(2)))
+        exact = (unanswered, (1 - unanswered) * wins, (1 - unanswered) * (1 - wins))
         for found, known in zip(votes.outcomes(event, 20), exact, strict=True):
             assert abs(mpmath.mpf(str(found)) / known - 1) < 1e-18
 

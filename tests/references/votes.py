@@ -111,7 +111,7 @@ def _outcomes(event: ConfidentGNMax, digits: int) -> list[Number]:
     votes = _voted(event)
     first, second = _number(Fraction(event.selection_noise)), _number(Fraction(event.answer_noise))
     gap = (max(votes) - _number(Fraction(event.threshold))) / first
-    silent, answered = (mpmath.erfc(sign * gap / mpmath.sqrt(2)) / 2 for sign in (1, -1))
+    unanswered, answered = (mpmath.erfc(sign * gap / mpmath.sqrt(2)) / 2 for sign in (1, -1))
     known: dict[int, Number] = {}
     for votes_of_class in set(votes):
         rivals = [(votes_of_class - other) / second for other in votes]
@@ -120,7 +120,7 @@ def _outcomes(event: ConfidentGNMax, digits: int) -> list[Number]:
     total = mpmath.fsum(known[count] for count in votes)
     if abs(total - 1) > mpmath.mpf(10) ** (3 - digits):
         raise ArithmeticError(f"votes = {votes}: the classes' probabilities sum to {total}, expected 1")
-    return [silent, *(answered * known[count] for count in votes)]
+    return [unanswered, *(answered * known[count] for count in votes)]
 
 
 def _wins(leads: list[Number], digits: int) -> Number:
