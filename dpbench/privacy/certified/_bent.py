@@ -279,7 +279,7 @@ class BentTransform:
         return factor * value
 
 
-def serves(parts: Sequence[tuple[Factor, int]]) -> bool:
+def can_bend(parts: Sequence[tuple[Factor, int]]) -> bool:
     """Whether all releases are single sampled records, all removed or all added."""
     kinds = {factor.direction if isinstance(factor, Mixture) and factor.largest == 1 else None for factor, _ in parts}
     return kinds in ({"remove"}, {"add"})

@@ -55,7 +55,7 @@ class Ball:
     bits: int = 64
 
 
-def log_hinge(a: float) -> float:
+def log_chernoff_factor(a: float) -> float:
     """log of the largest (1 − e^−x) e^−ax over x >= 0, which is a^a / (1+a)^(1+a)."""
     return -a * math.log1p(1 / a) - math.log1p(a)
 
@@ -76,7 +76,7 @@ class Exponents:
         """The c > 0, of the grid, with the smallest Chernoff bound of δ(ε), or one below `enough`, and its log."""
 
         def bound(c: float) -> float:
-            return self(c) - c * epsilon + log_hinge(c)
+            return self(c) - c * epsilon + log_chernoff_factor(c)
 
         best = lowest(bound, enough)
         return best, bound(best)
@@ -85,7 +85,7 @@ class Exponents:
         """The ε at which the Chernoff bound reaches δ."""
 
         def needed(c: float) -> float:
-            return (self(c) + log_hinge(c) - log_delta) / c
+            return (self(c) + log_chernoff_factor(c) - log_delta) / c
 
         return max(0.0, needed(lowest(needed)))
 
@@ -119,7 +119,7 @@ def plan_right(parts: Parts, exponents: Exponents, epsilon: float, log_target: f
     for index in (-6, -5, -4, -3, -2, -1, 0, 1, 2):
         c = grid(middle + index)
         over, beyond = min(
-            ((exponents(a) - a * epsilon + log_hinge(a) - part) / (a - c), a)
+            ((exponents(a) - a * epsilon + log_chernoff_factor(a) - part) / (a - c), a)
             for a in (grid(middle + i) for i in range(-2, 11, 2))
             if a > 1.1 * c
         )
@@ -293,8 +293,8 @@ def aliasing_bound(c: Any, step: Any, epsilon: Any, beyond: Any, above: Any) -> 
     fall = (-(beyond - c) * period).exp()
     if not (below < 1 and fall < 1):
         raise AssertionError("the line of the bound must stand to the right of the line of the sum")
-    hinge = (beyond * beyond.log() - (1 + beyond) * (1 + beyond).log()).exp()
-    return positive(below / (1 - below) + above * (-beyond * epsilon).exp() * hinge * fall / (1 - fall))
+    factor = (beyond * beyond.log() - (1 + beyond) * (1 + beyond).log()).exp()
+    return positive(below / (1 - below) + above * (-beyond * epsilon).exp() * factor * fall / (1 - fall))
 
 
 def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], None] | None = None) -> Transform:

@@ -12,7 +12,7 @@ from typing import Any
 from flint import arb
 
 from dpbench.errors import DpbenchError
-from dpbench.privacy.certified._bent import BentTransform, bent_transform, serves
+from dpbench.privacy.certified._bent import BentTransform, bent_transform, can_bend
 from dpbench.privacy.certified._contour import (
     SMALLEST,
     Ball,
@@ -124,7 +124,7 @@ class Curve:
         plan: Plan | None = None
         refused: DpbenchError | None = None
         releases = sum(count for _, count in parts)
-        bendable = serves(parts)
+        bendable = can_bend(parts)
         if not bendable or releases > FEW:
             try:
                 plan = planner(parts, self.exponents, at, log_target, plans[-1] if plans else None)

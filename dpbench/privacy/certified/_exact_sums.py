@@ -62,7 +62,7 @@ def count_terms(factors: Sequence[tuple[Pairs, int]]) -> int:
 
 def atoms_delta(factors: Sequence[tuple[Pairs, int]], epsilon: Any) -> Any:
     """Σ (P − e^ε Q)₊ over all outcomes of independent finite pairs, each with its count."""
-    return _hinges(_outcomes(factors), epsilon.exp())
+    return _hockey_stick(_outcomes(factors), epsilon.exp())
 
 
 def atoms_epsilon(
@@ -81,7 +81,7 @@ def atoms_epsilon(
     for _ in range(5):
         with working_bits(bits):
             outcomes, limit = _outcomes(factors), ball_of(delta)
-            found = _hinges(outcomes, arb(1))
+            found = _hockey_stick(outcomes, arb(1))
             if found <= limit:
                 return Fraction(0), Fraction(0), found, bits
             x, root, left = arb(1), None, outcomes
@@ -103,7 +103,7 @@ def atoms_epsilon(
                 lower, above = ends(root.log())
                 lower = max(lower, Fraction(0))
                 upper = above + max(above * wanted, wanted / 1000) / 4
-                found = _hinges(outcomes, ball_of(upper).exp())
+                found = _hockey_stick(outcomes, ball_of(upper).exp())
                 if upper - lower <= max(upper * wanted, wanted / 1000) and found <= limit:
                     return lower, upper, found, bits
         bits *= 2
@@ -129,7 +129,7 @@ def _outcomes(factors: Sequence[tuple[Pairs, int]]) -> list[tuple[Any, Any]]:
     return found
 
 
-def _hinges(outcomes: Sequence[tuple[Any, Any]], growth: Any) -> Any:
+def _hockey_stick(outcomes: Sequence[tuple[Any, Any]], growth: Any) -> Any:
     """Σ (P − growth · Q)₊; a term whose sign is not sure contributes [0, its upper end]."""
     total = arb(0)
     for p, q in outcomes:

@@ -45,7 +45,7 @@ def gaussian_delta(mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
     return mpmath.ncdf(mu / 2 - scaled) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - scaled)
 
 
-def hinge(p: object, q: object, epsilon: float, cuts: list[float]) -> mpmath.mpf:
+def hockey_stick(p: object, q: object, epsilon: float, cuts: list[float]) -> mpmath.mpf:
     """∫ (p − e^ε q)₊, cut at the zeros of p − e^ε q between `cuts`, so that every piece is smooth."""
     growth = mpmath.exp(epsilon)
 
@@ -91,7 +91,7 @@ def test_one_release_is_the_integral_of_the_definition(
             return sum(share * mpmath.npdf(x, k, sigma) for k, share in enumerate(shares))
 
         cuts = [float(sigma) * 0.7 * i for i in range(-20, 24)]
-        truth = max(hinge(mixture, centre, epsilon, cuts), hinge(centre, mixture, epsilon, cuts))
+        truth = max(hockey_stick(mixture, centre, epsilon, cuts), hockey_stick(centre, mixture, epsilon, cuts))
         exact = fraction(truth)
     assert certify(event, epsilon=epsilon, digits=9).contains(exact)
 
@@ -216,7 +216,7 @@ def test_replace_one_against_the_definition() -> None:
         def side(sign: int) -> object:
             return lambda x: (1 - mpmath.mpf(q)) * mpmath.npdf(x, 0, 1.2) + mpmath.mpf(q) * mpmath.npdf(x, sign, 1.2)
 
-        truth = fraction(hinge(side(1), side(-1), epsilon, [0.8 * i for i in range(-18, 19)]))
+        truth = fraction(hockey_stick(side(1), side(-1), epsilon, [0.8 * i for i in range(-18, 19)]))
     found = certify(SampledGaussian(q, 1.2, adjacency="replace_one"), epsilon=epsilon, digits=9)
     assert found.contains(truth)
     assert found.direction == "both"
@@ -274,7 +274,7 @@ def test_random_sensitivity_of_one_release_against_the_definition() -> None:
     with mpmath.workdps(15):
 
         def given(z: mpmath.mpf) -> mpmath.mpf:
-            """The hinge of remove at sensitivity z, in closed form."""
+            """The hockey-stick divergence of remove at sensitivity z, in closed form."""
             level = mpmath.log((mpmath.exp(epsilon) - (1 - q)) / q)
             x = level * sigma / z + z / (2 * sigma)
             tail = (1 - q) * mpmath.ncdf(-x) + q * mpmath.ncdf(z / sigma - x)

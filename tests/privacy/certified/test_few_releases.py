@@ -80,7 +80,7 @@ def test_epsilon_and_delta_invert_each_other() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.4, 1.5])
 def test_bent_and_straight_lines_meet(epsilon: float) -> None:
-    """Where both serve: nine unlike releases."""
+    """Where both apply: nine unlike releases."""
     parts: Any = [
         (Mixture((Fraction(9, 10), Fraction(1, 10)), 0.8, "remove"), 6),
         (Mixture((Fraction(4, 5), Fraction(1, 5)), 1.0, "remove"), 3),

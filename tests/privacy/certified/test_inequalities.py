@@ -13,7 +13,7 @@ from flint import acb, arb
 from numpy.typing import NDArray
 
 from dpbench.privacy.certified._bent import Bend
-from dpbench.privacy.certified._contour import aliasing_bound, log_hinge, tail_bound
+from dpbench.privacy.certified._contour import aliasing_bound, log_chernoff_factor, tail_bound
 from dpbench.privacy.certified._factors import LaplaceFactor
 from dpbench.privacy.certified._jl import JlFactor
 from dpbench.privacy.certified._mixture import Mixture
@@ -71,13 +71,13 @@ def log_integrand(release: Mixture, s: Numbers, c: float, u: float) -> Numbers:
 
 
 class TestSection2:
-    def test_the_hinge(self) -> None:
+    def test_the_chernoff_factor(self) -> None:
         random = np.random.default_rng(1)
         for _ in range(300):
             a = between(random, 1e-3, 1e4)
             x = np.exp(random.uniform(-20, 6, 300))
-            assert np.all(np.log(-np.expm1(-x)) - a * x <= log_hinge(a) + 1e-12)
-            assert math.log(1 / (1 + a)) + a * math.log(a / (1 + a)) == pytest.approx(log_hinge(a), rel=1e-9)
+            assert np.all(np.log(-np.expm1(-x)) - a * x <= log_chernoff_factor(a) + 1e-12)
+            assert math.log(1 / (1 + a)) + a * math.log(a / (1 + a)) == pytest.approx(log_chernoff_factor(a), rel=1e-9)
 
     def test_the_aliases(self) -> None:
         """Σ over m ≠ 0 of e^(−mcτ) |δ(ε − mτ) − [c < 0]| of a Gaussian, term by term."""
