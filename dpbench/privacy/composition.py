@@ -17,7 +17,7 @@ from dpbench.privacy.answers import as_real, is_whole
 
 MOST_RELEASES = 2**53  # up to here every count is exact as a double
 
-Leaf = TypeVar("Leaf")
+Term = TypeVar("Term")
 
 
 def as_composition(releases: Composition | Event) -> Composition:
@@ -50,8 +50,8 @@ def merge(composition: Composition) -> tuple[tuple[Event, int], ...]:
     return tuple(counts.items())
 
 
-def weighted_sum(composition: Composition, leaf: Callable[[Event], Leaf], zero: Leaf) -> Leaf:
-    """Σ count · leaf(event) over the merged events, starting from `zero`; each distinct event is evaluated once.
+def weighted_sum(composition: Composition, term: Callable[[Event], Term], zero: Term) -> Term:
+    """Σ count · term(event) over the merged events, starting from `zero`; each distinct event is evaluated once.
 
     The leaf may return a float, an array (all orders or nodes at once), a complex number or a ball: anything with
     `+` and a product with a whole number.
@@ -62,9 +62,9 @@ def weighted_sum(composition: Composition, leaf: Callable[[Event], Leaf], zero: 
     """
     total: Any = zero
     for event, count in merge(composition):
-        value: Any = leaf(event)
+        value: Any = term(event)
         total = total + count * value
-    result: Leaf = total
+    result: Term = total
     return result
 
 

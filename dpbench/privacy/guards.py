@@ -30,10 +30,10 @@ def in_a_sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "this takes more memory than there is"
-    told = ": ".join(text for text in (type(error).__name__, " ".join(str(error).split())) if text)
+    raised = ": ".join(text for text in (type(error).__name__, " ".join(str(error).split())) if text)
     if isinstance(error, _MISTAKES):
-        return f"a mistake in its code stopped it ({told}); please report it with what was asked"
-    return f"its arithmetic does not reach this corner ({told})"
+        return f"a mistake in its code stopped it ({raised}); please report it with what was asked"
+    return f"its arithmetic does not reach this corner ({raised})"
 
 
 def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:

@@ -451,20 +451,20 @@ class TestSolve:
     def test_a_refusal_beside_the_answer_is_no_failure(
         self, find: str, how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An accountant that refuses beyond some point, where it still meets the target: both are told."""
+        """An accountant that refuses beyond some point, where it still meets the target: the message names both."""
         make, whole = self.MAKERS[find], find in ("steps", "batch")
         edge = solve(find, make, epsilon=1.0, delta=1e-5).value
         last = edge // 2 if whole else 2 * edge if "noise" in find else edge / 2
         refuse_beyond(monkeypatch, cost(make(last)), how)
         with pytest.raises(DpbenchError, match=r"planted|no number") as raised:
             solve(find, make, epsilon=1.0, delta=1e-5, accountant="fragile")
-        told = str(raised.value)
-        numbers = re.search(rf"{find} = (\S+) meets epsilon = 1 .* and the next, (\S+), it refuses", told)
+        message = str(raised.value)
+        numbers = re.search(rf"{find} = (\S+) meets epsilon = 1 .* and the next, (\S+), it refuses", message)
         assert numbers
         meets, refused = (int(text) if whole else float(text) for text in numbers.groups())
         limit = cost(make(last)) * (1 + 1e-9)
         assert cost(make(meets)) <= limit < cost(make(refused))
-        assert "--accountant (rdp, lattice" in told
+        assert "--accountant (rdp, lattice" in message
 
     @pytest.mark.parametrize("find", MAKERS)
     def test_a_refusal_far_from_the_answer_is_passed_over(self, find: str, monkeypatch: pytest.MonkeyPatch) -> None:

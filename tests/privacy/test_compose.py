@@ -22,12 +22,12 @@ def test_equal_events_are_merged_and_zeros_dropped() -> None:
 def test_a_leaf_is_asked_once_for_each_distinct_event() -> None:
     asked: list[Event] = []
 
-    def leaf(event: Event) -> float:
+    def term(event: Event) -> float:
         asked.append(event)
         return event.noise_multiplier
 
     composition = Composition(((Gaussian(2.0), 10**6), (Gaussian(3.0), 4), (Gaussian(2.0), 5)))
-    assert weighted_sum(composition, leaf, 0.0) == 2.0 * (10**6 + 5) + 12.0
+    assert weighted_sum(composition, term, 0.0) == 2.0 * (10**6 + 5) + 12.0
     assert asked == [Gaussian(2.0), Gaussian(3.0)]
 
 

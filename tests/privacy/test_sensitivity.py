@@ -187,23 +187,23 @@ class TestWords:
         )
 
     def test_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        def told(line: str) -> dict[str, Any]:
+        def answer(line: str) -> dict[str, Any]:
             with pytest.raises(SystemExit):
                 main(shlex.split(f"{line} --json"))
             found: dict[str, Any] = json.loads(capsys.readouterr().out)
             return found
 
         line = "account --event gaussian --sigma 2 --adjacency replace_one --delta 1e-5 --accountant exact"
-        two, one = told(line), told(f"{line} --sensitivity 1")
-        sampled = told(line.replace("--event gaussian", "--sampling-rate 1 --steps 1"))
+        two, one = answer(line), answer(f"{line} --sensitivity 1")
+        sampled = answer(line.replace("--event gaussian", "--sampling-rate 1 --steps 1"))
         assert two["guarantees"][0]["epsilon"] == pytest.approx(4.377178, abs=1e-6)
         assert sampled["guarantees"][0]["epsilon"] == pytest.approx(two["guarantees"][0]["epsilon"], rel=1e-12)
         assert one["guarantees"][0]["epsilon"] == pytest.approx(1.993091, abs=1e-6)
         assert from_json(one["composition"]).parts == ((Gaussian(2.0, "replace_one", 1.0), 1),)
         noise = "calibrate --event gaussian --epsilon 1 --delta 1e-5 --accountant gdp"
-        wide = told(f"{noise} --adjacency replace_one")["value"]
-        assert wide == pytest.approx(2 * told(noise)["value"], rel=1e-5)
-        assert told(f"{noise} --sensitivity 2")["value"] == wide
+        wide = answer(f"{noise} --adjacency replace_one")["value"]
+        assert wide == pytest.approx(2 * answer(noise)["value"], rel=1e-5)
+        assert answer(f"{noise} --sensitivity 2")["value"] == wide
 
     @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, True, "1"])
     def test_a_bad_sensitivity_is_one_sentence(self, value: Any) -> None:

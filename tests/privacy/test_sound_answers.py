@@ -244,7 +244,7 @@ def test_numbers_beyond_doubles_are_refused_in_a_sentence(make: Any) -> None:
 
 
 class Planted:
-    """An accountant that says what it is told to."""
+    """An accountant with given answers."""
 
     name = "planted"
 

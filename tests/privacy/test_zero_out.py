@@ -24,7 +24,9 @@ def released(values: tuple[float, ...], rate: float) -> Law:
     """The noise-free sums of a dataset, every subset counted with its probability: the sampler by definition."""
     law: Law = defaultdict(float)
     for drawn in itertools.product((False, True), repeat=len(values)):
-        law[math.fsum(itertools.compress(values, drawn))] += math.prod(rate if hit else 1 - rate for hit in drawn)
+        law[math.fsum(itertools.compress(values, drawn))] += math.prod(
+            rate if included else 1 - rate for included in drawn
+        )
     return law
 
 

@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 MOST_WORK = 2e8  # of one answer: about five seconds
 
 
-class TooDear(Exception):
+class TooExpensive(Exception):
     """An answer would take more work than was granted. No ArithmeticError: nobody on the way may take it for one."""
 
 
@@ -35,10 +35,10 @@ _GRANTED = _Granted()
 
 
 def spend(exponentials: int) -> None:
-    """Counts what is about to be done. Raises TooDear where that is more than was granted."""
+    """Counts what is about to be done. Raises TooExpensive where that is more than was granted."""
     _GRANTED.left -= exponentials
     if _GRANTED.left < 0:
-        raise TooDear
+        raise TooExpensive
 
 
 @contextmanager
@@ -49,9 +49,9 @@ def granted(exponentials: float) -> Iterator[None]:
     ...     spend(60)
     ...     try:
     ...         spend(60)
-    ...     except TooDear:
-    ...         print("too dear")
-    too dear
+    ...     except TooExpensive:
+    ...         print("too expensive")
+    too expensive
     """
     before = _GRANTED.left
     _GRANTED.left = given = min(before, exponentials)
@@ -75,7 +75,7 @@ def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], 
             most_work = MOST_WORK * (len(asked) if isinstance(asked, Sequence) else 1)
             with granted(most_work), np.errstate(all="ignore"):  # answers are looked at
                 found = ask(self, asked)
-        except TooDear:
+        except TooExpensive:
             raise DpbenchError(f"this takes more work than one answer may (about five seconds); {ELSEWHERE}") from None
         except DpbenchError:
             raise

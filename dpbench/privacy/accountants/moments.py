@@ -53,9 +53,9 @@ def _curve_for(event: Event, releases: float) -> RdpCurve:
     def moment(order: float) -> float:
         return releases * log_moment(event, order) if releases else 0.0
 
-    silent = releases == 0 or reveals_nothing(event)
+    zero_loss = releases == 0 or reveals_nothing(event)
     kind: GuaranteeKind = "upper_bound" if math.floor(releases) == releases else "approximation"
-    return RdpCurve(moment, adjacency_of(as_composition(event)), silent, "classical", ORDERS, kind=kind)
+    return RdpCurve(moment, adjacency_of(as_composition(event)), zero_loss, "classical", ORDERS, kind=kind)
 
 
 accountant = PublishedUnrounded(

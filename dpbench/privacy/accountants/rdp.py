@@ -117,13 +117,13 @@ class RdpCurve:
     """The least of the bounds at some orders, all real ones where `orders` is None, for one composition.
 
     `moment` gives its log A_α. `shares` divides δ: each order is asked at δ / `shares` (1: the orders do not share, as
-    where all parameters were fixed; else the number of orders, for a union bound over them). `silent`: nothing at all
-    was revealed. `known` remembers moments; it never changes an answer.
+    where all parameters were fixed; else the number of orders, for a union bound over them). `zero_loss`: nothing was
+    revealed. `known` remembers moments; it never changes an answer.
     """
 
     moment: Callable[[float], float]
     adjacency: Adjacency
-    silent: bool
+    zero_loss: bool
     conversion: Conversion = "canonne"
     orders: Sequence[float] | None = None
     shares: int = 1
@@ -167,7 +167,7 @@ class RdpCurve:
 
     def _estimate(self, value: float) -> Estimate:
         reason = "the Rényi divergence exceeds the largest double at every order: there is next to no noise"
-        value = 0.0 if self.silent else value
+        value = 0.0 if self.zero_loss else value
         return Estimate(
             value,
             None,
@@ -176,14 +176,14 @@ class RdpCurve:
         )
 
 
-def renyi_curve(composition: Composition, leaf: Callable[[Event, float], float] = log_moment, **how: Any) -> RdpCurve:
-    """The curve of a supported composition; `leaf` is an event's log moment at an order, `how` as for `RdpCurve`."""
+def renyi_curve(composition: Composition, term: Callable[[Event, float], float] = log_moment, **how: Any) -> RdpCurve:
+    """The curve of a supported composition; `term` is an event's log moment at an order, `how` as for `RdpCurve`."""
 
     def moment(order: float) -> float:
-        return weighted_sum(composition, lambda event: leaf(event, order), 0.0)
+        return weighted_sum(composition, lambda event: term(event, order), 0.0)
 
-    silent = all(reveals_nothing(event) for event, _ in merge(composition))
-    return RdpCurve(moment, adjacency_of(composition), silent, **how)
+    zero_loss = all(reveals_nothing(event) for event, _ in merge(composition))
+    return RdpCurve(moment, adjacency_of(composition), zero_loss, **how)
 
 
 def lowest_order(function: Callable[[float], float], highest: int) -> tuple[float, float]:

@@ -100,10 +100,10 @@ def gaussian_bound(log_q: float, variance: float, order: float) -> float:
     shift = (log_q + second_bound) * (1 - 1 / second)
     if log_q > limit or shift >= 0:
         return independent
-    log_hit = _log_one_minus(log_q)
-    log_a = (order - 1) * (log_hit - _log_one_minus(shift))
+    log_likeliest = _log_one_minus(log_q)
+    log_a = (order - 1) * (log_likeliest - _log_one_minus(shift))
     log_b = (order - 1) * (first_bound - log_q / (first - 1))
-    high, low = max(log_hit + log_a, log_q + log_b), min(log_hit + log_a, log_q + log_b)
+    high, low = max(log_likeliest + log_a, log_q + log_b), min(log_likeliest + log_a, log_q + log_b)
     return min(independent, max(high + math.log1p(math.exp(low - high)), 0.0) / (order - 1))
 
 
@@ -116,5 +116,5 @@ accountant = Published(
     "rdp_data_dependent",
     "approximation",
     partial(support, refusal=refusal, theorem="the composition of data-dependent Rényi divergences"),
-    partial(renyi_curve, leaf=log_moment, orders=ORDERS, conversion="classical", kind="approximation"),
+    partial(renyi_curve, term=log_moment, orders=ORDERS, conversion="classical", kind="approximation"),
 )

@@ -82,7 +82,7 @@ class RenyiFilter:
         self._log_delta = math.log(check_delta(delta)) - math.log(len(self._orders))
         self._conversion: Conversion = conversion
         self._spent = [0.0] * len(self._orders)
-        self._leaves: dict[Event, tuple[float, ...]] = {}
+        self._moments: dict[Event, tuple[float, ...]] = {}
         self._parts: list[tuple[Event, int]] = []
         self._additions = 0
 
@@ -139,9 +139,9 @@ class RenyiFilter:
         if not is_whole(count, 0):
             raise DpbenchError(f"count = {count!r}: expected a whole number, 0 or more")
         refuse(support(Composition((*self._parts[-1:], (event, count)), adaptive=True), refusal, None), "rdp_filter")
-        if event not in self._leaves:
-            self._leaves[event] = tuple(log_moment(event, order) for order in self._orders)
-        return [was + (count * leaf if count else 0.0) for was, leaf in zip(spent, self._leaves[event], strict=True)]
+        if event not in self._moments:
+            self._moments[event] = tuple(log_moment(event, order) for order in self._orders)
+        return [was + (count * more if count else 0.0) for was, more in zip(spent, self._moments[event], strict=True)]
 
     def _fits(self, spent: Sequence[float], additions: int) -> bool:
         return not any(spent) or self._epsilon(spent, additions) <= self._budget

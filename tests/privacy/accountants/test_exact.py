@@ -84,7 +84,7 @@ def test_the_table_has_points_enough_in_every_regime() -> None:
 
 
 def test_losses_next_to_multiples_of_one_bring_the_integrand_back() -> None:
-    """Hits of nearly equal losses: |M| falls by e^−40, comes back at Im z = 2π/74, and the path may not have ended."""
+    """Inclusions of nearly equal losses: |M| falls by e^−40 and returns at Im z = 2π/74; the path must reach there."""
     composition = times(SampledGaussian(0.03955286092914783, 0.0840667252539538), 533)
     answer = accountant.curve(composition).delta(2115.529273280369)
     assert answer.lower is not None
@@ -399,7 +399,7 @@ def test_an_answer_is_the_same_alone_and_among_others() -> None:
 
 @pytest.mark.parametrize(("noise", "gap"), [(0.3, 0.1), (0.2, 0.1), (0.3, 0.01)])
 def test_next_to_the_largest_loss_nothing_is_stated_that_is_not_so(noise: float, gap: float) -> None:
-    """Two releases in the direction add by the definition; a path for a place beyond the largest loss told 0 ± 0."""
+    """Two releases in the direction add by the definition; a path for a place beyond the largest loss gave 0 ± 0."""
     rate, epsilon = 0.5, 2 * math.log(2) - gap
 
     def inner(x: float) -> float:

@@ -59,7 +59,7 @@ CERTIFIED: list[tuple[tuple[tuple[Event, int], ...], float, float, float]] = [
         0.002871207109913,
     ),
 ]
-# event, count, δ and ε, each told by two unlike methods to 1e-11: losses far out, rare or small ones, many projections
+# event, count, δ and ε, each found by two unlike methods to 1e-11: losses far out, rare or small ones, many projections
 ROOTS: list[tuple[RandomSensitivityGaussian, int, float, float]] = [
     (RandomSensitivityGaussian(0.001634, 0.8357, 1282), 17, 1.437e-07, 0.368070499270362),
     (RandomSensitivityGaussian(0.0020106, 8.52, 4), 318, 8.3e-05, 0.01268189140790069),
@@ -254,8 +254,8 @@ def test_the_density_is_the_bessel_function_that_it_stands_for(r: int, sigma: fl
             constant = 2 * half**half / mpmath.gamma(half) * sigma / mpmath.sqrt(2 * mpmath.pi)
             bessel = mpmath.log(mpmath.besselk(order, 2 * mpmath.sqrt(alpha * beta)))
             truth = mpmath.log(constant) + order / 2 * mpmath.log(beta / alpha) + bessel
-            told, shift = (low, -s / 2) if place.real < 0 else (high, s / 2)
-            assert abs(mpmath.expm1(mpmath.mpc(told) - truth - shift)) < 1e-12 * (1 + abs(place) / 100)
+            known, shift = (low, -s / 2) if place.real < 0 else (high, s / 2)
+            assert abs(mpmath.expm1(mpmath.mpc(known) - truth - shift)) < 1e-12 * (1 + abs(place) / 100)
 
 
 def direct_delta(event: RandomSensitivityGaussian, epsilon: float) -> float:
@@ -316,8 +316,8 @@ def test_equal_releases_told_apart_are_the_same_and_epsilon_inverts_delta() -> N
 
 
 def test_what_reveals_nothing_costs_nothing_and_epsilon_may_be_zero() -> None:
-    silent = (RandomSensitivityGaussian(0.0, 1.0, 3), 7), (RandomSensitivityGaussian(0.3, math.inf, 3), 7)
-    beside = accountant.curve(Composition((*silent, (TRAINING, 100)))).epsilon(1e-5).value
+    zero_loss = (RandomSensitivityGaussian(0.0, 1.0, 3), 7), (RandomSensitivityGaussian(0.3, math.inf, 3), 7)
+    beside = accountant.curve(Composition((*zero_loss, (TRAINING, 100)))).epsilon(1e-5).value
     assert beside == accountant.curve(times(TRAINING, 100)).epsilon(1e-5).value
     answer = accountant.curve(times(RandomSensitivityGaussian(1.3636e-6, 34.593, 130), 45)).epsilon(2e-6)
     assert (answer.value, answer.reason) == (0.0, None)

@@ -61,10 +61,10 @@ def test_the_lattice_answers_what_is_refused(composition: Composition) -> None:
 
 
 def test_what_reveals_nothing_costs_nothing() -> None:
-    silent = (Laplace(math.inf), 3), (DiscretePair((0.5, 0.5), (0.5, 0.5)), 2), (SampledGaussian(0.0, 1.0), 5)
+    zero_loss = (Laplace(math.inf), 3), (DiscretePair((0.5, 0.5), (0.5, 0.5)), 2), (SampledGaussian(0.0, 1.0), 5)
     for parts in (((TRAINING, 100),), ((Laplace(2.0), 3),), ((RESPONSE, 2), (UNEVEN, 1))):
         alone = accountant.curve(of(*parts)).epsilon(1e-5).value
-        assert accountant.curve(of(*silent, *parts)).epsilon(1e-5).value == pytest.approx(alone, rel=1e-12)
+        assert accountant.curve(of(*zero_loss, *parts)).epsilon(1e-5).value == pytest.approx(alone, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpbench.privacy.accountants._complex import exp
-from dpbench.privacy.accountants._work import TooDear, granted, spend
+from dpbench.privacy.accountants._work import TooExpensive, granted, spend
 
 
 def test_what_is_spent_within_is_spent_outside() -> None:
@@ -16,7 +16,7 @@ def test_what_is_spent_within_is_spent_outside() -> None:
         with granted(60):
             spend(50)
         spend(50)
-        with pytest.raises(TooDear), granted(60):  # of which nothing is left outside
+        with pytest.raises(TooExpensive), granted(60):  # of which nothing is left outside
             spend(1)
     spend(10**9)
 
@@ -31,14 +31,14 @@ def test_an_error_on_the_way_gives_back_what_was_not_spent() -> None:
         with pytest.raises(ZeroDivisionError):
             fail()
         spend(50)
-        with pytest.raises(TooDear):
+        with pytest.raises(TooExpensive):
             spend(1)
 
 
 def test_complex_exponentials_are_counted() -> None:
     with granted(10):
         exp(np.zeros(10, dtype=np.complex128))
-        with pytest.raises(TooDear):
+        with pytest.raises(TooExpensive):
             exp(np.zeros(1, dtype=np.complex128))
 
 

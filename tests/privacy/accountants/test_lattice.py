@@ -52,7 +52,7 @@ def normal_below(x: mpmath.mpf) -> mpmath.mpf:
     return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
 
 
-def true_hinge(first: Mixture, second: Mixture, noise: float, epsilon: float, *, rising: bool) -> mpmath.mpf:
+def true_hockey_stick(first: Mixture, second: Mixture, noise: float, epsilon: float, *, rising: bool) -> mpmath.mpf:
     """∫ (p − e^ε q)₊ for mixtures of N(k, σ²) whose ratio p/q is monotone in x: the set is a half line.
 
     Its end is found by 260 halvings of [−300σ, 300σ], to 1e-75; the masses are differences at 120 digits, enough for
@@ -101,7 +101,7 @@ class TestOneRelease:
     def test_against_the_definition(self, rate: float, noise: float) -> None:
         for event, found_pairs in definitions(rate, noise):
             for epsilon in (0.0, 1e-4, 0.3, 2.0):
-                truth = max(true_hinge(p, q, noise, epsilon, rising=rising) for p, q, rising in found_pairs)
+                truth = max(true_hockey_stick(p, q, noise, epsilon, rising=rising) for p, q, rising in found_pairs)
                 if truth > mpmath.mpf(10) ** -40:
                     assert truth <= delta_of(times(event, 1), epsilon) <= truth * (1 + 5 * CLOSE), (event, epsilon)
 
@@ -114,7 +114,7 @@ class TestOneRelease:
         for low, high in ((0.02, 0.5), (0.5, 1.5), (1.5, 4.0), (4.0, 9.0)):
             for node, weight in zip(nodes, weights, strict=True):
                 g = float((high + low) / 2 + (high - low) / 2 * node)
-                inner = true_hinge(first, second, g, epsilon, rising=rising) * mpmath.npdf(g) * 2
+                inner = true_hockey_stick(first, second, g, epsilon, rising=rising) * mpmath.npdf(g) * 2
                 truth += weight * (high - low) / 2 * inner
         truth += rate * (2 * mpmath.ncdf(0.02) - 1)  # below G = 0.02 the release reveals the record when sampled
         found = delta_of(times(RandomSensitivityGaussian(rate, 1.0, 1), 1), epsilon)
@@ -379,9 +379,9 @@ class TestFixedSizeLowerEnd:
             q = mpmath.mpf(rate)
             moved, mirrored, far = [(1 - q, 0), (q, 1)], [(1 - q, 0), (q, -1)], [(1 - q, 0), (q, 2)]
         truths = [
-            true_hinge(moved, mirrored, noise, epsilon, rising=True),
-            true_hinge(far, one, noise, epsilon, rising=True),
-            true_hinge(one, far, noise, epsilon, rising=False),
+            true_hockey_stick(moved, mirrored, noise, epsilon, rising=True),
+            true_hockey_stick(far, one, noise, epsilon, rising=True),
+            true_hockey_stick(one, far, noise, epsilon, rising=False),
         ]
         found = accountant.curve(times(FIXED_SIZE, 1)).delta(epsilon)
         assert found.lower is not None

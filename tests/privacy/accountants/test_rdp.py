@@ -1,4 +1,4 @@
-"""Rényi accounting: every leaf against its definition with 50 digits, the search over orders, and both conversions."""
+"""Rényi accounting: log moments against their definitions with 50 digits, the search over orders, both conversions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def renyi_log_moments(rate: float, noise: float, order: int) -> tuple[mpmath.mpf
         return mpmath.log(scale * remove), mpmath.log(scale * add)
 
 
-LEAVES = [
+LOG_MOMENTS = [
     (rate, noise, order)
     for rate, noise in ((256 / 60000, 1.3), (1e-7, 0.8), (0.1, 0.3), (0.5, 2.0), (0.01, 20.0), (0.999, 1.0))
     for order in (2, 3, 8, 40)
@@ -82,14 +82,14 @@ LEAVES = [
 
 
 class TestWholeOrders:
-    @pytest.mark.parametrize(("rate", "noise", "order"), LEAVES)
+    @pytest.mark.parametrize(("rate", "noise", "order"), LOG_MOMENTS)
     def test_leaf_is_the_larger_divergence_of_both_directions(self, rate: float, noise: float, order: int) -> None:
         """1e-11: the logarithms of the terms are below 1e4 or cancel against nothing, so each carries at most
         a few times 1e4 · 2^-53 = 1e-12 of absolute error, and log A inherits it relatively."""
         remove, add = renyi_log_moments(rate, noise, order)
         assert add <= remove * (1 + mpmath.mpf(10) ** -40)
-        leaf = rdp.log_moment(SampledGaussian(rate, noise), order)
-        assert abs(leaf - remove) <= 1e-11 * remove
+        found = rdp.log_moment(SampledGaussian(rate, noise), order)
+        assert abs(found - remove) <= 1e-11 * remove
 
     def test_the_reference_has_its_fifty_digits(self) -> None:
         """At q = 1 both directions are the Gaussian's closed form."""
@@ -342,8 +342,8 @@ class TestOtherEvents:
         assert without_replacement_at_whole_order(0.25, 1.0, 2) == pytest.approx(log_moment(event, 2))
 
     def test_confident_gnmax_is_two_gaussians(self) -> None:
-        answered, silent = (ConfidentGNMax(300, 200, 40, answered=answer) for answer in (True, False))
-        assert log_moment(silent, 5) == pytest.approx(log_moment(Gaussian(200), 5), rel=1e-15)
+        answered, unanswered = (ConfidentGNMax(300, 200, 40, answered=answer) for answer in (True, False))
+        assert log_moment(unanswered, 5) == pytest.approx(log_moment(Gaussian(200), 5), rel=1e-15)
         assert log_moment(answered, 5) / 4 == pytest.approx(5 / (2 * 200**2) + 5 / 40**2, rel=1e-14)
 
     @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from dpbench.privacy.accountants import gdp
 from dpbench.privacy.accountants._complex import Floats
 from dpbench.privacy.accountants._poisson import refuse, shuffled_refusal
 from dpbench.privacy.accountants._work import within_limits
-from dpbench.privacy.accountants.exact.atoms import atoms, silent
+from dpbench.privacy.accountants.exact.atoms import atoms, zero_loss
 from dpbench.privacy.accountants.exact.atoms import refusal as atoms_refusal
 from dpbench.privacy.accountants.exact.contour import UNIT, Part, Setup, Way
 from dpbench.privacy.accountants.exact.direction import PROMISED, SMALLEST, ContourDirection, Direction, Value
@@ -147,7 +147,7 @@ ROUTES: tuple[tuple[Callable[[Parts], bool], Callable[[Parts], Both]], ...] = (
 
 def directions(parts: Parts) -> Both:
     """Both directions of merged parts, all of which reveal something."""
-    return next(serve for fits, serve in ROUTES if fits(parts))(parts)
+    return next(make for fits, make in ROUTES if fits(parts))(parts)
 
 
 def _symmetric(parts: Parts) -> bool:
@@ -155,14 +155,14 @@ def _symmetric(parts: Parts) -> bool:
     return all(isinstance(event, Gaussian | Laplace) or event.adjacency == "replace_one" for event, _ in parts)
 
 
-def _telling(composition: Composition) -> Parts:
+def _with_loss(composition: Composition) -> Parts:
     """The merged parts, Gaussian ones as one, without those that reveal nothing."""
-    return [part for part in merge(gdp.gaussians_as_one(composition)) if _tells(part[0])]
+    return [part for part in merge(gdp.gaussians_as_one(composition)) if _has_loss(part[0])]
 
 
-def _tells(event: Event) -> bool:
+def _has_loss(event: Event) -> bool:
     noise = getattr(event, "noise_multiplier", 0.0)
-    return not silent(event) and (isinstance(event, Laplace) or noise <= _MOST_NOISE)
+    return not zero_loss(event) and (isinstance(event, Laplace) or noise <= _MOST_NOISE)
 
 
 # ---- the curve and the accountant ----
@@ -275,7 +275,7 @@ class ExactAccountant:
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
         assert adjacency is not None  # supports has seen to it
-        parts = _telling(composition)
+        parts = _with_loss(composition)
         if all(gdp.is_gaussian(event) for event, _ in parts):
             whole = tuple(part for part in merge(composition) if gdp.is_gaussian(part[0]))  # μ with all its digits
             return gdp.gaussian_curve(Composition(whole), self.kind)
@@ -306,7 +306,7 @@ def _refusal(event: Event) -> str | None:
 
 def _mixture_refusal(composition: Composition) -> str | None:
     """Why such releases together are not covered; None where they are."""
-    parts = _telling(composition)
+    parts = _with_loss(composition)
     if _has(RandomSensitivityGaussian)(parts) and _has(GroupSampledGaussian)(parts):
         return "RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them"
     pairs = [(event, count) for event, count in parts if isinstance(event, DiscretePair)]

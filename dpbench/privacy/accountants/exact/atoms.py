@@ -122,10 +122,10 @@ def beyond(part: Atoms, log_delta: float) -> Value | None:
     )
 
 
-def silent(event: Event) -> bool:
+def zero_loss(event: Event) -> bool:
     """Whether an event reveals nothing; two laws are compared as the exact fractions that are meant.
 
-    >>> silent(DiscretePair((0.25, 0.75), (0.25, 0.75))), silent(DiscretePair((0.75, 0.25), (0.25, 0.75)))
+    >>> zero_loss(DiscretePair((0.25, 0.75), (0.25, 0.75))), zero_loss(DiscretePair((0.75, 0.25), (0.25, 0.75)))
     (True, False)
     """
     return reveals_nothing(event) or (isinstance(event, DiscretePair) and shares(event.first) == shares(event.second))

@@ -156,7 +156,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     if centred:
         terms[:, 0] = top * (first[0] - pull[0]), -top * pull[1]
     powers = np.cumprod(np.multiply.outer(zeta / top, np.ones(len(order))), axis=1)
-    h, twin = (risen @ both[far] + powers @ terms.T).T
+    h, alternate = (risen @ both[far] + powers @ terms.T).T
     rough = _rough(weights) + nodes.rough * np.abs(weights)
     rough_far, rough_near = rough[far], rough[~far]
     modulus = np.abs(zeta)
@@ -173,18 +173,18 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
         sizes = np.where(low, size @ rough_far + float(rough_near.sum()), sizes)
     one = np.maximum(one, _TINY)
     rounding = UNIT * (sizes + phases) / one
-    aliasing = np.zeros(len(zeta)) if nodes.summed else np.abs(twin) ** 2 / np.maximum(sizes, _TINY) / one
+    aliasing = np.zeros(len(zeta)) if nodes.summed else np.abs(alternate) ** 2 / np.maximum(sizes, _TINY) / one
     if steep.any():  # log Σ w e^(ζl) by terms that are scaled, next to which the other losses' part is nothing
         peak = level.max(axis=1)
         scaled = np.exp(level - peak[:, None])
         units = (both[far].T / np.maximum(np.abs(wf), _TINY)).T
-        summed, twins = ((scaled * (1 + turned[steep])) @ units).T
+        summed, alternates = ((scaled * (1 + turned[steep])) @ units).T
         log[steep], mass = peak + np.log(summed + _TINY), np.maximum(np.abs(summed), _TINY)
         loose = scaled @ (rough_far / np.maximum(np.abs(wf), _TINY))
         rounding[steep] = (
             UNIT * (loose + (scaled * (np.abs(level) + np.abs(angle[steep]))).sum(axis=1) * nodes.rough) / mass
         )
-        aliasing[steep] = 0.0 if nodes.summed else np.abs(twins) ** 2 / np.maximum(loose, _TINY) / mass
+        aliasing[steep] = 0.0 if nodes.summed else np.abs(alternates) ** 2 / np.maximum(loose, _TINY) / mass
     second = (weights * losses**2).sum()
     third = h - first[0] * zeta - second * zeta**2 / 2
     if centred:
@@ -338,8 +338,8 @@ def path(
         weight = step / math.pi * mu * np.cos(angle) / (zeta * (zeta + sign))
         height, grown, error = _integrand(setup, sets, zeta)
         logs = height + np.log(np.abs(grown) + _TINY) - sign * epsilon * zeta.real + np.log(np.abs(weight))
-        told = np.isfinite(logs) & (error < np.abs(grown)) & (np.abs(zeta) < _LARGEST * crossing)
-        return (zeta, weight, height, grown, error), np.where(told, logs, -math.inf)
+        valid = np.isfinite(logs) & (error < np.abs(grown)) & (np.abs(zeta) < _LARGEST * crossing)
+        return (zeta, weight, height, grown, error), np.where(valid, logs, -math.inf)
 
     chunk = max(16, min(_CHUNK, _CELLS // max(sum(len(nodes.weights) for _, nodes, _ in sets), 1) & ~1))
     comes_back = setup.taken == "nothing" or setup.smooth  # else what is left of M falls like 1/|ζ|² anyway

@@ -18,7 +18,7 @@ from dpbench.privacy.accountants.exact.saddle import Saddle, Strip
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
-_SERVES = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
+_VALID = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
 _SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
 _USEFUL = 1e-3  # relative error up to which δ is told at all
 _SHARP = 2e-11  # relative error of a path from which on another integrand is tried
@@ -113,7 +113,7 @@ class ContourDirection:
                 found = self._both(self._paths(place, keep=finer < _FINER), np.append(asked[near], place))
                 delta[near], error[near] = found.delta[:-1], found.error[:-1]
                 loose = found.error / np.abs(found.delta)
-                enough = np.clip(_AS_WELL * loose[-1], _SERVES, _USEFUL)
+                enough = np.clip(_AS_WELL * loose[-1], _VALID, _USEFUL)
                 little[near] = (asked[near] != place) & ~(loose[:-1] < enough)
         for index in np.flatnonzero(inside & (delta == 0) & (error == 0)).tolist():  # sums that underflowed
             error[index] = math.exp(min(self.log_bound(float(asked[index])), 0.0))
@@ -139,11 +139,11 @@ class ContourDirection:
                 known, base = self._path(strip), epsilon
             found = self._whole(known, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
-            told = error <= _LITTLE * max(value, target)
-            if not told and epsilon != base:
+            precise = error <= _LITTLE * max(value, target)
+            if not precise and epsilon != base:
                 known = None
                 continue
-            if value > target if told else epsilon < self.saddle.mean:  # a guess, which the root has to bear out
+            if value > target if precise else epsilon < self.saddle.mean:  # a guess, which the root has to bear out
                 low = max(low, epsilon)
             else:
                 high = min(high, epsilon)
@@ -152,7 +152,7 @@ class ContourDirection:
             if high - low <= 4 * UNIT * high < math.inf:
                 return self._settled(known, strip, epsilon, target)
             following = -1.0
-            if told and value > 2 * error and fall > 0:
+            if precise and value > 2 * error and fall > 0:
                 change = math.log(value / target) * value / fall
                 straight = self.setup.way == "add" or epsilon < 1e-13
                 following = epsilon + change if straight else epsilon * math.exp(min(max(change / epsilon, -3.0), 3.0))

@@ -48,8 +48,8 @@ _LEFTMOST = 0.5
 _STEEPEST, _SHARE, _FLATTEST = 0.7, 0.8, 1e-3  # as for E
 _ALIAS, _CHUNK = 38.0, 48
 _OTHER = 0.87  # the scale of the second evaluation
-_SHARED, _SERVES = 3.0, 3e-10  # paths serve another ε up to e^3 lost, and this relative error
-_SERVED = 0.5  # and this far off, relative, for the window depends on ε
+_SHARED, _VALID = 3.0, 3e-10  # paths serve another ε up to e^3 lost, and this relative error
+_NEAR = 0.5  # and this far off, relative, for the window depends on ε
 _STEPS = 60
 _MOST = 1e4  # ε beyond which windows are too wide
 _LEAST = 1e-3  # the least loss that is large
@@ -108,9 +108,9 @@ def _jump(z: Complex, large: Nodes, masses: tuple[float, float, float]) -> tuple
     pull = np.multiply.outer(z, large.losses)
     terms = np.exp(np.minimum(pull.real, 700.0)) * (1 + _complex.turn(pull.imag)) * large.weights
     sizes = np.abs(terms)
-    twin = terms @ np.where(np.arange(len(large.weights)) % 2, -1.0, 1.0)  # half of S_h − S_2h
+    alternate = terms @ np.where(np.arange(len(large.weights)) % 2, -1.0, 1.0)  # half of S_h − S_2h
     rounding = (sizes * (np.abs(pull) + 2 + np.abs(np.log(np.abs(large.weights) + _TINY)))).sum(axis=1)
-    aliasing = np.abs(twin) ** 2 / np.maximum(sizes.sum(axis=1), _TINY)
+    aliasing = np.abs(alternate) ** 2 / np.maximum(sizes.sum(axis=1), _TINY)
     value = terms.sum(axis=1) - masses[0] + masses[1] * _complex.expm1(-OUTCOME * z)
     return value, UNIT * (rounding + 16 * masses[0]) + aliasing
 
@@ -123,10 +123,10 @@ class Laid:
     epsilon: float
     left: float
 
-    def serves(self, epsilon: float, most: float) -> bool:
+    def valid_for(self, epsilon: float, most: float) -> bool:
         """Whether at another ε no more than e^most is lost, and the window is about where it should be."""
         apart = abs(epsilon - self.epsilon)
-        return max(one.crossing for one in self.paths) * apart <= most and apart <= _SERVED * self.epsilon
+        return max(one.crossing for one in self.paths) * apart <= most and apart <= _NEAR * self.epsilon
 
     def at(self, epsilons: Floats) -> Sum:
         """δ, −dδ/dε and a bound of δ's error."""
@@ -167,12 +167,12 @@ class ProjectedDirection:
         while len(found) < len(epsilons):
             epsilon = epsilons[len(found)]
             both = self.lay(epsilon, 1.0), self.lay(epsilon, _OTHER)
-            near = [other for other in epsilons[len(found) :] if all(one.serves(other, _SHARED) for one in both)]
-            told = _held(both, np.array(near))
-            good = told.error <= _SERVES * np.abs(told.delta)
+            near = [other for other in epsilons[len(found) :] if all(one.valid_for(other, _SHARED) for one in both)]
+            sums = _held(both, np.array(near))
+            good = sums.error <= _VALID * np.abs(sums.delta)
             good[0] = True
-            served = len(good) if good.all() else int(np.argmin(good))
-            rows = zip(told.delta[:served].tolist(), told.error[:served].tolist(), strict=True)
+            end = len(good) if good.all() else int(np.argmin(good))
+            rows = zip(sums.delta[:end].tolist(), sums.error[:end].tolist(), strict=True)
             found += [Value(max(delta, 0.0), error + max(-delta, 0.0)) for delta, error in rows]
         return found
 
@@ -181,7 +181,7 @@ class ProjectedDirection:
         target, low, high = math.exp(log_delta), 0.0, math.inf
         epsilon, laid, looked = self._guess(log_delta), None, False
         for _ in range(_STEPS):
-            if laid is None or not laid.serves(epsilon, 1.0):
+            if laid is None or not laid.valid_for(epsilon, 1.0):
                 laid = self.lay(epsilon, 1.0, log_delta)
             delta, fall, error = _first(laid.at(np.array([epsilon])))
             low, high = (max(low, epsilon), high) if delta > target else (low, min(high, epsilon))
@@ -271,8 +271,8 @@ class ProjectedDirection:
         return float(losses[rare[0] if len(rare) else -1])
 
 
-def _first(told: Sum) -> tuple[float, float, float]:
-    return float(told.delta[0]), float(told.fall[0]), float(told.error[0])
+def _first(found: Sum) -> tuple[float, float, float]:
+    return float(found.delta[0]), float(found.fall[0]), float(found.error[0])
 
 
 def _held(both: tuple[Laid, Laid], epsilons: Floats) -> Sum:

@@ -111,8 +111,8 @@ class Saddle:
             start, size = _LEAST, _FIRST
             while start < _MOST:
                 block = self._stations(np.asarray(start * 2.0 ** np.arange(size), np.float64))
-                told = (block.curvature > 0) & np.isfinite(block.epsilon) & np.isfinite(block.height)
-                end = len(told) if told.all() else int(np.argmin(told))
+                usable = (block.curvature > 0) & np.isfinite(block.epsilon) & np.isfinite(block.height)
+                end = len(usable) if usable.all() else int(np.argmin(usable))
                 blocks.append(Stations(block.c[:end], block.cumulant[:end], block.slope[:end], block.bend[:end]))
                 start, size, short = start * 2.0**size, _NEXT, end < size
                 if short or block.log_delta[-1] < -_DEEP:
@@ -142,9 +142,9 @@ class Saddle:
         """About the ε where log δ is this, by the saddle points; 0 where no ε has so much."""
         taken: Taken = "one" if self.setup.way == "remove" else "nothing"
         table = replace(self.table, taken=taken)
-        told = np.isfinite(table.log_delta) & (table.curvature > 0)
-        table = Stations(table.c[told], table.cumulant[told], table.slope[told], table.bend[told], taken)
-        if not told.any() or log_delta > table.log_delta.max():
+        usable = np.isfinite(table.log_delta) & (table.curvature > 0)
+        table = Stations(table.c[usable], table.cumulant[usable], table.slope[usable], table.bend[usable], taken)
+        if not usable.any() or log_delta > table.log_delta.max():
             return 0.0
         fallen = np.maximum.accumulate(-table.log_delta)
         index = min(max(int(np.searchsorted(fallen, -log_delta)), 1), len(table.c) - 1)
@@ -207,8 +207,8 @@ class Saddle:
         if not beyond[least:].any():
             right = float(further[further > near.c[-1]].min(initial=2 * float(table.c[-1])) / 2)
             right = max(right, float(near.c[-1]))
-        told = near if right <= near.c[-1] else table
-        cumulant = float(told.cumulant[min(int(np.searchsorted(told.c, right)), len(told.c) - 1)])
+        source = near if right <= near.c[-1] else table
+        cumulant = float(source.cumulant[min(int(np.searchsorted(source.c, right)), len(source.c) - 1)])
         deviation = math.sqrt(max(self.table.bend[0], 1e-300))
         below = max((self.mean - epsilon) / deviation, 1e-300)
         return Strip((left + right) / 2, (right - left) / 2, epsilon, taken, _RISE / below), cumulant

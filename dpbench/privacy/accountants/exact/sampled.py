@@ -25,7 +25,7 @@ import numpy as np
 from dpbench.events import GroupSampledGaussian, SampledGaussian
 from dpbench.privacy.accountants import _complex
 from dpbench.privacy.accountants._complex import Complex, Floats
-from dpbench.privacy.accountants._work import TooDear, spend
+from dpbench.privacy.accountants._work import TooExpensive, spend
 from dpbench.privacy.accountants.exact.contour import Nodes, Way
 
 _HEIGHT, _LOWER = 1.2, 0.8  # of the path; the second where R has a negative power, whose modulus grows with the height
@@ -161,9 +161,9 @@ class Sampled:
         return s, rise * (real[1] - real[0])
 
     def _affordable(self, intervals: float) -> int:
-        """The number of nodes. Raises TooDear where there are too many to hold."""
+        """The number of nodes. Raises TooExpensive where there are too many to hold."""
         if not intervals * (self.size + 1) < _MOST_TERMS:
-            raise TooDear
+            raise TooExpensive
         return int(intervals) + 2
 
     def law(self, most: float) -> tuple[Floats, Floats]:

@@ -377,8 +377,8 @@ def _random_by(
     scaled = np.exp(terms - top[:, None])
     masses = scaled.sum(axis=1)
     total = top + np.log(masses)
-    told = inside & (total > _DEEPEST)
-    apart = float(np.abs(2 * scaled[told, ::2].sum(axis=1) / masses[told] - 1).max(initial=0.0))
+    counted = inside & (total > _DEEPEST)
+    apart = float(np.abs(2 * scaled[counted, ::2].sum(axis=1) / masses[counted] - 1).max(initial=0.0))
     found = np.log(share) + total
     # −dg/da = μ γ Φ(b), and γ Φ(b) = φ(a) R(b)
     b, moved = -mu / 2 - part, mu * (mu + np.abs(part))

@@ -24,9 +24,9 @@ from dpbench.privacy.accountants.lattice.rounding import UNIT, Plan, Rounded, at
 
 _CELLS = 2**17, 2**21  # of a lattice: at most the first times √(releases), nor more than the second
 _FINENESS = 2048, 500  # cells per standard deviation of the tilted sum: the first, or the second times √(releases)
-_WRAPPED = 1e-17  # tilted mass that a window leaves out, about
+_WRAPPED = 1e-17  # tilted mass outside of a window, about
 _STEPS = np.concatenate([-(2.0 ** np.arange(4, -13, -0.5)), 2.0 ** np.arange(-12, 4.5, 0.5)])
-_RUNGS, _PER_OCTAVE = 240, 4
+_TILTS, _PER_OCTAVE = 240, 4
 _COARSE = 2**13  # cells of the lattice that finds the tilt
 _GIVEN_UP = math.log(100)  # digits of δ that a smaller tilt may cost, for narrower windows
 _MOST_TILTED = 20.0  # tilts times steps stay below this
@@ -202,9 +202,9 @@ def _product(transforms: Sequence[_Transform], first: int, size: int) -> tuple[F
 
 
 class Direction:
-    """A whole composition in one direction. Tables are remembered per rung of the ladder of tilts.
+    """A whole composition in one direction. `tilts` is a geometric grid; tables are kept by the index of their tilt.
 
-    Which rung answers depends on the question alone, so that answers do not depend on what was asked before.
+    Which tilts are used depends on the question alone, so answers do not depend on earlier questions.
     """
 
     def __init__(self, laws: Sequence[tuple[LossLaw, int]]) -> None:
@@ -223,7 +223,7 @@ class Direction:
             unit = 2.0 ** math.floor(
                 math.log2(min(1 / (8 * deviation) if deviation > 0 else 1.0, limit / 256, limit_of_heavy))
             )
-            tilts = unit * 2.0 ** (np.arange(_RUNGS) / _PER_OCTAVE)
+            tilts = unit * 2.0 ** (np.arange(_TILTS) / _PER_OCTAVE)
             self.tilts = tilts[tilts <= limit]
             self.moments = sum((plan.count * plan.log_moments(self.tilts) for plan in self.plans), np.zeros(1))
 
@@ -234,7 +234,7 @@ class Direction:
             return log_infinite
         if float(self._bounds(epsilon).min()) < -800:  # next to 0 whatever the table says
             return max(-750.0, log_infinite)
-        found = min(self._table(rung).log_delta(epsilon) for rung in self._rungs(epsilon))
+        found = min(self._table(index).log_delta(epsilon) for index in self._suited(epsilon))
         return float(np.logaddexp(min(found, 0.0), log_infinite))
 
     def epsilon(self, delta: float) -> float:
@@ -250,46 +250,48 @@ class Direction:
         return self._settled(log_delta, guess, None)
 
     def _settled(self, log_delta: float, found: float, cells: int | None) -> float:
-        """From ε to the rungs that answer for it, to the ε of their tables, until the same rungs come again.
+        """Iterate: the tilts suited to the current ε give tables, whose ε at this δ is the next, until tilts repeat.
 
-        The largest ε of the cycle: its δ is at most what was asked for, by the rungs that answer for it.
+        Returns the largest ε of the cycle: there the tables of its own tilts have a δ of at most the one asked for.
         """
         asked: list[tuple[int, ...]] = []
         ends: list[float] = []
-        while (rungs := self._rungs(found, cells)) not in asked:
-            found = min(falls_to(self._table(rung, cells).log_delta, log_delta, found) for rung in rungs)
+        while (indices := self._suited(found, cells)) not in asked:
+            found = min(falls_to(self._table(index, cells).log_delta, log_delta, found) for index in indices)
             found = min(found, self.highest)
-            asked.append(rungs)
+            asked.append(indices)
             ends.append(found)
-        return max(ends[asked.index(rungs) :])
+        return max(ends[asked.index(indices) :])
 
     def _bounds(self, epsilon: float) -> Floats:
-        """Chernoff's bound of log δ(ε) at every rung, about."""
+        """About Chernoff's bound of log δ(ε) at every tilt."""
         result: Floats = self.moments - self.tilts * epsilon + log_kappa(self.tilts)
         return result
 
-    def _rungs(self, epsilon: float, cells: int | None = None) -> tuple[int, ...]:
-        """The lowest rung whose bound is at most a hundred times the best one, for there windows are narrower; the best
-        one as well where errors are more than a ten-thousandth of the lower one's δ; and where a tail is heavy and they
-        are more than half of both, the best of the octaves below: a steep tilt sees the tail's end alone, and what
-        decides δ(ε) drowns in the errors.
+    def _suited(self, epsilon: float, cells: int | None = None) -> tuple[int, ...]:
+        """Indices of the tilts whose tables are evaluated; the least δ counts, as each of them is a bound.
+
+        The first is the smallest tilt whose Chernoff bound is at most a hundred times the best: its window is narrower.
+        The tilt of the best bound is added where errors exceed 1e-4 of the first one's δ. Where a tail is heavy and
+        errors exceed half of both, the best tilt whole octaves below is added: a steep tilt sees the end of the tail
+        alone, and what decides δ(ε) is then smaller than the errors.
         """
         bounds = self._bounds(epsilon)
         best = int(np.argmin(bounds))
         low = int(np.argmax(bounds <= bounds[best] + _GIVEN_UP))
-        rungs = [low] if low == best else [low, best]
+        indices = [low] if low == best else [low, best]
         if self._table(low, cells).doubt(epsilon) < 1e-4:
             return (low,)
         below = range(low % _PER_OCTAVE, low, _PER_OCTAVE)
-        if self.heavy and below and min(self._table(rung, cells).doubt(epsilon) for rung in rungs) > 0.5:
-            rungs.append(min(below, key=lambda rung: self._table(rung, _COARSE).log_delta(epsilon)))
-        return tuple(rungs)
+        if self.heavy and below and min(self._table(index, cells).doubt(epsilon) for index in indices) > 0.5:
+            indices.append(min(below, key=lambda index: self._table(index, _COARSE).log_delta(epsilon)))
+        return tuple(indices)
 
-    def _table(self, rung: int, cells: int | None = None) -> Table:
+    def _table(self, index: int, cells: int | None = None) -> Table:
         cells = None if sum(plan.count for plan in self.plans) == 1 else cells  # one release has no lattice
-        if (rung, cells) not in self.tables:
-            self.tables[rung, cells] = compose(self.plans, float(self.tilts[rung]), cells)
-        return self.tables[rung, cells]
+        if (index, cells) not in self.tables:
+            self.tables[index, cells] = compose(self.plans, float(self.tilts[index]), cells)
+        return self.tables[index, cells]
 
 
 def falls_to(log_delta: Callable[[float], float], target: float, guess: float) -> float:
