@@ -54,7 +54,7 @@ class Enclosure:
         return Fraction(self.lower) <= Fraction(value) <= Fraction(self.upper)
 
     def overlaps(self, other: Enclosure) -> bool:
-        """Whether one number can lie in both; two enclosures of one number that do not overlap: one is wrong."""
+        """Whether one number can lie in both; of two enclosures of one number that do not overlap, one is wrong."""
         return self.lower <= other.upper and other.lower <= self.upper
 
     def within(self, other: Enclosure) -> bool:

@@ -1,6 +1,6 @@
-"""Compositions on a lattice: two discrete releases that the true one provably lies between, convolved exactly.
+"""Compositions on a lattice: two discrete mechanisms that the true one provably lies between, convolved exactly.
 
-**The claim.** Write X_1, ..., X_T for the likelihood ratios of the releases under Q, positive, independent, E X_i = 1.
+**The claim.** Let X_1, ..., X_T be the likelihood ratios of the mechanisms under Q, positive, independent, E X_i = 1.
 The composition's likelihood ratio is their product, so by the definition
 δ(ε) = E_Q (X_1 ⋯ X_T − e^ε)₊ = E [R · (X_1 − e^ε/R)₊] = E [R · H_1(e^ε/R)], R = X_2 ⋯ X_T,      (1)
 with H_i(a) = E_Q (X_i − a)₊. By (1) δ grows when H_1 is replaced by a larger function (R ≥ 0), and so for each factor
@@ -54,7 +54,7 @@ from dpbench.references._release import Directed
 
 Side = Literal["lower", "upper"]
 LOW_TAIL = 1e-14  # what truncation may cut at the lower end, relative to all the mass
-MANY = 10**5  # releases for which coarse grids tell so little that more of them are tried
+MANY = 10**5  # invocations for which coarse grids are so rough that more of them are tried
 MARGIN = 24  # of the cap above ε: e^−24 = 4e-11
 
 
@@ -110,7 +110,7 @@ def nodes(pair: Directed, grid: Grid) -> list[int]:
 
 
 def discretise(pair: Directed, grid: Grid, side: Side) -> Measure:
-    """The discrete release above or below one release of the pair, as proved in the head of this file."""
+    """The discrete mechanism above or below one invocation of the pair, as proved in the head of this file."""
     where = nodes(pair, grid)
     # second differences over cells of width h lose about 2 log2(1/h) bits
     with bits(grid.scale + 64 + 2 * max(0, -math.floor(math.log2(float(grid.step))))):
@@ -191,8 +191,8 @@ def _touches(pair: Directed, where: list[int], step: float) -> list[float]:
 def _convex(height: list[Ball], rise: list[Ball]) -> tuple[list[int], list[Ball]]:
     """Leave out nodes from right to left until the heights are certainly convex.
 
-    A node between two kept ones is left out only when the chord over it passes at or below its height; where balls
-    cannot tell, the new left end is lowered until it does. So the result is nowhere above the given heights.
+    A node between two kept ones is left out only when the chord over it passes at or below its height; where balls are
+    undecided, the new left end is lowered until it does. So the result is nowhere above the given heights.
     """
     kept = [len(rise) - 1]
     value = {kept[0]: height[-1]}
@@ -213,10 +213,10 @@ def _convex(height: list[Ball], rise: list[Ball]) -> tuple[list[int], list[Ball]
 
 
 def multiply(a: Measure, b: Measure, grid: Grid, share: float = 1.0) -> Measure:
-    """The product of two independent releases, rounded and truncated to its side.
+    """The product of two independent mechanisms, rounded and truncated to its side.
 
     `share` is the part of the allowance for truncation that this product may use. The lower end may lose more: mass
-    there reaches ε only with the help of the other releases.
+    there reaches ε only with the help of the other mechanisms.
     """
     exact, unit = a.masses * b.masses, fmpz(1 << grid.scale)
     above = int(Fraction(grid.tail * share / 64) * (1 << grid.scale))
@@ -258,7 +258,7 @@ def _trim(masses: Any, below: int, above: int) -> tuple[Any, int, int, int]:
 
 
 def power(release: Measure, count: int, grid: Grid) -> Measure:
-    """`count` releases of one kind, by repeated squaring; count >= 1."""
+    """`count` invocations of one kind, by repeated squaring; count >= 1."""
     result, done = release, 1
     for digit in f"{count:b}"[1:]:
         done *= 2
@@ -290,9 +290,9 @@ def profile(measure: Measure, grid: Grid) -> Profile:
 
 
 def delta(sums: Profile, origin: Ball, grid: Grid, epsilon: Fraction) -> Ball:
-    """Σ p (1 − e^{ε−L})₊ + the mass at infinity, as a ball; `origin` is the sum of the releases' anchors.
+    """Σ p (1 − e^{ε−L})₊ + the mass at infinity, as a ball; `origin` is the sum of the mechanisms' anchors.
 
-    Where the ball of ε cannot be told from a node's loss, the sums with and without this node are united.
+    Where the ball of ε overlaps a node's loss, the sums with and without this node are united.
     """
     step = ball(grid.step)
     place = (ball(epsilon) - origin) / step - sums.first  # L = ε at this cell
@@ -310,12 +310,12 @@ def delta(sums: Profile, origin: Ball, grid: Grid, epsilon: Fraction) -> Ball:
 
 
 def anchor(releases: Sequence[tuple[Directed, int]]) -> Ball:
-    """The sum of the anchors of all releases, as a ball at the working precision."""
+    """The sum of the anchors of all mechanisms, as a ball at the working precision."""
     return sum((pair.anchor() * count for pair, count in releases), arb(0))
 
 
 def compose(releases: Sequence[tuple[Directed, int]], grid: Grid, side: Side) -> Measure:
-    """All releases together, each pair with its count (>= 1), on one side."""
+    """All mechanisms together, each pair with its count (>= 1), on one side."""
     result: Measure | None = None
     for pair, count in releases:
         part = power(discretise(pair, grid, side), count, grid)
@@ -326,7 +326,7 @@ def compose(releases: Sequence[tuple[Directed, int]], grid: Grid, side: Side) ->
 
 
 def aligned(releases: Sequence[tuple[Directed, int]], step: Fraction) -> Fraction:
-    """At most the step, such that it divides the distances between atoms: of all releases or, failing that, of one."""
+    """At most the step, such that it divides the distances between atoms: of all mechanisms, or else of one."""
     periods = {pair.period() for pair, _ in releases}
     found = [period for period in periods if period is not None]
     if not found:
@@ -351,9 +351,9 @@ def plan(
 ) -> Grid:
     """A grid whose composed measure has about `cells` cells, fine enough for δ(ε) or for a δ of size `smallest`.
 
-    Truncation is kept near `exactness` times that δ. Coarse compositions from above tell how far the losses
-    reach; nothing that is proved depends on it. With `largest`, the largest ε that will be asked for, the measures
-    are capped above it: for releases whose losses have heavy tails.
+    Truncation is kept near `exactness` times that δ. Coarse compositions from above show how far the losses reach;
+    nothing that is proved depends on it. With `largest`, the largest ε that will be asked for, the measures are capped
+    above it: for mechanisms whose losses have heavy tails.
     """
     tail, scale, cap = 1e-120, 480, None
     if largest is not None:

@@ -1,10 +1,10 @@
-"""One release as a pair of densities on the real line, and its hockey-stick curve in Arb balls.
+"""One mechanism invocation as a pair of densities on the real line, and its hockey-stick curve in Arb balls.
 
     symbol  here                what
     q       rate                probability that the differing record is sampled, a rational in (0, 1]
     σ²      variance            variance of the noise relative to the squared sensitivity, a positive rational
-    ν       N(0, σ²)            the release without the record
-    μ       (1−q) ν + q N(1, σ²)  the release with the record
+    ν       N(0, σ²)            the mechanism without the record
+    μ       (1−q) ν + q N(1, σ²)  the mechanism with the record
     P, Q    direction           remove: P = μ, Q = ν; add: P = ν, Q = μ
     X       P/Q at x ~ Q        the likelihood ratio, a positive random variable with E_Q X = 1
     L       log X               the privacy loss
@@ -53,7 +53,7 @@ class SampledLaw(Law):
 
     @property
     def rest(self) -> Fraction:
-        """The probability that nobody is sampled who makes a difference."""
+        """The probability that no differing record is sampled."""
         return 1 - self.rate
 
     def largest_loss(self, direction: Direction, /) -> Ball | None:
@@ -79,7 +79,7 @@ class SampledPair(Directed):
     def hockey_stick(self) -> HockeyStick:
         """The function y -> balls around H(a) and its slope −Q(S) at a = e^{anchor + y}, at the working precision.
 
-        It gives None when the ball of y is too wide to tell on which side of the anchor y lies.
+        It gives None when the ball of y is too wide to decide on which side of the anchor y lies.
         """
         remove, certain, anchor = self.direction == "remove", not self.law.rest, self.anchor()
         inside = self.inside(anchor)
@@ -109,7 +109,7 @@ def from_anchor(q: float, log_ratio: float) -> float:
 
 
 def spread(q: float, y: float) -> float:
-    """How wide cells may be at distance y from the anchor of a release with rate q."""
+    """How wide cells may be at distance y from the anchor of a mechanism with rate q."""
     return 1.0 if q == 1 else -math.expm1(-abs(y)) / (COARSENING * q)
 
 
@@ -161,7 +161,7 @@ class Pair(SampledPair):
         return remove if self.direction == "remove" else add
 
     def span(self, tail: float, /) -> tuple[float, float]:
-        """From where the noise is `tail` unlikely to be below 0 to where it is so above 1, as losses."""
+        """The losses that the noise passes below 0, and above 1, with a probability of about `tail`."""
         q, variance = float(self.law.rate), float(self.law.variance)
         reach = math.sqrt(2 * math.log(1 / tail) * variance)  # of the noise, around 0 and around 1
         low, high = (

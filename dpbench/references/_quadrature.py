@@ -38,7 +38,7 @@ class Mixtures:
 
 
 def hockey_stick(mixtures: Mixtures, direction: str, epsilon: Fraction, digits: int = 30) -> Decimal:
-    """δ(ε) = ∫ (p − e^ε q)₊ of one release, to so many significant digits (not rigorous, checked as said above)."""
+    """δ(ε) = ∫ (p − e^ε q)₊ of one invocation, to so many significant digits (not rigorous, checked as said above)."""
     with mpmath.workdps(digits + 20):
         log_p, log_q, sigma = _log_densities(mixtures, direction)
         bound = mpmath.exp(_number(epsilon))
@@ -66,7 +66,7 @@ def hockey_stick(mixtures: Mixtures, direction: str, epsilon: Fraction, digits: 
 
 
 def renyi(mixtures: Mixtures, direction: str, order: Fraction, digits: int = 25) -> Decimal:
-    """D_α(P‖Q) = log(∫ p^α q^{1−α} dx) / (α − 1) of one release, α > 1 (not rigorous, checked as said above)."""
+    """D_α(P‖Q) = log(∫ p^α q^{1−α} dx) / (α − 1) of one invocation, α > 1 (not rigorous, checked as said above)."""
     moved = sum(weight for centre, weight in (*mixtures.first, *mixtures.second) if centre)
     lost = max(0, math.ceil(math.log10(mixtures.variance) - 2 * math.log10(moved)))  # the integral is about 1 + q²/σ²
     with mpmath.workdps(digits + 20 + lost):

@@ -1,4 +1,4 @@
-"""The release of random sensitivity by numerical integration: another variable, other panels, no proof.
+"""The mechanism of random sensitivity by numerical integration: another variable, other panels, no proof.
 
 Integrals are over the length s = √W of r standard normal coordinates (Z = √r / s), with the chi density
 s^{r−1} e^{−s²/2} 2^{1−r/2} / Γ(r/2). Nothing is shared with the Arb route; nothing is proved: each integral is taken
@@ -31,7 +31,7 @@ def _density(projections: int) -> Callable[[Number], Number]:
 def hockey_stick(
     rate: Fraction, variance: Fraction, projections: int, direction: str, epsilon: Fraction, digits: int
 ) -> Decimal:
-    """δ(ε) of one release: the chi density times the sampled Gaussian's δ at sensitivity z, by panels in s."""
+    """δ(ε) of one invocation: the chi density times the sampled Gaussian's δ at sensitivity z, by panels in s."""
     with mpmath.workdps(digits + 20):
         q, sigma, level = _number(rate), mpmath.sqrt(_number(variance)), _number(epsilon)
         side = 1 if direction == "remove" else -1

@@ -1,9 +1,9 @@
 """What every reference offers: enclosures of δ(ε) and ε(δ), and the Rényi divergence, of events and compositions.
 
 A reference file says which events it covers and which law each has (`_release.Law`); the work is done by the law's pair
-(one release, Arb), its quadrature (one release, mpmath), a closed form where a file has one, and `_lattice` (other
-compositions). For add-or-remove neighbours δ is the larger of the two whole compositions' δ, all releases in the same
-direction: the record is there in all or in none.
+(one invocation, Arb), its quadrature (one invocation, mpmath), a closed form where a file has one, and `_lattice`
+(other compositions). For add-or-remove neighbours δ is the larger of the two whole compositions' δ, all mechanisms in
+the same direction: the record is there in all or in none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Subject = Event | Composition | tuple[Event, int]
 Which = Literal["both", "remove", "add"]
 Closed = Callable[[Fraction, int], Enclosure]  # δ at an exact ε, to so many digits
 CELLS = 1 << 16  # of the composed loss: some seconds for both directions of a thousand steps
-HEAVY_EPSILON = 40  # the largest ε that a curve of losses with heavy tails is made for, unless told
+HEAVY_EPSILON = 40  # the largest ε that a curve of losses with heavy tails is made for, unless given
 
 
 def parts(subject: Subject) -> tuple[tuple[Event, int], ...]:
@@ -39,7 +39,7 @@ def parts(subject: Subject) -> tuple[tuple[Event, int], ...]:
 
 
 def sampled(event: Event, kind: type, *ways: str) -> tuple[Fraction, Fraction] | None:
-    """q and σ² of one event of that class; None where it tells nothing. Raises ValueError for what is not covered.
+    """q and σ² of one event of that class; None where it has zero loss. Raises ValueError for what is not covered.
 
     `ways` are the neighbouring relation and the sampler, add-or-remove and Poisson where they are not given.
     """
@@ -89,14 +89,14 @@ def _side(releases: tuple[tuple[Directed, int], ...], grid: _lattice.Grid) -> _S
 
 @dataclass(frozen=True)
 class Curve:
-    """δ(ε) of one composition for many ε: its releases and, where no closed form is known, the lattice's sums."""
+    """δ(ε) of one composition for many ε: its mechanisms and, where no closed form is known, the lattice's sums."""
 
     releases: Releases
     sides: Mapping[Direction, _Side]
     closed: Mapping[Direction, Closed]
 
     def delta(self, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Enclosure:
-        """An enclosure of δ(ε); `digits` matters where there is one release, none, or a closed form.
+        """An enclosure of δ(ε); `digits` matters where there is one invocation, none, or a closed form.
 
         Raises ValueError for an ε that is not finite or a direction that is not known.
         """
@@ -180,7 +180,7 @@ def make_curve(
     refine: int = 0,
     close: Callable[[Releases, Direction], Closed | None] | None = None,
 ) -> Curve:
-    """The curve of a composition; see `Reference.curve`. One release or none, or a closed form, needs no lattice."""
+    """The curve of a composition; see `Reference.curve`. One invocation or none, or a closed form, needs no lattice."""
     ways = directions(direction)
     if cells < 64:
         raise ValueError(f"cells = {cells!r}: expected a whole number, 64 or more")
@@ -223,9 +223,9 @@ class Reference:
     ) -> Enclosure:
         """An enclosure of δ(ε), the larger of both directions unless one is named; ε is any finite number.
 
-        One release, or a closed form: `digits` significant digits. More: a lattice with about `cells` cells over
-        the range of the composed loss; the relative width falls by about 4 when `cells` is doubled. Raises
-        ValueError for what the reference does not cover.
+        One invocation, or a closed form: `digits` significant digits. More: a lattice with about `cells` cells over the
+        range of the composed loss; the relative width falls by about 4 when `cells` is doubled. Raises ValueError for
+        what the reference does not cover.
 
         >>> from dpbench.references.sampled_gaussian import reference
         >>> from dpbench.events import SampledGaussian
@@ -270,7 +270,7 @@ class Reference:
         )
 
     def quadrature(self, event: Event, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Decimal:
-        """δ(ε) of one release by mpmath from its densities, to `digits` significant digits.
+        """δ(ε) of one invocation by mpmath from its densities, to `digits` significant digits.
 
         Not rigorous: two sets of panels must agree, else ArithmeticError. ValueError unless the event adds noise that
         is finite and samples at a rate above 0.
@@ -279,7 +279,7 @@ class Reference:
         return max(law.quadrature(way, exact, digits) for way in directions(direction))
 
     def renyi(self, event: Event, order: Real, digits: int = 25, *, direction: Which = "both") -> Decimal:
-        """The Rényi divergence of order α > 1 of one release by mpmath, infinite where it is; not rigorous."""
+        """The Rényi divergence of order α > 1 of one invocation by mpmath, infinite where it is; not rigorous."""
         exact = rational("order", order)
         if not exact > 1:
             raise ValueError(f"order = {order!r}: expected a number above 1")
@@ -289,7 +289,7 @@ class Reference:
     def _single(self, event: Event) -> Law:
         releases = self.releases(event)
         if not releases:
-            raise ValueError(f"event = {event!r}: expected one that tells its two distributions apart")
+            raise ValueError(f"event = {event!r}: expected one with two different distributions")
         return releases[0][0]
 
 
@@ -298,7 +298,7 @@ def reference_of(
     law: Callable[[Event], Law | None],
     close: Callable[[Releases, Direction], Closed | None] | None = None,
 ) -> Reference:
-    """The reference of events that each have a law of their own, None where they tell nothing."""
+    """The reference of events that each have a law of their own, None where they have zero loss."""
 
     def releases(subject: Subject) -> Releases:
         laws = ((law(made), count) for made, count in alike(parts(subject)))
@@ -311,5 +311,5 @@ def alike(found: tuple[tuple[Event, int], ...]) -> tuple[tuple[Event, int], ...]
     """The same events. Raises ValueError unless they name one neighbouring relation."""
     relations = {event.adjacency for event, _ in found}
     if len(relations) > 1:
-        raise ValueError(f"adjacency = {', '.join(sorted(relations))}: expected the same for all releases")
+        raise ValueError(f"adjacency = {', '.join(sorted(relations))}: expected the same for all events")
     return found

@@ -1,9 +1,9 @@
-"""What a release has to offer to be enclosed: its hockey-stick curve, and where its loss lies.
+"""What a mechanism has to offer to be enclosed: its hockey-stick curve, and where its loss lies.
 
-A *law* is one release as data, independent of the direction; `law.pair(direction)` is the pair (P, Q) in one direction.
-The lattice (`_lattice.py`) needs only the hockey-stick divergence H(a) = E_Q (X − a)₊ of a pair, in Arb balls.
-Everything else here decides how wide an enclosure gets and may be rough. Losses are measured from the pair's *anchor*:
-L = anchor + y.
+A *law* is one mechanism invocation as data, independent of the direction; `law.pair(direction)` is the pair (P, Q) in
+one direction. The lattice (`_lattice.py`) needs only the hockey-stick divergence H(a) = E_Q (X − a)₊ of a pair, in Arb
+balls. Everything else here decides how wide an enclosure gets and may be rough. Losses are measured from the pair's
+*anchor*: L = anchor + y.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HockeyStick = Callable[[Ball], tuple[Ball, Ball] | None]
 
 
 class Directed(ABC):
-    """The pair (P, Q) of one release in one direction."""
+    """The pair (P, Q) of one invocation in one direction."""
 
     @abstractmethod
     def anchor(self) -> Ball:
@@ -57,7 +57,7 @@ class Directed(ABC):
 
 
 class Law(ABC):
-    """One release as data. By default a pair of mixtures of normals, whose loss has no end and no heavy tail."""
+    """One invocation as data. By default a pair of mixtures of normals, whose loss has no end and no heavy tail."""
 
     @property
     def heavy(self) -> bool:
@@ -124,7 +124,7 @@ def refined(method: str, digits: int, at_precision: Callable[[], Ball | None]) -
 
 
 def hockey_stick_enclosure(pair: Directed, epsilon: Fraction, digits: int) -> Enclosure:
-    """An enclosure of δ(ε) of one release with at least so many correct digits; it raises the precision as needed."""
+    """An enclosure of δ(ε) of one invocation to at least so many correct digits; raises the precision as needed."""
 
     def at_precision() -> Ball | None:
         found = pair.hockey_stick()(ball(epsilon) - pair.anchor())

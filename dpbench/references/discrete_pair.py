@@ -11,12 +11,12 @@ miss the losses: its enclosures are wide.
     >>> reference.delta((coin, 1000), 600.0, digits=12).lower > 0
     True
 
-Releases with finitely many outcomes: sums over the outcomes, each probability an exact rational, in Arb balls.
+Mechanisms with finitely many outcomes: sums over the outcomes, each probability an exact rational, in Arb balls.
 
 H(a) = Σ_x (p(x) − a q(x))₊. A composition's outcomes are the sequences; those with the same counts of every outcome
 have the same probabilities, so δ(ε) is a sum over multisets, each with its multinomial number of orders. Outcomes of
-one release with the same ratio p/q count as one (nothing is lost: the ratio is all that matters), and those with p = 0
-never add to the sum.
+one invocation with the same ratio p/q count as one (nothing is lost: the ratio is all that matters), and those with
+p = 0 never add to the sum.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def multisets(outcomes: int, count: int) -> int:
 
 
 def enumerated(releases: tuple[tuple[DiscreteOutcomes, int], ...], epsilon: Fraction, digits: int) -> Enclosure:
-    """δ(ε) of a composition, by the sum over all multisets of outcomes of every release."""
+    """δ(ε) of a composition, by the sum over all multisets of outcomes of every mechanism."""
 
     def one(pair: DiscreteOutcomes, count: int) -> Iterator[tuple[Ball, Ball]]:
         """Every multiset's probability under P and under Q, those with p = 0 left out."""

@@ -1,4 +1,4 @@
-"""The reference of fixed-size batches (sampling without replacement) when one record is replaced: what lies between.
+"""The reference of fixed-size batches (sampling without replacement) when one record is replaced: two-sided bounds.
 
 No pair of datasets is the worst for every ε, so the true worst case is enclosed from two sides. From below by datasets
 that exist, with records of norm 1 and batches of a fixed size, of which the replaced one is a part with probability q:
@@ -14,9 +14,9 @@ The lower end is the largest δ of these, each a whole composition. The upper en
     >>> bool(found.lower < found.upper)
     True
 
-One release of a fixed-size batch, replace-one neighbours: the pair that provably dominates, in Arb balls.
+One invocation of a fixed-size batch, replace-one neighbours: the pair that provably dominates, in Arb balls.
 
-Let μ = (1−q) μ₀ + q μ₁ be the release on the data with the record and μ' = (1−q) μ₀ + q μ₁' on those with another one
+Let μ = (1−q) μ₀ + q μ₁ be the mechanism on the data with the record and μ' = (1−q) μ₀ + q μ₁' on those with another one
 in its place: μ₀ the batches without it. Replacing one record moves the sum by at most 2, and a batch with the record is
 matched with one in which any other record stands in for it, again one replacement. For a >= 1, by convexity of the
 hockey stick (Balle, Barthe and Gaboardi 2018, Theorem 2) and with b = 1 + (a − 1)/q,
@@ -76,7 +76,7 @@ class FixedSizeBound(Symmetric):
         return self._sampled.quadrature("remove" if epsilon >= 0 else "add", epsilon, digits)
 
     def anchor(self) -> Ball:
-        """0, where the atom is."""
+        """0, the loss of the atom."""
         return ball(0)
 
     def hockey_stick(self) -> HockeyStick:
@@ -121,7 +121,7 @@ def _between(below: Iterable[Enclosure], above: Enclosure) -> Enclosure:
 
 @dataclass(frozen=True)
 class BetweenCurves:
-    """Curves whose largest lower end, and one whose upper end, the truth lies between."""
+    """The truth lies between the largest lower end of the curves `below` and the upper end of the curve `above`."""
 
     below: tuple[Curve, ...]
     above: Curve
@@ -148,7 +148,7 @@ class Between:
     def delta(
         self, subject: Subject, epsilon: Real, digits: int = 30, *, direction: Which = "both", cells: int = CELLS
     ) -> Enclosure:
-        """The enclosure of the worst case's δ(ε); as wide as explicit datasets and proof are apart."""
+        """The enclosure of the worst case's δ(ε); its width is the gap between datasets and dominating pair."""
         directions(direction)
         below = (each.delta(subject, epsilon, digits, cells=cells) for each in self.below)
         return _between(below, self.above.delta(subject, epsilon, digits, direction="remove", cells=cells))
@@ -165,7 +165,7 @@ class Between:
         return BetweenCurves(below, self.above.curve(subject, smallest=smallest, direction="remove", cells=cells))
 
     def quadrature(self, event: Event, epsilon: Real, digits: int = 30, *, direction: Which = "both") -> Decimal:
-        """δ(ε) of the dominating pair of one release by mpmath, an upper end; exact for one release."""
+        """δ(ε) of the dominating pair of one invocation by mpmath, an upper end; exact for one invocation."""
         directions(direction)
         rational("epsilon", epsilon)
         return self.above.quadrature(event, epsilon, digits, direction="remove")

@@ -1,6 +1,6 @@
 """The reference of the Gaussian event: N(0, σ²) against N(Δ, σ²), and any number of them.
 
-In units of Δ it is N(0, (σ/Δ)²) against N(1, (σ/Δ)²); below, σ is that ratio, an exact fraction. Releases x_1, ..., x_T
+In units of Δ it is N(0, (σ/Δ)²) against N(1, (σ/Δ)²); below, σ is that ratio, an exact fraction. Outputs x_1, ..., x_T
 with deviations σ_i have the joint densities Π φ(x_i/σ_i)/σ_i and Π φ((x_i − 1)/σ_i)/σ_i. In the coordinates x_i/σ_i
 both are standard normal in R^T around 0 and around v = (1/σ_1, ..., 1/σ_T); turn the axes so that one lies along v: the
 other T − 1 coordinates have the same law under both and cancel from the likelihood ratio. So a composition of Gaussians

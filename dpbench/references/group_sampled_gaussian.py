@@ -1,6 +1,6 @@
 """The reference of the group's sampled Gaussian: g records that are all there or all absent, Poisson sampling.
 
-One release is Σ_k Bin(k; g, q) N(k, σ²) against N(0, σ²) for remove and the reverse for add; compositions on the
+One invocation is Σ_k Bin(k; g, q) N(k, σ²) against N(0, σ²) for remove and the reverse for add; compositions on the
 lattice. With g = 1 it is the sampled Gaussian:
 
     >>> from dpbench.events import GroupSampledGaussian, SampledGaussian
@@ -12,7 +12,7 @@ lattice. With g = 1 it is the sampled Gaussian:
     >>> four.lower > 100 * one.upper
     True
 
-One release seen by a group of g records: Σ_k Bin(k; g, q) N(k, σ²) against N(0, σ²), in Arb balls.
+One invocation seen by a group of g records: Σ_k Bin(k; g, q) N(k, σ²) against N(0, σ²), in Arb balls.
 
     symbol  here       what
     w_k     weights    Bin(k; g, q), exact rationals; w_0 = (1−q)^g
@@ -150,7 +150,7 @@ def _root(centres: list[int], logs: list[Ball], log_growth: Ball) -> Ball:
 
 
 def law(event: Event) -> Group | None:
-    """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
+    """The law of one event; None where it has zero loss. Raises ValueError for what is not covered."""
     known = sampled(event, GroupSampledGaussian)
     return Group(*known, event.group_size) if known and isinstance(event, GroupSampledGaussian) else None
 

@@ -1,7 +1,7 @@
 """The reference of the Laplace mechanism: Lap(0, b) against Lap(Δ, b), and any number of them.
 
-In units of Δ it is Lap(0, b/Δ) against Lap(1, b/Δ); below, b is that ratio, an exact fraction. One release has
-δ(ε) = 1 − e^{(ε − 1/b)/2} for |ε| <= 1/b. Up to 400 equal releases have a closed form, enclosed to any number of
+In units of Δ it is Lap(0, b/Δ) against Lap(1, b/Δ); below, b is that ratio, an exact fraction. One invocation has
+δ(ε) = 1 − e^{(ε − 1/b)/2} for |ε| <= 1/b. Up to 400 equal mechanisms have a closed form, enclosed to any number of
 digits; more, or unlike ones, go on a lattice whose nodes lie on the atoms.
 
     >>> import math
@@ -11,14 +11,14 @@ digits; more, or unlike ones, go on a lattice whose nodes lie on the atoms.
     >>> reference.delta((Laplace(20.0), 100), 1.0, digits=12).upper
     Decimal('0.0063629682806249227')
 
-One Laplace release, and any number of equal ones in closed form: Lap(0, b) against Lap(1, b), in Arb balls.
+One Laplace mechanism, and any number of equal ones in closed form: Lap(0, b) against Lap(1, b), in Arb balls.
 
 With Λ = 1/b the loss is (|x − 1| − |x|)/b. Under P = Lap(0, b) it has the atom Λ with mass ½ (x < 0), the atom −Λ with
 mass ½ e^{−Λ} (x > 1) and between them the density ¼ e^{(L−Λ)/2}. Mirrored, x → 1 − x, the pair is its own reverse.
 Summing up, H(a) = max(1 − a, 1 − √(a e^{−Λ}), 0).
 
-**T releases.** Write the density as ¼ e^{−Λ/2} e^{L/2} (1[L < Λ] − 1[L < −Λ]). A choice of i upper atoms, j lower ones,
-and of the other k = T − i − j releases m with the second indicator and k − m with the first, puts the k-fold
+**T invocations.** Write the density as ¼ e^{−Λ/2} e^{L/2} (1[L < Λ] − 1[L < −Λ]). A choice of i upper atoms, j lower
+ones, and, of the other k = T − i − j invocations, m with the second indicator and k − m with the first, puts the k-fold
 convolution (v − s)₊^{k−1}/(k−1)! of such indicators at v = (k − 2m)Λ, times e^{s/2}, and the atoms at (i − j)Λ. With
 n = j + m the sum of both places is (T − 2n)Λ, the exponentials collect to e^{−nΛ}, and the numbers of choices, with the
 factors ½ of an atom and ±¼ of an indicator, are the coefficients of a polynomial. With u_n = (T − 2n)Λ − ε:
@@ -101,7 +101,7 @@ class LaplaceLaw(Symmetric):
         return -ball(1 / self.scale)
 
     def hockey_stick(self) -> HockeyStick:
-        """The largest of the three lines' and curve's heights; where two cannot be told apart, both, and a tangent."""
+        """The largest of two lines and a curve; where balls leave two of them, the union of both, and a tangent."""
         width = ball(2 / self.scale)
 
         def curve(y: Ball) -> tuple[Ball, Ball]:
@@ -140,7 +140,7 @@ def _panelled(function: Function, low: mpmath.mpf, high: mpmath.mpf, width: mpma
 
 
 def equal_releases(law: LaplaceLaw, count: int, epsilon: Fraction, digits: int) -> Enclosure:
-    """δ(ε) of `count` equal releases by the closed form; the time grows like count² and more."""
+    """δ(ε) of `count` equal mechanisms by the closed form; the time grows like count² and more."""
     half, below, above = fmpq(1, 2), fmpq_poly([fmpq(1, 2), fmpq(-1, 4)]), fmpq_poly([fmpq(1, 2), fmpq(1, 4)])
     reach = 1 / law.scale
     places = [n for n in range(count + 1) if (count - 2 * n) * reach > epsilon]  # 0, 1, ... up to some n
@@ -164,11 +164,11 @@ def equal_releases(law: LaplaceLaw, count: int, epsilon: Fraction, digits: int) 
     return refined("closed form of equal Laplace releases", digits, at_precision)
 
 
-MOST_EQUAL = 400  # releases in closed form: some seconds
+MOST_EQUAL = 400  # mechanisms in closed form: some seconds
 
 
 def law(event: Event) -> LaplaceLaw | None:
-    """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
+    """The law of one event; None where it has zero loss. Raises ValueError for what is not covered."""
     if not isinstance(event, Laplace):
         raise ValueError(f"event = {event!r}: expected a Laplace")
     return None if event.exact_noise is None else LaplaceLaw(event.exact_noise)

@@ -1,7 +1,7 @@
 """The reference of the Gaussian of random sensitivity (norms estimated by projections), Poisson sampling.
 
-With Z = (χ²_r / r)^(−1/2) one release is, for remove, (Z, (1−q) N(0, σ²) + q N(Z, σ²)) against (Z, N(0, σ²)), and for
-add the reverse (jl2021, Lemma 4.3 and Theorem 4.1). This encloses the curve of the dominating pair; the mechanism
+With Z = (χ²_r / r)^(−1/2) one invocation is, for remove, (Z, (1−q) N(0, σ²) + q N(Z, σ²)) against (Z, N(0, σ²)), and
+for add the reverse (jl2021, Lemma 4.3 and Theorem 4.1). This encloses the curve of the dominating pair; the mechanism
 itself may do better. A large Z shows the record, and its tail is heavy, so δ falls slowly in ε; with more projections
 it comes near the sampled Gaussian. Compositions on the lattice.
 
@@ -11,7 +11,7 @@ it comes near the sampled Gaussian. Compositions on the lattice.
     >>> f"{few.upper:.3g}, {many.upper:.3g}, {sampled.delta(SampledGaussian(0.01, 1.0), 3.0, digits=8).upper:.3g}"
     '0.000635, 2.46e-15, 1.04e-15'
 
-One release of random sensitivity: the average over Z of the sampled Gaussian's hockey-stick curve, in Arb balls.
+One invocation of random sensitivity: the average over Z of the sampled Gaussian's hockey-stick curve, in Arb balls.
 
     symbol  here         what
     r       projections  Z = √(r/W), W ~ χ²_r
@@ -37,9 +37,9 @@ Re(−s1) > 0) |K| <= b + e^{ℓ(1+cos v)/2} <= 2. So N = (1 + e^{max(ℓ,0)(1�
 part of K too.
 
 **The ends of the sum.** 0 <= both parts <= K <= min(1, b) on the real line, K = 1 − H_z/q being a probability of error.
-K decreases in z (N(z') for z' < z is N(z) shrunk, with noise added: no easier to tell from N(0)). Beyond u = log r the
-density g decreases, so what is left above the last node u_N is at most P(W > e^{u_N}); below it g increases, so what is
-left below u_M is at most K(z_M) P(W < e^{u_M}), and P(W < w) <= w^{r/2} / (2^{r/2} Γ(r/2 + 1)).
+K decreases in z (N(z') for z' < z is N(z) shrunk, with noise added: no easier to distinguish from N(0)). Beyond u = log
+r the density g decreases, so what is left above the last node u_N is at most P(W > e^{u_N}); below it g increases, so
+what is left below u_M is at most K(z_M) P(W < e^{u_M}), and P(W < w) <= w^{r/2} / (2^{r/2} Γ(r/2 + 1)).
 
 Steps and ends are chosen in floating point; their errors are then computed in balls and added.
 """
@@ -213,7 +213,7 @@ class RandomPair(SampledPair):
 
 
 def law(event: Event) -> RandomSensitivity | None:
-    """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
+    """The law of one event; None where it has zero loss. Raises ValueError for what is not covered."""
     known = sampled(event, RandomSensitivityGaussian)
     return (
         RandomSensitivity(*known, event.projections) if known and isinstance(event, RandomSensitivityGaussian) else None

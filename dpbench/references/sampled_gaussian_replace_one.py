@@ -10,7 +10,7 @@ With q = 1 it is a Gaussian of sensitivity 2:
     >>> reference.delta(event, 0.5, digits=20).overlaps(gaussian.delta(Gaussian(1.5), 0.5, digits=20))
     True
 
-One release when a record is replaced: (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²).
+One invocation when a record is replaced: (1−q) N(0, σ²) + q N(1, σ²) against (1−q) N(0, σ²) + q N(−1, σ²).
 
 With u = e^{x/σ²} and c = e^{−1/(2σ²)} the ratio of the densities is m = (1−q + q c u) / (1−q + q c/u): it increases in
 x from 0 to infinity, so the best set for H(a) is the half line {x > t} with m(t) = a, at every a > 0. There
@@ -87,7 +87,7 @@ class Replaced(Symmetric):
 
 
 def law(event: Event) -> Replaced | None:
-    """The law of one event; None where it tells nothing. Raises ValueError for what is not covered."""
+    """The law of one event; None where it has zero loss. Raises ValueError for what is not covered."""
     known = sampled(event, SampledGaussian, "replace_one", "poisson")
     return Replaced(*known) if known else None
 

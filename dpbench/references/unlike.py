@@ -1,4 +1,4 @@
-"""The reference of unlike releases together: any of the other references' events, under one neighbouring relation.
+"""The reference of unlike mechanisms together: any of the other references' events, under one neighbouring relation.
 
 Each event has the law that its own reference gives it; the composition goes on one lattice. `epsilon`, `curve` and
 the rest as everywhere.
@@ -36,7 +36,7 @@ LAWS: Mapping[str, Callable[[Event], Law | None]] = {
 
 
 def law(event: Event) -> Law | None:
-    """The law of one event; None where it tells nothing. Raises ValueError for what no law covers."""
+    """The law of one event; None where it has zero loss. Raises ValueError for what no law covers."""
     if isinstance(event, SampledGaussian):
         replaced = event.adjacency == "replace_one"
         return sampled_gaussian_replace_one.law(event) if replaced else sampled_gaussian.law(event)

@@ -93,7 +93,7 @@ REGIMES = (
 
 
 def composition_of(parts: tuple[Setting, ...], source: random.Random) -> Composition:
-    """The releases; unlike ones have a plain Gaussian among them now and then."""
+    """The mechanisms; unlike ones have a plain Gaussian among them now and then."""
     listed: list[Any] = [(SampledGaussian(rate, noise), count) for rate, noise, count in parts]
     if len(parts) > 1 and source.random() < 0.3:
         listed.append((Gaussian(between(source, 5.0, 30.0)), 2))

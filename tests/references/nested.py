@@ -1,12 +1,12 @@
 """An estimate of δ(ε) of a composition to ten or more digits: the T-fold integral by nested quadrature. Not a proof.
 
 δ(ε) = ∫ ⋯ ∫ p_1(x_1) ⋯ p_{T−1}(x_{T−1}) δ_T(ε − L_1(x_1) − ⋯ − L_{T−1}(x_{T−1})) dx, with δ_T the closed form of the
-last release. Each integral is a trapezoidal sum over x (the integrands are Gaussian, so a dozen nodes per σ give
+last mechanism. Each integral is a trapezoidal sum over x (the integrands are Gaussian, so a dozen nodes per σ give
 twenty digits, and more are taken where neighbouring nodes' losses would lie far apart on the lattice). The nodes'
 losses are moved to a lattice by Lagrange interpolation of the rest of the integral, a smooth function of the loss, at
-POINTS neighbouring lattice losses; on a lattice the nested sums are a convolution.
-The error falls like step^POINTS until the rest is resolved no further; nothing bounds it. So everything is computed
-on two lattices and with two sets of nodes, and the difference of the two is given as the error's size.
+POINTS neighbouring lattice losses; on a lattice the nested sums are a convolution. The error falls like step^POINTS
+until the rest is resolved no further; nothing bounds it. So everything is computed on two lattices and with two sets of
+nodes, and the difference of the two is given as the error's size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def estimate(
 ) -> Estimated:
     """δ(ε) of sampled Gaussians to about ten digits by nested quadrature, with the size of its error; no enclosure.
 
-    Where one enclosure gives 25 digits (one release, none) it is that.
+    Where one enclosure gives 25 digits (one invocation, none) it is that.
     """
     releases, exact = reference.releases(subject), rational("epsilon", epsilon)
     found: list[Estimated] = []
@@ -98,7 +98,7 @@ def _nodes_per_sigma(pair: Pair, grid: Grid) -> int:
 
 
 def _release(pair: Pair, grid: Grid) -> Measure:
-    """One release's trapezoidal nodes interpolated onto the lattice: masses that have signs and sum to 1."""
+    """One invocation's trapezoidal nodes interpolated onto the lattice: masses that have signs and sum to 1."""
     nodes_per_sigma = _nodes_per_sigma(pair, grid)
     variance, rate, step = ball(pair.law.variance), ball(pair.law.rate), ball(grid.step)
     start, sigma = pair.anchor(), variance.sqrt()

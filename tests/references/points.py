@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """One reference's table: its compositions, the releases whose Rényi divergences it has, and queries with votes."""
+    """One reference's table: its compositions, the events whose Rényi divergences it has, and queries with votes."""
 
     reference: Any
     entries: tuple[Entry, ...]

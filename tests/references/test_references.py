@@ -35,7 +35,7 @@ def relative(a: Any, b: Any) -> float:
     return float(abs(Fraction(a) - Fraction(b)) / abs(Fraction(b)))
 
 
-# One release: Arb balls and mpmath's quadrature.
+# One invocation: Arb balls and mpmath's quadrature.
 
 CORNERS = [
     *itertools.product((1e-7, 0.01, 0.7, 1.0), (0.3, 1.0, 1000.0), (0.0, 1e-4)),
@@ -68,7 +68,7 @@ def test_as_many_digits_as_one_asks_for() -> None:
 
 
 def test_two_equal_distributions() -> None:
-    """No sampling, infinite noise or no release at all: δ(ε) = (1 − e^ε)₊."""
+    """No sampling, infinite noise or no mechanism at all: δ(ε) = (1 − e^ε)₊."""
     for subject in (SampledGaussian(0.0, 1.0), SampledGaussian(0.5, float("inf")), (SampledGaussian(0.5, 1.0), 0)):
         assert sampled.delta(subject, 0.0).upper == 0
         assert relative(sampled.delta(subject, -1.0).lower, -math.expm1(-1)) < 1e-15
@@ -100,7 +100,7 @@ def test_unlike_gaussians_on_the_lattice_contain_the_one_gaussian_they_are() -> 
 
 
 def one_release(rate: Any, noise: Any, way: str, epsilon: Any) -> Any:
-    """δ of one release by the end of its half line and mpmath's normal tails, written out again."""
+    """δ of one invocation by the end of its half line and mpmath's normal tails, written out again."""
     ratio = mpmath.exp(epsilon if way == "remove" else -epsilon)  # (1−q) + q r at the end of the half line
     if ratio <= 1 - rate:
         return max(mpmath.mpf(0), 1 - mpmath.exp(epsilon)) if way == "remove" else mpmath.mpf(0)
@@ -113,7 +113,7 @@ def one_release(rate: Any, noise: Any, way: str, epsilon: Any) -> Any:
 
 
 def nested(rate: float, noise: float, count: int, way: str, epsilon: float, per_sigma: int) -> Any:
-    """E over all but one release of the last one's δ(ε − their losses): trapezoidal sums over x, x = i σ/per_sigma."""
+    """E over all invocations but one of the last one's δ(ε − losses): trapezoidal sums over x, x = i σ/per_sigma."""
     q, s = mpmath.mpf(rate), mpmath.mpf(noise)
     nodes = []
     for i in range(-9 * per_sigma, 9 * per_sigma + int(per_sigma / noise) + 1):

@@ -23,7 +23,7 @@ STORED: dict[str, dict[str, Any]] = {
 }
 POINTS = [(name, point) for name, table in STORED.items() for point in table["points"]]
 WAYS: tuple[Which, ...] = ("remove", "add", "both")
-# Points computed anew, of one release and of several: fewer of the slower ones, where long tests run as many of all.
+# Points computed anew, of one invocation and of several: fewer of the slower ones, where long tests run as many of all.
 ANEW = {"random_sensitivity_gaussian": (2, 0), "fixed_size_gaussian": (5, 1), "unlike": (5, 1)}
 
 

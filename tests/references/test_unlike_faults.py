@@ -113,7 +113,7 @@ def test_fault_the_group_has_the_anchor_of_one_record(monkeypatch: pytest.Monkey
 
 
 def test_one_direction_composed_is_no_bound_for_fixed_size_batches() -> None:
-    """Composing only remove's pair, the worse of the two at every ε >= 0 of one release, is below explicit data."""
+    """Composing only remove's pair, the worse of the two at every ε >= 0 of one invocation, is below explicit data."""
     rate, variance = Fraction(1, 10), Fraction(4)
     event = SampledGaussian(0.1, 2.0, adjacency="replace_one", sampler="without_replacement")
     upper_of_remove = Reference("SampledGaussian", lambda _: ((Sampled(rate, variance / 4), 40),))

@@ -59,7 +59,7 @@ def replaced(rate: float, noise: float) -> SampledGaussian:
     return SampledGaussian(rate, noise, adjacency="replace_one")
 
 
-# One release: Arb balls and mpmath's quadrature of the densities.
+# One invocation: Arb balls and mpmath's quadrature of the densities.
 
 SINGLE: list[tuple[Any, Event]] = [
     *(
@@ -203,7 +203,7 @@ def test_tangents_lie_below_the_curve_and_touch_it(law: Law, way: Any) -> None:
 
 @pytest.mark.parametrize("reference", [group, replace_one, random_sensitivity], ids=lambda given: given.event)
 def test_two_releases_by_an_integral(reference: Reference) -> None:
-    """δ of two is E_Q [X H(e^ε/X)], with X's law read off the slopes of one release's curve."""
+    """δ of two is E_Q [X H(e^ε/X)], with X's law read off the slopes of one invocation's curve."""
     events: dict[str, Event] = {
         "GroupSampledGaussian": GroupSampledGaussian(0.2, 1.5, 3),
         "SampledGaussian": replaced(0.3, 1.5),
@@ -279,7 +279,7 @@ def test_the_closed_form_of_laplace_lies_in_the_lattice(scale: float, count: int
 
 
 def test_the_closed_form_of_laplace_at_the_end_of_the_loss() -> None:
-    """Just below ε = T/b only the case that all T releases lie at the upper atom is left, up to higher powers."""
+    """Just below ε = T/b only the case that all T invocations lie at the upper atom is left, up to higher powers."""
     gap = Fraction(1, 2**60)
     found = laplace.reference.delta((Laplace(2.0), 5), Fraction(5, 2) - gap, 12)
     assert relative(found.lower, gap / 32) < 1e-10
@@ -413,7 +413,7 @@ def test_neighbouring_votes() -> None:
     assert [other.votes for other in votes.neighbours(lonely)] == [(2, 1)]
 
 
-# Unlike releases.
+# Unlike mechanisms.
 
 
 def test_unlike_laws_of_the_same_kind_agree_with_their_own_reference() -> None:
@@ -473,7 +473,7 @@ def test_the_cap_only_widens() -> None:
         (
             unlike,
             Composition(((Laplace(1.0), 1), (Laplace(1.0, adjacency="zero_out"), 1))),
-            "expected the same for all releases",
+            "expected the same for all events",
         ),
         (laplace.reference, Composition(((Laplace(1.0), 2),), adaptive=True), "adaptive = True"),
     ],
