@@ -34,9 +34,9 @@ def certify(
 
     The number is that of the worse of the two directions, for the dominating pairs that the events state; all doubles
     are taken as the exact fractions that they are. `digits` (2 to 60) is the relative width that is worked towards,
-    10^−digits, for ε near 0 the absolute one 10^(−digits−3); the certificate tells what was reached. `progress` is
-    told of each part of the work. Raises DpbenchError for bad input and for what is not covered: adaptive parameters,
-    samplers other than Poisson, unlike neighbouring relations, too many atoms.
+    10^−digits, for ε near 0 the absolute one 10^(−digits−3); the certificate states what was reached. `progress` is
+    called with each part of the work. Raises DpbenchError for bad input and for what is not covered: adaptive
+    parameters, samplers other than Poisson, unlike neighbouring relations, too many atoms.
 
     >>> from dpbench.events import Laplace
     >>> round(certify(Laplace(2.0), epsilon=0.25, digits=15).value, 14)
@@ -75,6 +75,6 @@ def certify_many(
     except (ArithmeticError, AssertionError, IndexError, ValueError) as error:
         # doubles that plan overflow or vanish at such numbers, or a condition of the proof could not be shown
         raise DpbenchError(
-            "cannot certify: the releases have parameters so large or so small that no proof was found; ask"
+            "cannot certify: the mechanisms have parameters so large or so small that no proof was found; ask"
             " `dpbench account`"
         ) from error

@@ -65,7 +65,7 @@ class Question:
     def deltas(self, epsilon: float) -> list[Result]:
         """δ(ε) of each direction: the first to its own digits, the others to what the greatest so far needs.
 
-        One that its largest loss keeps below what another one has for sure is not computed.
+        A direction is not computed where its largest loss bounds its δ below that of another one.
         """
         at = Fraction(epsilon)
         results: list[Result] = []
@@ -88,9 +88,9 @@ class Question:
         return results
 
     def epsilons(self, delta: float) -> list[Result]:
-        """ε(δ) of each direction: coarse ones decide which need all digits.
+        """ε(δ) of each direction: coarse enclosures decide which need all digits.
 
-        A direction whose largest loss is below what another one has for sure is not computed: its ε lies below that.
+        A direction is not computed where its largest loss, which its ε cannot exceed, is below the ε of another one.
         """
         wanted = Fraction(delta)
         coarse: list[Result] = []

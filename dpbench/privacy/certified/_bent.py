@@ -1,8 +1,9 @@
-"""δ(ε) of few sampled releases, as balls: both contours, in z and in s, bend to where the integrand falls.
+"""δ(ε) of few sampled mechanisms, as balls: both contours, in z and in s, bend to where the integrand falls.
 
-Where nearly all loss lies at one point, M(c + iu) falls so slowly in u that no vertical line serves. On the hyperbola
-z = c₁ + μ sin(α + iw) the real part grows with u, so that e^(−zε) carries that point down; what lies above ε is carried
-down by a contour in s that leaves the real line at s_a with slope κ. Section 6a of docs/certified.md has the proof.
+Where nearly all loss lies at one point, M(c + iu) falls so slowly in u that a vertical line needs too many nodes. On
+the hyperbola z = c₁ + μ sin(α + iw) the real part grows with u, so that e^(−zε) carries that point down; what lies
+above ε is carried down by a contour in s that leaves the real line at s_a with slope κ. Section 6a of docs/certified.md
+has the proof.
 
 | here | there |
 | --- | --- |
@@ -35,7 +36,7 @@ _STEEPEST = 0.8  # of κ₁: the slope that the outermost hyperbola has
 
 @dataclass(frozen=True)
 class Bend:
-    """The contour in s of one release in the remove direction: real up to `start`, then at `slope`, 0 < slope < 1."""
+    """The contour in s of a mechanism in the remove direction: real up to `start`, then at `slope`, 0 < slope < 1."""
 
     rate: Fraction
     noise: float
@@ -214,7 +215,7 @@ class Bend:
 
 @dataclass(frozen=True)
 class BentPlan:
-    """The hyperbola and the contours; `reference` is the least ε that it serves."""
+    """The hyperbola and the contours; `reference` is the least ε for which it holds."""
 
     bends: tuple[tuple[Bend, int], ...]
     reference: Fraction
@@ -280,7 +281,7 @@ class BentTransform:
 
 
 def can_bend(parts: Sequence[tuple[Factor, int]]) -> bool:
-    """Whether all releases are single sampled records, all removed or all added."""
+    """Whether all mechanisms are single sampled records, all removed or all added."""
     kinds = {factor.direction if isinstance(factor, Mixture) and factor.largest == 1 else None for factor, _ in parts}
     return kinds in ({"remove"}, {"add"})
 
@@ -291,7 +292,7 @@ def bent_transform(
     log_target: float,
     progress: Callable[[str], None] | None = None,
 ) -> BentTransform:
-    """Balls on a hyperbola that serve ε and what lies a little below (add: above), with an error of e^log_target.
+    """Balls on a hyperbola, for ε and a little below it (add: above), with an error of e^log_target.
 
     Raises DpbenchError where no plan of MOST_BENT nodes is found, which is next to the end of the range of losses.
     """
@@ -304,7 +305,7 @@ def bent_transform(
     try:
         plan = _plan(plain, at, target)
     except OverflowError:  # of the doubles that plan
-        raise DpbenchError(f"epsilon = {epsilon!r}: a release is sampled too rarely, or the loss too large") from None
+        raise DpbenchError(f"epsilon = {epsilon!r}: a mechanism is sampled too rarely, or the loss too large") from None
     return _transform(plan, mirrored, progress)
 
 
@@ -325,7 +326,7 @@ def _plan(parts: Sequence[tuple[Factor, int]], epsilon: float, log_target: float
     if best is None or best.count > MOST_BENT:
         raise DpbenchError(
             f"epsilon = {epsilon!r}: no contour of {MOST_BENT} nodes was found for it; the loss lies too close to a"
-            " single point, so ask for fewer digits or certify more releases together"
+            " single point, so ask for fewer digits or certify more steps together"
         )
     return best
 
@@ -338,7 +339,7 @@ def _try(
     line: float,
     log_target: float,
 ) -> BentPlan | None:
-    """A plan with these contours; None where they do not hold."""
+    """A plan with these contours; None where their conditions fail."""
     bends: list[tuple[Bend, int]] = []
     for factor, count in parts:
         assert isinstance(factor, Mixture)

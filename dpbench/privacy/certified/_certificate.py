@@ -28,7 +28,7 @@ class Certificate:
     | `method`, `bits`, `nodes` | of the worse direction: how, in how many bits, with how many nodes in Im z |
     | `radius` | its shares in δ, approximately: aliasing, tail, moments (of the inner sums), rounding |
     | `attained` | whether every event's pair is attained; otherwise the enclosed number is that of a dominating pair |
-    | `seconds` | wall time; for several answers at once each tells the time from the start to its own end |
+    | `seconds` | wall time; for several answers at once, from the start to the end of each |
 
     >>> Certificate("delta", 1.0, 0.1, 0.2, "0.1", "0.2", "[0.15 +/- 0.051]", "add_or_remove", "remove",
     ...             {"remove": (0.1, 0.2)}, "closed form", 64, 0, {}, True, 0.0).contains(0.15)

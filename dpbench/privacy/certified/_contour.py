@@ -91,7 +91,7 @@ class Exponents:
 
 
 def grid(index: int) -> float:
-    """The values of c that are looked at: few, so that what was found for one ε serves others."""
+    """The values of c that are tried: few, so that results for one ε are used for others."""
     return float(2.0 ** (index / GRID))
 
 
@@ -200,7 +200,7 @@ def _finite(reach: float, epsilon: float) -> float:
     if reach == math.inf:
         raise DpbenchError(
             f"epsilon = {epsilon!r}: expected a loss whose transform decays within {MOST_NODES} nodes, and this one"
-            " lies too close to a single point; ask for fewer digits or certify more releases together"
+            " lies too close to a single point; ask for fewer digits or certify more steps together"
         )
     return reach
 
@@ -301,7 +301,7 @@ def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], Non
     """The balls that `plan` asks for, in `bits` bits. Raises DpbenchError for more than MOST_NODES of them."""
     if plan.count > MOST_NODES:
         raise DpbenchError(
-            f"expected releases that {MOST_NODES} nodes resolve, not {plan.count}: the privacy loss is too large for a"
+            f"expected mechanisms that {MOST_NODES} nodes resolve, not {plan.count}: the loss is too large for a"
             " proof, ask `dpbench account`"
         )
     with working_bits(bits):

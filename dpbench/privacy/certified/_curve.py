@@ -38,14 +38,14 @@ from dpbench.privacy.certified._numbers import ball_of, ends, log_fraction, spen
 from dpbench.privacy.certified._sides import Side
 
 ROUNDS = 7
-FEW = 4  # sampled releases for which a bent contour is tried first
+FEW = 4  # sampled mechanisms for which a bent contour is tried first
 ATOM_DIGITS = 12.0  # that ε of finite pairs alone has at least: fewer cost as much
 MANY_NODES = 5000  # of a straight line; beyond, a bent one is tried
 
 
 @dataclass
 class Curve:
-    """One direction of a composition. Remembers the transforms that it has paid for."""
+    """One direction of a composition. Keeps the transforms that it has computed."""
 
     side: Side
     progress: Callable[[str], None] | None = None
@@ -60,7 +60,7 @@ class Curve:
         self.strip = not self.closed and math.isinf(self.exponents(1.0))
 
     def delta(self, epsilon: Fraction, log_target: float | None, digits: float) -> Ball:
-        """δ(ε) within e^log_target, or where that is None within 10^−digits of itself, as far as this can be had."""
+        """δ(ε) within e^log_target, or where that is None within 10^−digits of itself, as far as possible."""
         if self.closed is not None:
             return self._closed_delta(epsilon, log_target, digits)
         at = float(epsilon)
@@ -330,7 +330,7 @@ def _closed(side: Side) -> tuple[Callable[[Any], Any] | None, str]:
         pairs = [(factor.pairs, times) for factor, times in parts if isinstance(factor, AtomsFactor)]
         return (lambda epsilon: atoms_and_laplace_delta(pairs, scales, epsilon) + side.infinite()), "residues"
     if len(parts) == 1 and count == 1 and isinstance(first, JlFactor):
-        return first.single_delta, "direct integral of one release"
+        return first.single_delta, "direct integral of one mechanism"
     if len(parts) == 1 and count == 1 and isinstance(first, Mixture):
         mixture = first
         if mixture.largest == 1 and mixture.direction != "replace":
@@ -338,7 +338,7 @@ def _closed(side: Side) -> tuple[Callable[[Any], Any] | None, str]:
                 lambda epsilon: single_delta(
                     mixture.balls(), arb(mixture.noise_multiplier), mixture.direction, epsilon
                 ),
-                "closed form of one release",
+                "closed form of one mechanism",
             )
     return None, "contour integral"
 

@@ -1,4 +1,4 @@
-"""δ(ε) without a contour: the Gaussian's closed form, one sampled release, finite pairs, and Laplace by residues.
+"""δ(ε) without a contour: the Gaussian's closed form, one sampled mechanism, finite pairs, and Laplace by residues.
 
 Sections 7 and 8 of docs/certified.md.
 """
@@ -20,7 +20,7 @@ MOST_TERMS = 400_000
 MOST_LAPLACE = 600
 
 Pairs = Sequence[tuple[Fraction, Fraction]]
-EXACT_COUNT = 200  # releases up to which binomial coefficients are whole numbers; beyond, they are balls
+EXACT_COUNT = 200  # invocations up to which binomial coefficients are whole numbers; beyond, they are balls
 
 
 def normal_cdf(x: Any) -> Any:
@@ -35,9 +35,9 @@ def gaussian_delta(squared_mu: Any, epsilon: Any) -> Any:
 
 
 def single_delta(weights: Sequence[Any], noise: Any, direction: str, epsilon: Any) -> Any | None:
-    """One release of (1−q)·N(0, σ²) + q·N(1, σ²) against N(0, σ²), or the reverse: the two laws cross once.
+    """One invocation of (1−q)·N(0, σ²) + q·N(1, σ²) against N(0, σ²), or the reverse: the two laws cross once.
 
-    None where the ball of ε does not tell on which side of the add direction's largest loss it lies.
+    None where the ball of ε does not decide on which side of the add direction's largest loss it lies.
     """
     rest, rate = weights
     growth = epsilon.exp()
@@ -119,7 +119,7 @@ def _outcomes(factors: Sequence[tuple[Pairs, int]]) -> list[tuple[Any, Any]]:
     if terms > MOST_TERMS:
         raise DpbenchError(
             f"DiscretePair: expected at most {MOST_TERMS} distinct sums of the loss, not {terms}; certify fewer"
-            " releases or outcomes, or compose with a Gaussian release"
+            " mechanisms or outcomes, or compose with a Gaussian mechanism"
         )
     spend(6.0 * terms)
     found = [(arb(1), arb(1))]
@@ -165,7 +165,7 @@ def _multinomial(pairs: Pairs, count: int) -> Iterator[tuple[Any, Any]]:
 def atoms_and_laplace_delta(
     factors: Sequence[tuple[Pairs, int]], scales: Sequence[tuple[float, int]], epsilon: Any
 ) -> Any:
-    """Laplace releases of any `scales`, each with its count, and finite pairs, by residues (section 8).
+    """Laplace mechanisms of any `scales`, each with its count, and finite pairs, by residues (section 8).
 
     Outcomes that Q never gives are left out: the probability of an infinite loss is added apart.
     """
@@ -174,8 +174,8 @@ def atoms_and_laplace_delta(
     terms = count_terms(finite) * math.prod(count + 1 for _, count in scales)
     if laplace > MOST_LAPLACE or terms > MOST_TERMS:
         raise DpbenchError(
-            f"Laplace: expected at most {MOST_LAPLACE} releases and {MOST_TERMS} distinct sums of the loss's atoms, not"
-            f" {laplace} and {terms}; certify fewer, or compose with a Gaussian release"
+            f"Laplace: expected at most {MOST_LAPLACE} mechanisms and {MOST_TERMS} distinct sums of atoms, not"
+            f" {laplace} and {terms}; certify fewer, or compose with a Gaussian mechanism"
         )
     spend(1.0 * laplace * (terms + laplace))
     series = [_residue_series(laplace, k) for k in range(laplace + 1)]

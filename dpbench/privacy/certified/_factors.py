@@ -19,7 +19,7 @@ from dpbench.privacy.certified._numbers import ball_of, log_fraction
 
 
 class Factor(Protocol):
-    """One release in one direction, as the contour sees it."""
+    """One invocation in one direction, as the contour sees it."""
 
     def log_moment(self, c: float) -> float:
         """log M(c) in doubles; inf where M(c) is infinite."""

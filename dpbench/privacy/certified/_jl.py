@@ -42,7 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class JlFactor:
-    """One release, one direction; `rate` is q in (0, 1], `projections` is r."""
+    """One invocation, one direction; `rate` is q in (0, 1], `projections` is r."""
 
     rate: Fraction
     noise_multiplier: float
@@ -212,7 +212,7 @@ class JlFactor:
         if nodes > MOST_NODES:
             raise DpbenchError(
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
-                f" {MOST_NODES} nodes, not {nodes}; certify another release"
+                f" {MOST_NODES} nodes, not {nodes}; certify another mechanism"
             )
         spend(nodes * (self.cost + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
         height, h = arb(y), arb(step_s)
@@ -363,9 +363,9 @@ class JlFactor:
         return positive(total)
 
     def single_delta(self, epsilon: Any) -> Any | None:
-        """δ(ε) of one release alone, by direct integration over s (section 9.6).
+        """δ(ε) of one invocation alone, by direct integration over s (section 9.6).
 
-        None where the ball of ε does not tell on which side of the add direction's largest loss it lies.
+        None where the ball of ε does not decide on which side of the add direction's largest loss it lies.
         """
         rest, rate, growth = ball_of(1 - self.rate), ball_of(self.rate), epsilon.exp()
         level = ((growth if self.direction == "remove" else 1 / growth) - rest) / rate

@@ -1,4 +1,4 @@
-"""Enclosures of E[e^(zL)] for one release whose two laws are mixtures of Gaussians, on a line Re z = c.
+"""Enclosures of E[e^(zL)] for one invocation whose two laws are mixtures of Gaussians, on a line Re z = c.
 
 | here | in docs/certified.md |
 | --- | --- |
@@ -66,7 +66,7 @@ def widened(values: list[Any], radius: Any, direction: Direction) -> list[Any]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """One release, one direction. `weights` are b_0 ... b_g, `noise_multiplier` is σ.
+    """One invocation, one direction. `weights` are b_0 ... b_g, `noise_multiplier` is σ.
 
     `remove`: the mixture against N(0, σ²). `add`: the reverse. `replace`: the mixture against its mirror image at 0.
     M(c + iu) is wanted for u >= 0; where the loss falls as s grows (`add`) the conjugate is computed.
@@ -366,7 +366,7 @@ class Mixture:
         if nodes > MOST_NODES:
             raise DpbenchError(
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
-                f" {MOST_NODES} nodes, not {nodes}; certify a release with more noise"
+                f" {MOST_NODES} nodes, not {nodes}; certify a mechanism with more noise"
             )
         spend(nodes * (10.0 + 2 * self.largest + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
         height, h = arb(y), arb(step_s)

@@ -94,9 +94,7 @@ def _fraction(exact: Any, up: bool) -> Fraction:
         return sign * Fraction(1, 2**LONGEST) if outwards else Fraction(0)
     if size > LONGEST:
         if outwards:
-            raise DpbenchError(
-                f"a number above 2^{LONGEST} came up; ask about a smaller epsilon, or about fewer releases"
-            )
+            raise DpbenchError(f"a number above 2^{LONGEST} came up; ask about a smaller epsilon, or about fewer steps")
         return Fraction(sign * 2**LONGEST)
     return Fraction(mantissa) * Fraction(2) ** exponent
 

@@ -43,7 +43,7 @@ class Side:
 
     name: str
     parts: list[tuple[Factor, int]] = field(default_factory=list)
-    finite: list[tuple[Fraction, int]] = field(default_factory=list)  # P(L < ∞) of single releases below 1, counts
+    finite: list[tuple[Fraction, int]] = field(default_factory=list)  # P(L < ∞) of single mechanisms below 1, counts
     gaussians: list[tuple[int, float]] = field(default_factory=list)  # count · squared sensitivity, σ
 
     def infinite(self) -> Any:
@@ -135,7 +135,7 @@ def _add_gaussian(side: Side, event: Gaussian, count: int, name: Direction) -> N
     if math.isinf(noise) and math.isfinite(event.noise_multiplier):
         raise DpbenchError(
             f"noise_multiplier = {event.noise_multiplier:g} at sensitivity = {float(event.moved):g}: expected at most"
-            f" {sys.float_info.max / under:.2g} for a proof; nobody can tell such noise from an infinite one"
+            f" {sys.float_info.max / under:.2g} for a proof; more noise is next to infinite"
         )
     _add_mu(side, over * over, noise, count)
 

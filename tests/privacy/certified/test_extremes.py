@@ -146,7 +146,7 @@ def test_work_is_counted() -> None:
 
 
 def test_an_infinite_loss_beside_laplace() -> None:
-    """Two laws that share no outcome are always told apart: δ = 1, whatever stands beside them."""
+    """Two laws that share no outcome are always distinguished: δ = 1, whatever stands beside them."""
     disjoint = DiscretePair((1.0, 0.0), (0.0, 1.0))
     assert certify(Composition(((disjoint, 1), (Laplace(1.0), 1))), epsilon=3.0).lower == 1.0
     with pytest.raises(DpbenchError):

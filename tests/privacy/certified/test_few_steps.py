@@ -35,7 +35,7 @@ def times(event: Event, count: int) -> Composition:
 
 
 def one_release(rate: mpmath.mpf, noise: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
-    """δ of one release in the remove direction at any real ε, where the two densities cross."""
+    """δ of one invocation in the remove direction at any real ε, where the two densities cross."""
     level = (mpmath.exp(epsilon) - (1 - rate)) / rate
     if level <= 0:
         return 1 - mpmath.exp(epsilon)
@@ -80,7 +80,7 @@ def test_epsilon_and_delta_invert_each_other() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.4, 1.5])
 def test_bent_and_straight_lines_meet(epsilon: float) -> None:
-    """Where both apply: nine unlike releases."""
+    """Where both apply: nine unlike mechanisms."""
     parts: Any = [
         (Mixture((Fraction(9, 10), Fraction(1, 10)), 0.8, "remove"), 6),
         (Mixture((Fraction(4, 5), Fraction(1, 5)), 1.0, "remove"), 3),
@@ -95,7 +95,7 @@ def test_bent_and_straight_lines_meet(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.002, 0.006])
 def test_add_by_its_mirror(epsilon: float) -> None:
-    """One release has a closed form; −log(1−q) is 0.01005."""
+    """One invocation has a closed form; −log(1−q) is 0.01005."""
     parts: Any = [(Mixture((Fraction(99, 100), Fraction(1, 100)), 1.0, "add"), 1)]
     with working_bits(200):
         truth = single_delta(parts[0][0].balls(), arb(1), "add", arb(epsilon))
@@ -108,7 +108,7 @@ class TestPlantedFaults:
     EPSILON = 0.7
 
     def holds(self, **changed: float) -> bool:
-        """Whether the ball of a plan that is changed contains the closed form of one release."""
+        """Whether the ball of a plan that is changed contains the closed form of one invocation."""
         mixture = Mixture((Fraction(9, 10), Fraction(1, 10)), 0.5, "remove")
         plan = _bent._plan([(mixture, 1)], self.EPSILON, -14.0)
         plan = replace(

@@ -37,7 +37,7 @@ def log_sum(terms: Numbers) -> float:
 
 
 def drawn(random: np.random.Generator) -> tuple[Mixture, float]:
-    """A release and c: q from 1e-9 to 1, σ from 0.3 to 20, c from 0.01 to 200, or in the strip."""
+    """A mechanism and c: q from 1e-9 to 1, σ from 0.3 to 20, c from 0.01 to 200, or in the strip."""
     q, sigma = between(random, 1e-9, 0.999), between(random, 0.3, 20)
     direction = random.choice(["remove", "add", "replace"])
     size = 1 if direction == "replace" else int(random.choice([1, 1, 2, 5]))
