@@ -1,6 +1,6 @@
-"""Events: frozen data that describe one randomized release completely, and their composition.
+"""Events: frozen data, each a complete description of one mechanism invocation; and their composition.
 
-An event names the pair of distributions that dominates the release, the neighbouring relation and the sampler.
+An event names the pair of distributions that dominates the mechanism, the neighbouring relation and the sampler.
 Standard library only: the independent references import this module and nothing else of the package.
 """
 
@@ -20,7 +20,7 @@ SAMPLERS: tuple[str, ...] = ("poisson", "without_replacement", "shuffled")
 
 @dataclass(frozen=True)
 class Values:
-    """What a parameter may be. The events check it, and the JSON Schema of files of `kind: events` is made of it.
+    """The valid values of a parameter: events check them; the JSON Schema of files of `kind: events` is made of them.
 
     `expected` says it in words; numbers are at least `least`, more than `above`, at most `most`; `choices` are for
     names; a list has `length` values or more, each of them like that.
@@ -107,9 +107,9 @@ def _number(name: str, value: object) -> float:
 
 
 class _Checked:
-    """What all events share: every parameter is held against `PARAMETERS` and kept as a plain value.
+    """What all events share: every parameter is checked against `PARAMETERS` and kept as a plain value.
 
-    One with default None may be None.
+    A parameter with default None may be None.
     """
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class _WholeSum(_Checked):
 
     @property
     def relative_noise(self) -> float:
-        """The same as a double; where it is none, the one below, for less noise never promises more privacy."""
+        """The same as a double, rounded down: less noise never promises more privacy."""
         exact = self.exact_noise
         if exact is None or self.moved == 1:
             return self.noise_multiplier
@@ -164,9 +164,9 @@ class _WholeSum(_Checked):
 class Gaussian(_WholeSum):
     """The Gaussian mechanism on a sum of all records: N(0, σ²) against N(Δ, σ²).
 
-    `noise_multiplier` is σ relative to the clip norm, in (0, inf], as in `SampledGaussian`, which this is at rate 1.
-    Δ is `sensitivity` in clip norms; where it is not given, 1, and under `replace_one` 2: one record goes, another
-    comes. What is no clipped sum states its own. `relative_noise` is σ/Δ. The pair is attained and symmetric.
+    `noise_multiplier` is σ relative to the clip norm, in (0, inf], as in `SampledGaussian`, which this is at rate 1. Δ
+    is `sensitivity` in clip norms; where it is not given, 1, and under `replace_one` 2: one record goes, another comes.
+    What is no clipped sum needs its own `sensitivity`. `relative_noise` is σ/Δ. The pair is attained and symmetric.
 
     >>> Gaussian(noise_multiplier=1.0)
     Gaussian(noise_multiplier=1.0, adjacency='add_or_remove', sensitivity=None)
@@ -307,7 +307,7 @@ class DiscretePair(_Checked):
 class ConfidentGNMax(_Checked):
     """One query of PATE's Confident-GNMax aggregator (Papernot et al. 2018, Algorithm 1).
 
-    First the largest vote count plus N(0, σ₁²) is held against `threshold`; where it passes (`answered`), the class
+    First the largest vote count plus N(0, σ₁²) is compared with `threshold`; where it passes (`answered`), the class
     with the largest count after noise N(0, σ₂²) on every count is released. Neighbouring data change one teacher's
     vote, under every relation. Data-independent: a Gaussian of sensitivity 1 with σ₁ = `selection_noise` and, where
     answered, one of sensitivity √2 with σ₂ = `answer_noise`. With `votes`, the counts of all classes for this query,
@@ -345,7 +345,7 @@ EVENTS: dict[str, type[Any]] = {event.__name__: event for event in get_args(Even
 
 @dataclass(frozen=True)
 class Composition:
-    """Releases in the order in which they happened, each an event with the number of times it was repeated.
+    """Mechanism invocations in their order: events, each with the number of its repetitions.
 
     `adaptive` says that later *parameters* (not only later inputs) depend on earlier outputs; only accountants
     whose theorem covers that may accept it.
@@ -365,7 +365,7 @@ class Composition:
         object.__setattr__(self, "parts", tuple(parts))
 
     def prefix(self, releases: int) -> Composition:
-        """The first `releases` releases: what had been spent when training had got that far."""
+        """The first `releases` invocations: what had been spent up to there."""
         kept: list[tuple[Event, int]] = []
         for event, count in self.parts:
             if releases > 0:

@@ -1,1 +1,1 @@
-"""From events to guarantees: composition, accountants, calibration, and what is said of an answer."""
+"""From events to guarantees: composition, accountants, calibration, and statements of an answer."""

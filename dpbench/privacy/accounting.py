@@ -1,4 +1,4 @@
-"""From a composition of releases to guarantees, by every accountant that is asked.
+"""From a composition of mechanisms to guarantees, by every accountant that is asked.
 
 Three lines are enough:
 
@@ -48,11 +48,11 @@ def account(
     """ε at `delta`, or δ at `epsilon`, by every accountant that is asked for: by default all, refusals included.
 
     `releases` is a composition or a single event. With `group_size` g > 1 every answer is carried over to groups of g
-    records by the generic bound (`groups.py`). `progress` is told the name of each accountant before it is
+    records by the generic bound (`groups.py`). `progress` is called with the name of each accountant before it is
     asked. An `exact` answer that a bound of another accountant contradicts is withdrawn, and both are shown
-    (`guards.cross_checked`). Raises DpbenchError unless exactly one of a `delta` in (0, 1)
-    and a finite `epsilon` >= 0 is given, and for an unknown accountant; an accountant that fails at this composition
-    stands in the result as a refusal. Only `exact`, `certified` and `upper_bound` are promises.
+    (`guards.cross_checked`). Raises DpbenchError unless exactly one of a `delta` in (0, 1) and a finite `epsilon` >= 0
+    is given, and for an unknown accountant; an accountant that fails at this composition stands in the result as a
+    refusal. Only `exact`, `certified` and `upper_bound` are promises.
 
     >>> from dpbench.events import Composition, SampledGaussian
     >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
@@ -79,7 +79,7 @@ def to_ask(
     accountants: Sequence[str] | None = None,
     group_size: int = 1,
 ) -> list[tuple[str, Callable[[], Guarantee]]]:
-    """What `account` does, one accountant after the other: its name and what asks it. Raises DpbenchError as that."""
+    """The jobs of `account`: each accountant's name and the call that asks it. Raises DpbenchError like `account`."""
     composition = as_composition(releases)
     if (delta is None) == (epsilon is None):
         raise DpbenchError("give either delta, to ask for epsilon, or epsilon, to ask for delta")
@@ -116,7 +116,7 @@ def guarantee(
     """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
 
     A refusal and every error become a guarantee that says why there is no number; so does an answer that
-    `guards.looked_at` does not let pass.
+    `guards.looked_at` rejects.
     """
     start = time.perf_counter()
     try:
@@ -137,7 +137,7 @@ def guarantee(
 def curve_or_refusal(accountant: Accountant | No, composition: Composition, group_size: int = 1) -> PrivacyCurve | No:
     """The accountant's curve, for groups of `group_size` records by the generic bound; or why it refuses.
 
-    The curve looks at its own answers (`guards.py`). Raises DpbenchError in place of whatever the accountant raises.
+    The curve checks its own answers (`guards.py`). Raises DpbenchError in place of whatever the accountant raises.
     """
     if isinstance(accountant, No):
         return accountant

@@ -13,7 +13,7 @@ from dpbench.events import Adjacency, Composition
 GuaranteeKind = Literal["exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed"]
 KINDS: tuple[str, ...] = ("exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed")
 PROMISES = ("exact", "certified", "upper_bound")  # the kinds on which one may rely, if the ledger is true
-FAILURES = (DpbenchError, ArithmeticError, MemoryError)  # with which an accountant has no answer, for a reason
+FAILURES = (DpbenchError, ArithmeticError, MemoryError)  # errors with which an accountant has no answer
 
 
 @dataclass(frozen=True)

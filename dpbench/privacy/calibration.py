@@ -1,7 +1,7 @@
 """How far a budget goes: the smallest noise, the most steps, the largest sampling rate or batch, by any accountant.
 
-Each answer is rounded to the safe side, the accountant has been asked at exactly the number that is returned, and its
-answer at the neighbour beside it misses the target; a refusal there is none. Three lines are enough:
+Each answer is rounded to the safe side. The accountant has been asked at exactly the number that is returned, which
+meets the target, and at the next number, which misses it; a refusal is no miss. Three lines are enough:
 
 >>> from dpbench.privacy.calibration import largest_steps
 >>> from dpbench.events import SampledGaussian
@@ -36,8 +36,8 @@ from dpbench.privacy.guards import in_a_sentence
 from dpbench.privacy.scaling import repeated
 from dpbench.privacy.search import LARGEST, Found, largest_number, largest_whole, smallest_noise
 
-MOST_EPSILON = 1e6  # a target: beyond, accountants are at the end of their doubles, and take long to say so
-WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # what moves unlike releases together, see scaling.py
+MOST_EPSILON = 1e6  # of a target: beyond it accountants overflow, and slowly
+WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # scale unlike mechanisms together, see scaling.py
 FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch", *WHOLE_SEQUENCE)
 WHOLE = ("steps", "batch", "repetitions")
 Releases = Composition | Event
@@ -48,8 +48,8 @@ class Calibrated:
     """What was found: `value` meets the target, `neighbour` (None where the numbers end) is the next and misses it.
 
     `attained` is the accountant's ε at `value`, `neighbour_attained` its ε at the neighbour, infinite with a reason
-    where there are no such releases.
-    `asked` counts the numbers that were tried, `seconds` is wall time.
+    where no mechanism has that number (a rate above 1). `asked` counts the numbers that were tried, `seconds` is wall
+    time.
     """
 
     find: str
@@ -104,15 +104,15 @@ def solve(
     most: int | None = None,
     group_size: int = 1,
 ) -> Calibrated:
-    """The edge of one parameter for a target (epsilon, delta), with what `accountant` says on both sides of it.
+    """The last value of one parameter that meets a target (epsilon, delta), and the first that misses it.
 
-    `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`, or for unlike releases together
+    `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`, or for unlike mechanisms together
     (with `scaling.noise_scaled`, `repeated` and `rates_scaled`) `noise_factor`, `repetitions`, `rate_factor`. Noise is
     made as small as possible, all else as large. `make_composition` takes the number and returns what would then be
     released. `most` limits whole numbers (2^53 without it). With `group_size` g the target is for groups of g records,
     by the generic bound. Raises DpbenchError where the accountant refuses or gives only lower bounds, where no number
     or every number meets the target, and where the accountant refuses the number beside the last that meets it;
-    refusals elsewhere are passed over.
+    refusals elsewhere are skipped.
 
     >>> from dpbench.events import Gaussian
     >>> found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp")
@@ -182,7 +182,7 @@ def solve(
 def _attained(
     accountant: Accountant, make_composition: Callable[[Any], Releases], value: Any, delta: float, group_size: int
 ) -> Estimate:
-    """ε at a number; infinite, with the reason, where there are no such releases (a sampling rate above 1).
+    """ε at a number; infinite, with the reason, where no mechanism has it (a sampling rate above 1).
 
     Raises DpbenchError, with the reason, where the accountant has no answer.
     """

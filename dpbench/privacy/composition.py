@@ -1,7 +1,7 @@
-"""Composition: the only code that knows how often a release was made and in which order.
+"""Composition: the only code that knows how often and in which order mechanisms are invoked.
 
-An accountant brings a *leaf*, a function of one event (a Rényi moment, a squared μ, log M(z) at the nodes of a
-contour); this module merges equal events and adds the leaves up, each times its count. A leaf never sees a count.
+An accountant brings a *term*, a function of one event (a Rényi moment, a squared μ, log M(z) at the nodes of a
+contour). This module merges equal events and adds up the terms, each times its count. A term never sees a count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Term = TypeVar("Term")
 
 
 def as_composition(releases: Composition | Event) -> Composition:
-    """A composition as it is; a single event as a composition of one release.
+    """A composition as it is; a single event as a composition of one invocation.
 
     >>> from dpbench.events import Gaussian
     >>> as_composition(Gaussian(2.0)).parts[0][1]
@@ -33,8 +33,8 @@ def as_composition(releases: Composition | Event) -> Composition:
 def merge(composition: Composition) -> tuple[tuple[Event, int], ...]:
     """Equal events together with their counts added, in the order of first appearance; counts of 0 are left out.
 
-    So T1 releases of an event followed by T2 of the same are T1 + T2 of it, to the last bit. Only for theorems in
-    which the order does not matter. Raises DpbenchError above 2^53 releases, where counts stop being exact doubles.
+    So T1 invocations of an event followed by T2 of the same are T1 + T2 of it, to the last bit. Only for theorems in
+    which the order does not matter. Raises DpbenchError above 2^53 invocations, where counts stop being exact doubles.
 
     >>> from dpbench.events import Gaussian
     >>> merge(Composition(((Gaussian(1.0), 2), (Gaussian(3.0), 0), (Gaussian(1.0), 5))))
@@ -46,15 +46,15 @@ def merge(composition: Composition) -> tuple[tuple[Event, int], ...]:
             counts[event] = counts.get(event, 0) + count
     total = sum(counts.values())
     if total > MOST_RELEASES:
-        raise DpbenchError(f"count = {total}: expected at most 2^53 releases in all; give fewer")
+        raise DpbenchError(f"count = {total}: expected at most 2^53 mechanism invocations in all; give fewer")
     return tuple(counts.items())
 
 
 def weighted_sum(composition: Composition, term: Callable[[Event], Term], zero: Term) -> Term:
     """Σ count · term(event) over the merged events, starting from `zero`; each distinct event is evaluated once.
 
-    The leaf may return a float, an array (all orders or nodes at once), a complex number or a ball: anything with
-    `+` and a product with a whole number.
+    The term may be a float, an array (all orders or nodes at once), a complex number or a ball: anything with `+` and a
+    product with a whole number.
 
     >>> from dpbench.events import Gaussian
     >>> weighted_sum(Composition(((Gaussian(1.0), 3), (Gaussian(2.0), 4))), lambda e: e.noise_multiplier**-2, 0.0)

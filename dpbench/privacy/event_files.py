@@ -1,4 +1,4 @@
-"""Files of `kind: events`: unlike releases one after another, each with how often it was made.
+"""Files of `kind: events`: unlike mechanisms one after another, each with its count.
 
     kind: events
     adaptive: false                     # whether later parameters depend on earlier outputs

@@ -33,7 +33,7 @@ from dpbench.privacy.answers import (
 
 _WIDTH = 1e-10  # of the bracket in which ε is found, relative; the end that meets δ is returned
 _ROUNDING = 1e-12  # added to every logarithm: above the rounding of logarithms and sums up to 1e3
-_STEP = 1e-6  # relative, over which the product is seen to rise
+_STEP = 1e-6  # relative: the step at which the product is tested for a rise
 _MOST_EPSILON = 1e6  # per record; beyond, the bound says nothing
 
 
@@ -102,7 +102,7 @@ class GroupCurve:
         missing = 0.0
         if self._product(missing) <= log_target:
             return self._estimate(0.0)
-        # The sum is at least g, so nothing below ε(δ/g) can do; from there on the bracket doubles.
+        # The sum is at least g, so a single ε is at least ε(δ/g); from there on the bracket doubles.
         start = self.curve.epsilon(delta / self.group_size)
         meeting = start.safe or 1e-6
         if not math.isfinite(meeting):

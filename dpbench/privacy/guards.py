@@ -1,7 +1,7 @@
-"""What no accountant may say: answers are looked at, and whatever goes wrong becomes a refusal in one sentence.
+"""Checks of every answer: one that fails them, and every error of an accountant, becomes a refusal of one sentence.
 
 `accounting.curve_or_refusal` puts a `GuardedCurve` around the curve of every accountant, those of other packages
-included; the curves of `exact` look at their own answers as well, since they are often asked directly.
+included; the curves of `exact` check their own answers as well, since they are often asked directly.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dpbench.events import Adjacency
 from dpbench.privacy.answers import Estimate, Guarantee, GuaranteeKind, PrivacyCurve, no_answer
 
 ELSEWHERE = "try the accountant 'lattice' or `dpbench certify`"
-_USELESS, _SMALL = 0.5, 1e-8  # a bar of half the value, relative, is no answer; unless it is this small, absolute
-_MISTAKES = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, ImportError)  # hardly of arithmetic
-_APART, _TINY = 1e-9, 1e-12  # relative and, for ε, absolute: what rounding may do to a bound
+_USELESS, _SMALL = 0.5, 1e-8  # an error of half the value is no answer, unless it is below the second
+_MISTAKES = (TypeError, AttributeError, NameError, KeyError, NotImplementedError, ImportError)  # most often bugs
+_APART, _TINY = 1e-9, 1e-12  # relative and, for ε, absolute: the rounding of a bound
 
 
 def in_a_sentence(error: Exception) -> str:
@@ -37,7 +37,7 @@ def in_a_sentence(error: Exception) -> str:
 
 
 def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
-    """`found`, whose value has to lie in [0, `most`] and between its ends; of an exact answer these have to be close.
+    """`found`, checked: its value lies in [0, `most`] and between its ends, which are close for an exact answer.
 
     Raises DpbenchError with what was found for anything else: for what is no number, and for exact answers whose upper
     end is infinite or whose bar is half as large as the value (and above 1e-8).
@@ -63,9 +63,9 @@ def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
 
 
 class GuardedCurve:
-    """A privacy curve whose answers are looked at; all else, such as `deltas`, is the curve's own.
+    """A privacy curve whose answers are checked; all other attributes are the curve's own.
 
-    Raises DpbenchError for an answer that `looked_at` does not let pass, and in place of every other error.
+    Raises DpbenchError for an answer that `looked_at` rejects, and in place of every other error.
     """
 
     def __init__(self, curve: PrivacyCurve) -> None:
@@ -108,7 +108,7 @@ class GuardedCurve:
 
 
 class GuardedWays(GuardedCurve):
-    """One that knows its directions apart."""
+    """A guarded curve that also has one curve per direction."""
 
     def one_way(self, direction: str) -> GuardedCurve:
         """The curve of one direction alone, `remove` or `add`."""
@@ -124,7 +124,7 @@ def guarded(curve: PrivacyCurve) -> GuardedCurve:
 
 
 def said(ask: Callable[[], Any]) -> Any:
-    """What `ask` returns. Raises DpbenchError in place of whatever else it raises."""
+    """What `ask` returns. Raises DpbenchError in place of every other error."""
     try:
         return ask()
     except DpbenchError:
@@ -137,7 +137,7 @@ def cross_checked(guarantees: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
     """The same answers to one question, without those `exact` ones that others contradict: these become refusals.
 
     Every promise has an upper end and some answers a lower one. An exact answer whose own ends lie above such an upper
-    end, or below a lower one, by more than 1e-9 relative, is withdrawn, and its reason shows both. Approximations say
+    end, or below a lower one, by more than 1e-9 relative, is withdrawn, and its reason shows both. Approximations claim
     nothing on either side, and answers for another neighbouring relation are not compared.
     """
     return tuple(_withdrawn(one, guarantees) if one.kind == "exact" else one for one in guarantees)

@@ -1,4 +1,4 @@
-"""What somebody says of a training, in the words of the command line, to the composition that it releases.
+"""From a description of a training, in the words of the command line, to its composition.
 
 | said | meaning |
 | --- | --- |
@@ -27,14 +27,14 @@ from dpbench.events import EVENTS, Composition, Event
 from dpbench.privacy.composition import MOST_RELEASES, steps_from_epochs
 
 SHORT = {"group": "GroupSampledGaussian"}  # besides the class's name in any spelling
-# 0.01, 1e-3 or 256/60000; no longer exponents, whose powers of ten would fill the memory
+# 0.01, 1e-3 or 256/60000; at most three digits of exponent, as longer powers of ten would fill the memory
 RATE_TEXT = r" *\+?([0-9][0-9 ]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})? *(/ *[0-9][0-9 ]*)?"
-RATE = ("batch", "examples", "epochs")  # what only a release of a random sample has
+RATE = ("batch", "examples", "epochs")  # options of sampled mechanisms only
 
 
 @dataclass(frozen=True)
 class Said:
-    """What was said, unchecked: None where nothing was. `parameters` are those of the event but for q and σ."""
+    """The description, unchecked; None for what was not given. `parameters` are those of the event but for q and σ."""
 
     event: str = "SampledGaussian"
     examples: int | None = None
@@ -151,7 +151,7 @@ def event(chosen: type[Any], given: Mapping[str, Any]) -> Event:
 
 
 def composed(parts: tuple[tuple[Event, int], ...], adaptive: bool = False) -> Composition:
-    """The composition. Raises DpbenchError for a count that is not whole, or more than 2^53 releases in all."""
+    """The composition. Raises DpbenchError for a count that is not whole, or more than 2^53 invocations in all."""
     try:
         made = Composition(parts, adaptive)
     except ValueError as error:
@@ -163,7 +163,7 @@ def composed(parts: tuple[tuple[Event, int], ...], adaptive: bool = False) -> Co
 def _few_enough(total: int | Fraction) -> None:
     if total > MOST_RELEASES:
         shown = str(total) if total < 10**18 else f"{Decimal(math.floor(total)):.4g}"
-        raise DpbenchError(f"steps = {shown}: expected at most 2^53 releases in all")
+        raise DpbenchError(f"steps = {shown}: expected at most 2^53 mechanism invocations in all")
 
 
 def _none_of(said: Said, event_name: str) -> None:

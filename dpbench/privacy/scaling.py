@@ -1,6 +1,6 @@
-"""A whole composition moved by one number: a factor on every noise or on every rate, or all of it several times over.
+"""A whole composition scaled by one number: a factor on every noise or every rate, or several repetitions of all of it.
 
-So that unlike releases can be calibrated together:
+So that unlike mechanisms can be calibrated together:
 
 >>> from dpbench import calibrate
 >>> from dpbench.events import Composition, Gaussian, Laplace
@@ -23,9 +23,9 @@ NOISES = ("noise_multiplier", "selection_noise", "answer_noise")  # deviations a
 
 
 def noise_scaled(releases: Composition | Event, factor: float) -> Composition:
-    """The same releases with every noise `factor` times as large; what has no noise of its own stays as it is.
+    """The same mechanisms with every noise `factor` times as large; what has no noise of its own stays as it is.
 
-    Raises DpbenchError where no release has noise, and where a noise leaves the numbers.
+    Raises DpbenchError where no mechanism has noise, and where a noise overflows or vanishes.
 
     >>> from dpbench.events import DiscretePair, Gaussian
     >>> noise_scaled(Composition(((Gaussian(2.0), 3), (DiscretePair((1.0,), (1.0,)), 1))), 1.5).parts[0]
@@ -35,9 +35,9 @@ def noise_scaled(releases: Composition | Event, factor: float) -> Composition:
 
 
 def rates_scaled(releases: Composition | Event, factor: float) -> Composition:
-    """The same releases with every sampling rate `factor` times as large; unsampled releases stay as they are.
+    """The same mechanisms with every sampling rate `factor` times as large; unsampled mechanisms stay as they are.
 
-    Raises DpbenchError where no release is sampled, and where a rate would be above 1.
+    Raises DpbenchError where no mechanism is sampled, and where a rate would be above 1.
 
     >>> from dpbench.events import SampledGaussian
     >>> rates_scaled(SampledGaussian(0.25, 1.0), 2.0).parts[0][0].sampling_rate
@@ -47,7 +47,7 @@ def rates_scaled(releases: Composition | Event, factor: float) -> Composition:
 
 
 def repeated(releases: Composition | Event, times: int) -> Composition:
-    """The releases of a composition, `times` over.
+    """The mechanisms of a composition, `times` over.
 
     >>> from dpbench.events import Gaussian
     >>> repeated(Composition(((Gaussian(1.0), 2),)), 5).parts[0][1]
@@ -65,5 +65,5 @@ def _scaled(composition: Composition, names: Sequence[str], factor: float, what:
         moved = moved or bool(own)
         parts.append((event(type(made), vars(made) | own), count))
     if not moved:
-        raise DpbenchError(f"none of these releases has a {what}, so that a factor on it changes nothing")
+        raise DpbenchError(f"none of these mechanisms has a {what}, so that a factor on it changes nothing")
     return Composition(tuple(parts), composition.adaptive)

@@ -1,9 +1,8 @@
-"""The edge between the numbers that meet a target and those that miss it: a search over numbers that can be written.
+"""Search for the edge between the numbers that meet a target and those that miss it.
 
-Noise and rates are numbers of six significant digits, steps and batches whole numbers. Both are counted through, so
-the search runs over whole numbers: it only ever asks about numbers that it could return, and what it returns needs no
-rounding afterwards. What is returned meets the target, and the neighbour beside it misses it: for an ε that is not
-monotone there may be other edges, but this one is real.
+Noise and rates are numbers of six significant digits, steps and batches whole numbers. Both are indexed by whole
+numbers, and the search runs over the index: it asks only about numbers that it could return, so no rounding follows.
+The result meets the target and its neighbour misses it. Where ε is not monotone there may be other edges.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Found:
 
 
 def grid_number(index: int) -> float:
-    """The number of six significant digits with that place in the count; 1.0 has place 0.
+    """The number of six significant digits with that index; 1.0 has index 0.
 
     >>> [grid_number(index) for index in (-1, 0, 1, 899999, 900000)]
     [0.999999, 1.0, 1.00001, 9.99999, 10.0]
@@ -46,7 +45,7 @@ def grid_number(index: int) -> float:
 
 
 class _Asked:
-    """How far ε is from its target at the numbers of a count, each asked about once."""
+    """How far ε is from its target, by index; each number is asked about once."""
 
     def __init__(self, attained: Attained, target: float, number: Callable[[int], float]) -> None:
         self.attained, self.target, self.number = attained, target, number
@@ -62,7 +61,7 @@ class _Asked:
         epsilon = self.epsilon(index)
         if epsilon <= self.target:
             return min(math.log(epsilon / self.target), 0.0) if epsilon > 0 else -math.inf
-        return max(math.ulp(0.0), math.log(epsilon / self.target))  # nan fails, for it does not win here
+        return max(math.ulp(0.0), math.log(epsilon / self.target))  # NaN counts as a miss
 
     def found(self, meeting: int, missing: int | None) -> Found:
         neighbour = None if missing is None else self.number(missing)
@@ -73,8 +72,7 @@ def smallest_noise(attained: Attained, target: float, who: str, what: str = "noi
     """The smallest noise multiplier on the grid whose attained ε is at most `target`, and whose lower neighbour fails.
 
     `attained` gives ε at a noise multiplier and should not increase with it; `who` names the accountant in errors,
-    `what` the number.
-    First decades are tried from 1 outwards; then the edge is closed in on, on average in about ten calls. Raises
+    `what` the number. Tries decades from 1 outwards, then closes in on the edge, in about ten calls on average. Raises
     DpbenchError where no noise up to 1e9 suffices, and where 1e-6 already does.
 
     >>> smallest_noise(lambda noise: 3 / noise, 7.0, "a formula").value
@@ -111,7 +109,7 @@ def largest_whole(attained: Attained, target: float, most: int, who: str, what: 
     >>> largest_whole(lambda steps: 0.3 * steps**0.5, 2.0, 10**6, "a formula", "steps")
     Found(value=44, neighbour=45, asked=11)
     """
-    asked = _Asked(attained, target, lambda index: -index)  # counted down, so that larger places meet the target
+    asked = _Asked(attained, target, lambda index: -index)  # negated, so that larger indices meet the target
     if asked.excess(-1) > 0:
         raise DpbenchError(
             f"epsilon = {target:g} is out of reach: {who} gives epsilon = {asked.epsilon(-1):.6g} with {what} = 1;"
@@ -136,7 +134,7 @@ def largest_number(attained: Attained, target: float, most: float, who: str, wha
     >>> largest_number(lambda rate: 100 * rate, 3.0, 1.0, "a formula", "sampling rate")
     Found(value=0.03, neighbour=0.0300001, asked=12)
     """
-    asked = _Asked(attained, target, lambda index: grid_number(-index))  # counted down: larger places meet the target
+    asked = _Asked(attained, target, lambda index: grid_number(-index))  # negated: larger indices meet the target
     first = 0
     while asked.excess(first) <= 0:
         if grid_number(-first) >= most:

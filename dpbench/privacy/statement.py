@@ -1,4 +1,4 @@
-"""The paragraph that a reviewer wants under an ε: what was released, to whom it applies, and what it leaves out."""
+"""The statement that belongs to an ε: what was released, for which neighbours it holds, and what it does not cover."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GROUPS = {  # where the events are about a group of their own
     "replace_one": "datasets of equal size that differ in {} records, all replaced by others",
     "zero_out": "datasets that differ in {} records, all replaced by ones without any effect",
 }
-LISTED = 4  # releases that a description names before it only counts
+LISTED = 4  # mechanisms that a description names; further ones are counted
 
 
 def describe(event: Event, rate_words: str = "") -> str:
@@ -67,23 +67,23 @@ def summary(found: Releases) -> str:
 
     >>> from dpbench.privacy.releases import Said, releases
     >>> summary(releases(Said(sampling_rate=0.01, steps=1000, noise_multiplier=1.0)))
-    '1,000 releases of SampledGaussian (q = 0.01, σ = 1)'
+    '1,000 invocations of SampledGaussian (q = 0.01, σ = 1)'
     """
     parts = [
-        f"{count:,} release{'s' if count != 1 else ''} of {describe(event, found.rate_words)}"
+        f"{count:,} invocation{'s' if count != 1 else ''} of {describe(event, found.rate_words)}"
         for event, count in found.composition.parts
     ]
     if not parts:
         return "nothing is released"
     total = sum(count for _, count in found.composition.parts)
     if len(parts) > LISTED:
-        parts = [*parts[: LISTED - 1], f"{len(parts) - LISTED + 1} more kinds of release ({total:,} releases in all)"]
+        parts = [*parts[: LISTED - 1], f"{len(parts) - LISTED + 1} more kinds of mechanism ({total:,} in all)"]
     text = ", then ".join(parts)
     return f"{text}; T = {found.steps_words} = {total}" if found.steps_words else text
 
 
 def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int = 1) -> str:
-    """The paragraph: the best promise, the releases, unit, neighbours, sampler, and what is not covered.
+    """The paragraph: the best promise, the mechanisms, unit, neighbours, sampler, and what is not covered.
 
     >>> from dpbench.privacy.accounting import account
     >>> from dpbench.privacy.releases import Said, releases
@@ -99,20 +99,18 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     adjacency = common_adjacency(found.composition)
     unit = "one record" if members == 1 else f"a group of {members} records"
     if adjacency is None:
-        words.append("The releases name different neighbouring relations, so no one guarantee holds for all.")
+        words.append("The mechanisms name different neighbouring relations, so no one guarantee holds for all.")
     else:
         neighbours = _NEIGHBOURS[adjacency] if own == 1 else _GROUPS[adjacency].format(own)
         words.append(f"Unit of privacy: {unit}. Neighbours: {neighbours}.")
     samplers = dict.fromkeys(getattr(event, "sampler", None) for event in events)
     known = [_SAMPLERS[sampler] for sampler in samplers if sampler is not None]
-    words.append(
-        f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each release."
-    )
+    words.append(f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each step.")
     return " ".join(word for word in [*words, _moved(events), *_special(events), _not_covered(known, members)] if word)
 
 
 def _members(events: Sequence[Event]) -> int:
-    """How many records the events themselves take together: the fewest that all of them do."""
+    """The group size of the events themselves: the smallest of them."""
     return min((getattr(event, "group_size", 1) for event in events), default=1)
 
 
@@ -135,7 +133,7 @@ def _moved(events: Sequence[Event]) -> str:
 
 
 def _promise(guarantees: Sequence[Guarantee], members: int, own: int, adaptive: bool) -> str:
-    """Parameters chosen from earlier outputs have no (ε, δ) of the releases: then the sentence says what it is."""
+    """The best promise. Where parameters depend on earlier outputs there is none, and the sentence gives the reason."""
     best = _best(guarantees)
     if isinstance(best, str):
         return f"{best} And {RESERVATION}" if adaptive else best
@@ -158,7 +156,7 @@ RESERVATION = (
 
 
 def reserved(composition: Composition) -> str:
-    """What stands beside every number of such releases; empty where parameters were fixed beforehand.
+    """The reservation beside every number of an adaptive composition; empty where parameters were fixed beforehand.
 
     >>> reserved(Composition(()))
     ''

@@ -1,4 +1,4 @@
-"""A trade-off function from its supporting lines: the largest of a concave function of their slopes, with both ends.
+"""A trade-off function from its supporting lines: the maximum of a concave function of their slope, with both ends.
 
 | here | in the papers |
 | --- | --- |
@@ -6,8 +6,8 @@
 | steep (s >= 1), flat (s < 1) | s = e^ε and h = 1 − δ(ε) − e^ε α; s = e^(−ε) and h = e^(−ε) (1 − δ(ε) − α) |
 
 f(α) = sup h(s), and h is concave in s on (0, ∞) with h(0) = 0, for it is an infimum of affine functions of s (minus the
-convex conjugate of f at −s, less sα). It is unimodal in log s as well, so the neighbours of the best slope are searched
-again and again.
+convex conjugate of f at −s, less sα). It is unimodal in log s as well, so the search refines the intervals next to the
+best slope.
 
 **Ends.** Any h(s), less its error, is a lower end. For the upper one let g be known at slopes s_0 < s_1 < ... . On
 [s_i, s_(i+1)] a concave function lies below the secant through s_j and s_i for every j < i, hence below
@@ -32,7 +32,7 @@ from dpbench.privacy.answers import Estimate, PrivacyCurve
 FARTHEST = 700.0  # beyond, e^ε is no double
 _FIRST = (0.0, *(FARTHEST / 4.0**power for power in range(20, -1, -1)))  # where a search starts, in ε
 _ROUNDS = 40
-_TOGETHER, _ALONE = 12, 1  # new places in an interval: of a curve that answers for many ε at once, of another
+_TOGETHER, _ALONE = 12, 1  # new slopes per interval: of a curve that takes many ε at once, of any other
 _CLOSE = {True: 1e-12, False: 1e-6}  # the gap that ends a search, relative, where δ has both ends and where not
 _SUM = 2.0**-51  # what 1 − δ − sα may lose, for terms up to 1
 _PRODUCT = 2.0**-50  # what e^ε, a product and a quotient lose, relative
@@ -40,7 +40,7 @@ _PRODUCT = 2.0**-50  # what e^ε, a product and a quotient lose, relative
 
 @dataclass
 class SupportingLines:
-    """δ of both kinds of lines at slopes asked about so far: what one α has asked serves the others."""
+    """δ at all slopes evaluated so far, for both kinds of lines; all α share them."""
 
     steep: PrivacyCurve
     flat: PrivacyCurve
@@ -108,7 +108,7 @@ class SupportingLines:
 
 
 def _above(places: Sequence[float], lines: Sequence[Estimate], alpha: float) -> float:
-    """At least sup h, by the secants of the module's first lines."""
+    """An upper bound of sup h, by the secants of the module's docstring."""
     slopes = [0.0, *(math.exp(place) for place in places)]
     lower = [0.0, *(-math.inf if line.lower is None else line.lower for line in lines)]
     upper = [0.0, *(math.inf if line.upper is None else line.upper for line in lines)]

@@ -39,7 +39,7 @@ _LESS, _MORE = 1 - 1e-9, 1 + 1e-9  # μ is found from δ_μ(ε), which is sure t
 
 @runtime_checkable
 class Directed(Protocol):
-    """A curve that knows its directions apart."""
+    """A curve that also has one curve per direction."""
 
     def one_way(self, direction: Literal["remove", "add"]) -> PrivacyCurve:
         """The curve of that direction alone."""
@@ -48,7 +48,7 @@ class Directed(Protocol):
 
 @dataclass(frozen=True)
 class TradeOff:
-    """f at each of `alpha`; `remove` and `add` are None where the curve does not tell its directions apart."""
+    """f at each of `alpha`; `remove` and `add` are None where the curve has no separate directions."""
 
     alpha: tuple[float, ...]
     both: tuple[Estimate, ...]
@@ -61,7 +61,7 @@ def trade_off(curve: PrivacyCurve, alpha: float, way: Way = "both") -> Estimate:
     """f(`alpha`): the smallest type II error at type I error `alpha` in [0, 1], for all neighbours or one direction.
 
     Exact where the curve is exact, with both ends; a lower bound where the curve is an upper bound. Raises DpbenchError
-    for another alpha, and for a direction of a curve that does not tell its directions apart.
+    for another alpha, and for a direction of a curve that has no separate directions.
 
     >>> from dpbench.privacy.accountants import gdp
     >>> from dpbench.events import Composition, Gaussian
@@ -90,13 +90,13 @@ def _sides(curve: PrivacyCurve, way: Way) -> tuple[PrivacyCurve, PrivacyCurve]:
     if way == "both":
         return curve, curve
     if not isinstance(curve, Directed):
-        raise DpbenchError(f"way = {way!r}: this curve ({curve.kind}) does not tell its directions apart; use 'both'")
+        raise DpbenchError(f"way = {way!r}: this curve ({curve.kind}) has no separate directions; use 'both'")
     remove, add = curve.one_way("remove"), curve.one_way("add")
     return (add, remove) if way == "remove" else (remove, add)
 
 
 def trade_off_table(curve: PrivacyCurve, alphas: Sequence[float]) -> TradeOff:
-    """f at several alphas, for all neighbours and, where the curve tells them apart, for each direction."""
+    """f at several alphas, for all neighbours and, where the curve has them, for each direction."""
     alphas = [_checked(alpha) for alpha in alphas]
     found: dict[str, tuple[Estimate, ...] | None] = {"remove": None, "add": None}
     ways: tuple[Way, ...] = ("both", "remove", "add") if isinstance(curve, Directed) else ("both",)
@@ -177,7 +177,7 @@ def _mu(epsilon: float, delta: float) -> float:
 def smallest_mu(curve: PrivacyCurve, smallest_delta: float = 1e-12, points: int = 60) -> tuple[float, float]:
     """(μ, ε): the smallest μ whose curve lies above this one wherever δ >= `smallest_delta`, and where both touch.
 
-    An estimate from `points` values of ε. Without the limit of δ the μ of sampled releases is that of unsampled ones.
+    An estimate from `points` values of ε. Without the limit of δ the μ of sampled mechanisms is that of unsampled ones.
 
     >>> from dpbench.privacy.accountants import gdp
     >>> from dpbench.events import Composition, Gaussian

@@ -346,7 +346,7 @@ class TestUnlikeReleases:
             assert "expected a number from 0 to 1" in (found.neighbour_attained.reason or "")
 
     def test_the_transform_finds_what_a_closed_form_gives(self) -> None:
-        """Gaussians σ_i, T_i are one of μ = √Σ T_i/σ_i²: a factor c makes μ/c, so c = μ · σ(ε, δ) of one release."""
+        """Gaussians σ_i, T_i are one of μ = √Σ T_i/σ_i²: a factor c makes μ/c, so c = μ · σ(ε, δ) of one invocation."""
         sequence = Composition(((Gaussian(20.0), 100), (Gaussian(5.0), 7)))
         mu = math.sqrt(100 / 400 + 7 / 25)
         factor = calibrate(lambda c: noise_scaled(sequence, c), epsilon=1.0, delta=1e-5, accountant="exact")
@@ -367,7 +367,7 @@ class TestUnlikeReleases:
         assert [count for _, count in repeated(given, 3).parts] == [6, 9, 12]
 
     def test_nothing_to_move_is_one_sentence(self) -> None:
-        with pytest.raises(DpbenchError, match=r"^none of these releases has a noise, so that a factor on it"):
+        with pytest.raises(DpbenchError, match=r"^none of these mechanisms has a noise, so that a factor on it"):
             noise_scaled(Composition(((PAIR, 3),)), 2.0)
         with pytest.raises(DpbenchError, match="has a sampling rate"):
             rates_scaled(Composition(((Gaussian(1.0), 3),)), 2.0)

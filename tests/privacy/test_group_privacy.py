@@ -62,7 +62,7 @@ def test_epsilon_is_the_inverse_from_the_safe_side(mu: float, group_size: int, p
 
 
 def test_it_bounds_what_two_gaussian_records_really_cost() -> None:
-    """A Gaussian release moves by 2 for two records: exactly 2μ-GDP. The generic bound is above it, and not absurd."""
+    """A Gaussian mechanism moves by 2 for two records: exactly 2μ-GDP. The generic bound is above, but not absurd."""
     one, two = GaussianCurve(0.3, "exact"), GaussianCurve(0.6, "exact")
     bound = GroupCurve(one, 2)
     for delta in (1e-3, 1e-5, 1e-9):

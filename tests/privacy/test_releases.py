@@ -99,7 +99,7 @@ class TestSaid:
             ({"epochs": None}, "give either --epochs or --steps"),
             ({"epochs": float("nan")}, "--epochs nan: expected a finite number, 0 or more"),
             ({"epochs": -1.0}, "--epochs -1.0: expected a finite number, 0 or more"),
-            ({"epochs": 1e300}, "expected at most 2^53 releases in all"),
+            ({"epochs": 1e300}, "expected at most 2^53 mechanism invocations in all"),
             ({"epochs": None, "steps": -1}, "steps = -1: expected a whole number, 0 or more"),
             ({"event": "sampled_gausian"}, "event 'sampled_gausian' is not known; did you mean 'sampled_gaussian'?"),
             ({"event": "gaussian"}, "--batch: Gaussian takes every record, it has no sampling"),
@@ -190,9 +190,9 @@ class TestFiles:
             parse_events(text)
         assert [problem.line for problem in caught.value.problems] == [3, 4, 5]
 
-    def test_too_many_releases(self) -> None:
+    def test_too_many_invocations(self) -> None:
         text = "{kind: events, events: [{event: gaussian, noise_multiplier: 1, count: 9007199254740993}]}"
-        with pytest.raises(DpbenchError, match=r"expected at most 2\^53 releases"):
+        with pytest.raises(DpbenchError, match=r"expected at most 2\^53 mechanism invocations"):
             parse_events(text)
 
     def test_a_file_that_cannot_be_read(self, tmp_path: Path) -> None:

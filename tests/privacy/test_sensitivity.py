@@ -106,7 +106,7 @@ def test_only_noise_over_sensitivity_counts(name: str, kind: Any) -> None:
 
 
 def test_lower_ends_of_fixed_batches_keep_the_sensitivity_of_what_stands_beside() -> None:
-    """Pairs of datasets are moved to another relation there, and with them the release beside the batches."""
+    """Pairs of datasets are moved to another relation there, and with them the mechanism beside the batches."""
     batch = SampledGaussian(0.1, 2.0, "replace_one", "without_replacement")
     for kind in (Gaussian, Laplace):
         curves = [

@@ -61,7 +61,7 @@ def response(epsilon: float) -> DiscretePair:
 
 
 def true_epsilon(pair: DiscretePair, count: int, delta: float) -> Any:
-    """By all sums of losses in 400 digits: ε at δ of `count` releases, the worse direction's."""
+    """By all sums of losses in 400 digits: ε at δ of `count` invocations, the worse direction's."""
     with mpmath.workdps(400):
         best = mpmath.mpf(0)
         for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
@@ -505,7 +505,7 @@ def true_gaussian_delta(epsilon: float, mu: Any) -> Any:
 
 
 def some_gaussian(draw: random.Random, sigma: float) -> tuple[Event, Any]:
-    """A release that is Gaussian in all but name, and its μ² in the digits of mpmath."""
+    """A mechanism that is Gaussian in all but name, and its μ² in the digits of mpmath."""
     kind, noise = draw.randrange(5), mpmath.mpf(sigma)
     if kind == 0:
         moved = draw.choice([0.3, 2.0, 5.0])
@@ -521,7 +521,7 @@ def some_gaussian(draw: random.Random, sigma: float) -> tuple[Event, Any]:
 
 
 class TestGaussians:
-    """However Gaussian releases are written, they are one Gaussian; and beside others their large μ loses no digits."""
+    """However Gaussian steps are written, they are one Gaussian; and beside others their large μ loses no digits."""
 
     def test_of_all_kinds(self) -> None:
         draw = random.Random(2)

@@ -30,7 +30,7 @@ def test_a_gaussian_has_the_closed_form(alpha: float) -> None:
 
 
 def _neyman_pearson(rate: float, sigma: float, alpha: float) -> tuple[float, float]:
-    """One sampled release: f of P against Q and of Q against P by the likelihood-ratio test; independent of any curve.
+    """One sampled mechanism: f of P against Q and of Q against P by the likelihood-ratio test, without any curve.
 
     The ratio of (1 − q) N(0) + q N(1) to N(0) rises in x, so both tests are thresholds.
     """
@@ -90,7 +90,7 @@ def test_an_upper_bound_gives_a_lower_bound_of_the_trade_off() -> None:
     exact, bound = curve(ROW_1), curve(ROW_1, accountant="rdp")
     for alpha in (0.05, 0.5):
         assert trade_off(bound, alpha).value <= trade_off(exact, alpha).value
-    with pytest.raises(DpbenchError, match="does not tell its directions apart"):
+    with pytest.raises(DpbenchError, match="has no separate directions"):
         trade_off(bound, 0.5, "remove")
 
 

@@ -44,7 +44,7 @@ _DEPTH = 90.0  # the integral stops where its exponent has fallen by 45: e^-45 i
 
 @dataclass(frozen=True)
 class GaussianCurve:
-    """The curve of μ-GDP for one `mu` in [0, inf]; `kind` says what the composition's own curve is to it.
+    """The curve of μ-GDP for one `mu` in [0, inf]; `kind` is the kind of its answers for a composition.
 
     >>> round(GaussianCurve(1.0, "exact").delta(1.0).value, 6)
     0.126937

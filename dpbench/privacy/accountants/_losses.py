@@ -1,4 +1,4 @@
-"""Privacy losses to their own relative digits, for a release is counted up to 2^53 times.
+"""Privacy losses with small relative errors, for each is multiplied by a count of up to 2^53.
 
 Log ratios of Gaussian mixtures to N(0, σ²), and the losses of a discrete pair, by exact fractions of the given doubles.
 """

@@ -1,4 +1,4 @@
-"""What a published accountant has to refuse, in one place: samplers, neighbours, events, adaptive parameters."""
+"""What published accountants refuse: samplers, neighbours, events, adaptive parameters."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def poisson_refusal(event: Sampled) -> str | None:
     if event.adjacency not in ("add_or_remove", "zero_out"):
         return (
             f"adjacency = {event.adjacency!r}: the analysis of the sampled Gaussian is for neighbours that"
-            " differ by one record added, removed or zeroed; state the release that way, or choose another accountant"
+            " differ by one record added, removed or zeroed; describe it that way, or choose another accountant"
         )
     return None
 
@@ -119,7 +119,7 @@ class Published:
 
 @dataclass(frozen=True)
 class PublishedUnrounded(Published):
-    """One that also takes a number of releases of one event that is not whole, as papers do that do not round T."""
+    """A published accountant that also takes a fractional T of one event, as papers do that do not round T."""
 
     make_for: Callable[[Event, float], Any]
 
@@ -144,7 +144,7 @@ def adjacency_of(composition: Composition) -> Adjacency:
 
 
 def reveals_nothing(event: Event) -> bool:
-    """Whether the release is independent of the data: infinite noise, no record ever sampled, or two equal laws.
+    """Whether the mechanism is independent of the data: infinite noise, no record ever sampled, or two equal laws.
 
     >>> reveals_nothing(SampledGaussian(0.0, 1.0)), reveals_nothing(Laplace(2.0))
     (True, False)

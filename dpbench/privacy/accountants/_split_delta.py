@@ -1,4 +1,4 @@
-"""One release alone: the least ε at δ, from its exact curve (an upper bound for Confident-GNMax), rounded up.
+"""One mechanism invocation: the least ε at δ, from its exact curve (an upper bound for Confident-GNMax), rounded up.
 
 | event | δ(ε) |
 | --- | --- |
@@ -14,10 +14,10 @@ bounds it by q times a part β <= 1 of the base's δ at the same inner ε; the b
 **Discrete.** The best event is a set of outcomes with the largest ratios P/Q, so δ(ε) is the largest P_k − e^ε Q_k
 over such sets, and the least e^ε at δ the largest (P_k − δ)/Q_k.
 
-**Theorems that split δ** over the releases: ε from δ is their formula, δ from ε its inverse, sought among
-doubles, within a tolerance, and a formula's doubles do not fall strictly as δ grows. So ε is stated for a δ that is
-smaller by more than that tolerance, and by `slack`, which a formula with larger errors in log δ sets, and enlarged by
-more than the doubles rise otherwise: δ at ε(δ) is never above δ.
+**Theorems that split δ** over the mechanisms. Their formula gives ε at δ; δ at ε is its inverse, found within a
+tolerance. In doubles the formula need not fall strictly as δ grows. So ε is taken at a δ that is smaller by more than
+that tolerance and by `slack` (for formulas with larger errors in log δ), and is raised by more than its own rounding: δ
+at ε(δ) is never above δ.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def refusal(event: Event) -> str | None:
 
 
 def least_epsilon(event: Event, log_delta: float) -> float:
-    """The least ε at log δ in [−inf, 0) of one release of `event`, rounded up; in [0, inf].
+    """The least ε at log δ in [−inf, 0) of one invocation of `event`, rounded up; in [0, inf].
 
     Raises DpbenchError where `refusal` has a reason.
 
@@ -160,9 +160,9 @@ def smallest_delta(epsilon_at: Callable[[float], float], epsilon: float) -> floa
 
 @dataclass(frozen=True)
 class SplitCurve:
-    """`theorem` gives ε for releases, with their counts, and log δ; `infinite` says why ε may be infinite.
+    """`theorem` gives ε from parts (events with their counts) and log δ; `infinite` says why ε may be infinite.
 
-    `parts` are the releases that reveal anything: without any ε and δ are 0.
+    `parts` are the mechanisms with a privacy loss: without any, ε and δ are 0.
     """
 
     parts: Parts
@@ -198,12 +198,12 @@ def split(name: str, theorem: Theorem, infinite: str, source: str) -> Published:
 
 
 def releases(parts: Parts) -> int:
-    """How many releases these are."""
+    """The number of invocations."""
     return sum(count for _, count in parts)
 
 
 def rounded_up(terms: int) -> float:
-    """What to multiply a sum of that many positive terms, each of a few roundings, by, so that it is no less than true.
+    """A factor: a computed sum of that many positive terms, each of a few roundings, times it is at least the true sum.
 
     >>> 1 < rounded_up(400) < 1 + 1e-12
     True
@@ -212,7 +212,7 @@ def rounded_up(terms: int) -> float:
 
 
 def revealing(composition: Composition) -> Parts:
-    """Equal releases together, without those that reveal nothing.
+    """Equal mechanisms together, without those that reveal nothing.
 
     >>> from dpbench.events import Gaussian
     >>> revealing(Composition(((Gaussian(math.inf), 9), (Gaussian(1.0), 1), (Gaussian(1.0), 2))))

@@ -1,6 +1,6 @@
-"""How much an answer of `exact` may take, counted in complex exponentials: it ends at the same place on every machine.
+"""The limit on the work of one answer of `exact`, counted in complex exponentials: the same on every machine.
 
-Nearly all of what takes long here takes them, at 20 to 50 ns each in all compositions measured, or as many real nodes.
+They take nearly all of the time, 20 to 50 ns each in all compositions measured; real nodes are counted alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_WORK = 2e8  # of one answer: about five seconds
 
 
 class TooExpensive(Exception):
-    """An answer would take more work than was granted. No ArithmeticError: nobody on the way may take it for one."""
+    """An answer would take more work than granted. No ArithmeticError, so that no handler of those catches it."""
 
 
 class _Granted(threading.local):
@@ -35,7 +35,7 @@ _GRANTED = _Granted()
 
 
 def spend(exponentials: int) -> None:
-    """Counts what is about to be done. Raises TooExpensive where that is more than was granted."""
+    """Counts work before it is done. Raises TooExpensive where that is more than was granted."""
     _GRANTED.left -= exponentials
     if _GRANTED.left < 0:
         raise TooExpensive
@@ -43,7 +43,7 @@ def spend(exponentials: int) -> None:
 
 @contextmanager
 def granted(exponentials: float) -> Iterator[None]:
-    """Within it no more than so many may be spent, nor more than was granted outside of it.
+    """A context in which so many may be spent, and no more than the outer context grants.
 
     >>> with granted(100):
     ...     spend(60)
@@ -62,10 +62,10 @@ def granted(exponentials: float) -> Iterator[None]:
 
 
 def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], Found]:
-    """A method of the exact accountant that takes no more than `MOST_WORK`; what it answers is looked at.
+    """Limits a method of the exact accountant to `MOST_WORK`, and checks its answer.
 
     Raises DpbenchError, which names the accountant 'lattice', where that is not enough, where the arithmetic fails and
-    where `guards.looked_at` does not let the answer pass.
+    where `guards.looked_at` rejects the answer.
     """
     most = math.inf if ask.__name__ == "epsilon" else 1.0
 
@@ -73,7 +73,7 @@ def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], 
     def answer(self: Any, asked: Asked) -> Found:
         try:
             most_work = MOST_WORK * (len(asked) if isinstance(asked, Sequence) else 1)
-            with granted(most_work), np.errstate(all="ignore"):  # answers are looked at
+            with granted(most_work), np.errstate(all="ignore"):  # answers are checked
                 found = ask(self, asked)
         except TooExpensive:
             raise DpbenchError(f"this takes more work than one answer may (about five seconds); {ELSEWHERE}") from None

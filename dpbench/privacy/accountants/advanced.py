@@ -1,15 +1,15 @@
-"""Advanced composition: ε grows like the square root of the number of releases, at the price of a further δ.
+"""Advanced composition: ε grows like the square root of the number of invocations, at the price of a further δ.
 
 | here | in the source |
 | --- | --- |
 | releases, slack | k, δ' |
 
-Dwork, Rothblum and Vadhan 2010, as Dwork and Roth 2014, Theorem 3.20, state it: k releases that are (ε, δ)-private
-are (ε', kδ + δ')-private together, with ε' = √(2k log(1/δ')) ε + k ε (e^ε − 1), for every δ' > 0. For releases that
-differ the same proof gives Σ ε_i in both places: the losses are bounded by ε_i, their means by ε_i (e^ε_i − 1), and
-Azuma's inequality takes unlike bounds, ε' = √(2 log(1/δ') Σ ε_i²) + Σ ε_i (e^ε_i − 1).
+Dwork, Rothblum and Vadhan 2010, as Dwork and Roth 2014, Theorem 3.20, state it: k mechanisms that are (ε, δ)-private
+are (ε', kδ + δ')-private together, with ε' = √(2k log(1/δ')) ε + k ε (e^ε − 1), for every δ' > 0. For unlike mechanisms
+the same proof gives Σ ε_i in both places: the losses are bounded by ε_i, their means by ε_i (e^ε_i − 1), and Azuma's
+inequality takes unlike bounds, ε' = √(2 log(1/δ') Σ ε_i²) + Σ ε_i (e^ε_i − 1).
 
-Half of δ is the slack δ', the other half is split equally over the releases that reveal anything, each by its exact
+Half of δ is the slack δ', the other half is split equally over the mechanisms that reveal anything, each by its exact
 curve alone: ε(δ) = ε' with δ' = δ/2 and ε_i = ε_i(δ/2T). The theorem leaves the split free. δ(ε) is the inverse.
 
 >>> from dpbench.events import Composition, Laplace
@@ -45,6 +45,6 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
 accountant = split(
     "advanced",
     _epsilon,
-    "the theorem's ε, which has e^ε of a single release, exceeds the largest double",
+    "the theorem's ε, which has e^ε of a single mechanism, exceeds the largest double",
     "advanced composition",
 )

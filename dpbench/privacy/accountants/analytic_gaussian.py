@@ -1,8 +1,8 @@
-"""The analytic Gaussian mechanism: exact (ε, δ) of one Gaussian release, and the least noise for a target.
+"""The analytic Gaussian mechanism: its exact (ε, δ) for one invocation, and the least noise for a target.
 
-Balle and Wang 2018 (arXiv:1805.06530), Theorem 8: a Gaussian release of sensitivity Δ is (ε, δ)-private if and only
-if Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ) <= δ. The left side is δ(ε; μ) of `_gaussian_curve` with μ = Δ/σ; it grows
-with μ, and `sigma` finds the largest μ that meets the target. The theorem is about one release: several are `gdp`'s.
+Balle and Wang 2018 (arXiv:1805.06530), Theorem 8: a Gaussian mechanism of sensitivity Δ is (ε, δ)-private if and only
+if Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ) <= δ. The left side is δ(ε; μ) of `_gaussian_curve` with μ = Δ/σ; it grows with
+μ, and `sigma` finds the largest μ that meets the target. The theorem is about one invocation; `gdp` takes several.
 
 >>> from dpbench.events import Composition, Gaussian
 >>> round(accountant.curve(Composition(((Gaussian(3.730632), 1),))).epsilon(1e-5).value, 6)
@@ -29,7 +29,7 @@ _UNIT = 2.0**-53
 
 
 def sigma(epsilon: float, delta: float) -> float:
-    """The least noise multiplier with which one Gaussian release is (`epsilon`, `delta`)-private; Algorithm 1 there.
+    """The least noise multiplier with which one Gaussian mechanism is (`epsilon`, `delta`)-private; Algorithm 1 there.
 
     ε in [0, inf), δ in (0, 1); relative error below 1e-11, rounded up: δ at (ε, σ), its own error included, is at
     most δ. Raises DpbenchError for arguments outside.
@@ -55,13 +55,13 @@ def sigma(epsilon: float, delta: float) -> float:
 
 
 def one_gaussian_support(composition: Composition, theorem: str) -> Yes | No:
-    """Yes for a single Gaussian release beside any number that reveal nothing; `theorem` names the source."""
+    """Yes for a single Gaussian mechanism beside any number that reveal nothing; `theorem` names the source."""
     answer = support(composition, gdp.refusal, theorem)
     if isinstance(answer, No):
         return answer
     releases = sum(count for _, count in revealing(composition))
     if releases > 1:
-        return No(f"{releases} Gaussian releases: {theorem} is about one; use `gdp`, which is exact for several")
+        return No(f"{releases} Gaussian mechanisms: {theorem} is about one; use `gdp`, which is exact for several")
     return answer
 
 

@@ -1,9 +1,9 @@
-"""Basic composition: ε and δ of the single releases add up, each release by its exact curve alone.
+"""Basic composition: ε and δ of the single mechanisms add up, each mechanism by its exact curve alone.
 
-Dwork, Kenthapadi, McSherry, Mironov and Naor 2006 (Theorem 1 there; Dwork and Roth 2014, Theorem 3.16): releases that
-are (ε_i, δ_i)-private are (Σ ε_i, Σ δ_i)-private together. δ is split equally over the T releases that reveal
+Dwork, Kenthapadi, McSherry, Mironov and Naor 2006 (Theorem 1 there; Dwork and Roth 2014, Theorem 3.16): mechanisms that
+are (ε_i, δ_i)-private are (Σ ε_i, Σ δ_i)-private together. δ is split equally over the T invocations that reveal
 anything, whatever they are, so ε(δ) = Σ count · ε_i(δ/T); δ(ε) is its inverse. The theorem leaves the split free, and
-another one may give less. A composition of pure releases (`Laplace`) has δ = 0 from Σ 1/b on.
+another one may give less. A composition of pure mechanisms (`Laplace`) has δ = 0 from Σ 1/b on.
 
 >>> from dpbench.events import Composition, Laplace
 >>> curve = accountant.curve(Composition(((Laplace(10.0), 5),)))
@@ -25,5 +25,5 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
 
 
 accountant = split(
-    "basic", _epsilon, "the ε of single releases add up to more than the largest double", "basic composition"
+    "basic", _epsilon, "the ε of single mechanisms add up to more than the largest double", "basic composition"
 )

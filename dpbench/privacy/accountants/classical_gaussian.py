@@ -1,6 +1,6 @@
 """The classical Gaussian mechanism: σ >= √(2 log(1.25/δ)) / ε, proven for ε below 1 only.
 
-Dwork and Roth 2014, Theorem A.1: for ε in (0, 1) and c² > 2 log(1.25/δ), a Gaussian release of sensitivity Δ with
+Dwork and Roth 2014, Theorem A.1: for ε in (0, 1) and c² > 2 log(1.25/δ), a Gaussian mechanism of sensitivity Δ with
 σ >= c Δ/ε is (ε, δ)-private. So ε(δ) = √(2 log(1.25/δ)) Δ/σ where that is at most 1 (the ends of both intervals are
 covered, because δ(ε; σ) is continuous), and infinite, with the reason, where it is not: the formula goes on, but it
 proves nothing there, and for large ε it is false (Balle and Wang 2018, section 2.3). δ(ε) = 1.25 e^(−ε²σ²/2Δ²) up to
@@ -37,7 +37,7 @@ THEOREM = "Theorem A.1 of Dwork and Roth 2014"
 
 
 def sigma(epsilon: float, delta: float) -> float:
-    """√(2 log(1.25/δ)) / ε, for one release of sensitivity 1; ε in (0, 1), δ in (0, 1). An upper bound on the need.
+    """√(2 log(1.25/δ)) / ε at sensitivity 1, ε and δ in (0, 1): an upper bound on the noise that one invocation needs.
 
     Raises DpbenchError for arguments outside: for ε >= 1 the theorem says nothing.
 
@@ -54,7 +54,7 @@ def sigma(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class ClassicalCurve:
-    """Theorem A.1 for one release of that `scale` = Δ/σ, in [0, inf]."""
+    """Theorem A.1 for one invocation of that `scale` = Δ/σ, in [0, inf]."""
 
     scale: float
     adjacency: Adjacency

@@ -1,13 +1,13 @@
-"""Gaussian differential privacy of Gaussian releases: exact.
+"""Gaussian differential privacy of Gaussian mechanisms: exact.
 
 | here | in the paper (Dong, Roth and Su 2019, arXiv:1905.02383) |
 | --- | --- |
 | noise multiplier, mu | σ, μ |
 
-A Gaussian release of sensitivity Δ is Δ/σ-GDP (Theorem 2.7) and a composition of μ_i-GDP releases is √(Σ μ_i²)-GDP
-(Corollary 3.3), both attained, so δ(ε; μ) of Corollary 2.13 is the whole truth: kind `exact`, with both ends of the
-computed number. Sampled releases count where sampling does nothing: at rate 0, with infinite noise, and at rate 1,
-where a group of g moves the sum by g and a replaced record by up to 2.
+A Gaussian mechanism of sensitivity Δ is Δ/σ-GDP (Theorem 2.7) and a composition of μ_i-GDP mechanisms is √(Σ μ_i²)-GDP
+(Corollary 3.3), both attained, so δ(ε; μ) of Corollary 2.13 is exact: kind `exact`, with both ends of the computed
+number. Sampled mechanisms count where sampling does nothing: at rate 0, with infinite noise, and at rate 1, where a
+group of g moves the sum by g and a replaced record by up to 2.
 
 >>> curve = accountant.curve(Composition(((Gaussian(4.0), 16),)))
 >>> curve.mu, round(curve.epsilon(1e-5).value, 6)
@@ -40,7 +40,7 @@ _DIGITS = Context(prec=40)
 
 
 def refusal(event: Event) -> str | None:
-    """Why an event is not a Gaussian release; None where it is one.
+    """Why an event is not a Gaussian mechanism; None where it is one.
 
     >>> refusal(Gaussian(1.0)) is None, refusal(SampledGaussian(1.0, 2.0)) is None
     (True, True)
@@ -52,7 +52,7 @@ def refusal(event: Event) -> str | None:
         reason = poisson_refusal(event) if event.sampler != "poisson" or not replaced else None
         if reason is None and event.sampling_rate != 1 and not reveals_nothing(event):
             return (
-                f"sampling_rate = {event.sampling_rate!r}: exact for Gaussian releases only, and a sampled one is not"
+                f"sampling_rate = {event.sampling_rate!r}: exact for Gaussian mechanisms only, and a sampled one is not"
                 " Gaussian below rate 1; use `exact`, or `gdp_clt` for the approximation"
             )
         return reason
@@ -60,7 +60,7 @@ def refusal(event: Event) -> str | None:
 
 
 def squared_mu(event: Event) -> Decimal:
-    """What one release adds to μ²: (Δ/σ)² to 40 digits, 0 where it reveals nothing.
+    """What one invocation adds to μ²: (Δ/σ)² to 40 digits, 0 where it reveals nothing.
 
     Of Confident-GNMax the data-independent guarantee: a Gaussian of sensitivity 1 and, where answered, one of √2.
     Raises DpbenchError where `refusal` has a reason, and for votes.
@@ -92,7 +92,7 @@ def _ratio(sensitivity: float, noise: float) -> Decimal:
 
 
 def total_mu(composition: Composition) -> float:
-    """μ of a composition of Gaussian releases, to the last digit; infinite above the largest double.
+    """μ of a composition of Gaussian mechanisms, to the last digit; infinite above the largest double.
 
     >>> total_mu(Composition(((Gaussian(1e-200), 9),)))
     3e+200
@@ -102,7 +102,7 @@ def total_mu(composition: Composition) -> float:
 
 
 def gaussians_as_one(composition: Composition) -> Composition:
-    """The same releases, with all Gaussian ones, Confident-GNMax without votes included, as a single Gaussian.
+    """The same mechanisms, with all Gaussian ones, Confident-GNMax without votes included, as a single Gaussian.
 
     What reveals nothing is left out with them. As it is where the parts share no neighbouring relation or μ is no
     double above 0.
@@ -123,7 +123,7 @@ def gaussians_as_one(composition: Composition) -> Composition:
 
 
 def is_gaussian(event: Event) -> bool:
-    """Whether a release is a Gaussian one, or Confident-GNMax without votes, whose guarantee is a Gaussian's.
+    """Whether a mechanism is a Gaussian one, or Confident-GNMax without votes, whose guarantee is a Gaussian's.
 
     >>> is_gaussian(Gaussian(1.0)), is_gaussian(SampledGaussian(0.5, 1.0))
     (True, False)
@@ -132,10 +132,10 @@ def is_gaussian(event: Event) -> bool:
 
 
 def gaussian_curve(composition: Composition, kind: GuaranteeKind) -> GaussianCurve:
-    """The curve of μ-GDP of a composition of Gaussian releases that has been found to be supported."""
+    """The curve of μ-GDP of a composition of Gaussian mechanisms that has been found to be supported."""
     mu = total_mu(composition)
     reason = "mu exceeds the largest double: there is next to no noise" if mu == math.inf else None
-    error = 2 * _UNIT if mu > 1e-307 else 1.0  # doubles below have fewer digits; no end is claimed but the trivial
+    error = 2 * _UNIT if mu > 1e-307 else 1.0  # smaller doubles have fewer digits: only the trivial ends are claimed
     return GaussianCurve(mu, kind, adjacency_of(composition), reason, error)
 
 

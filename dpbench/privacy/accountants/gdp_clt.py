@@ -5,16 +5,16 @@
 | sampling rate, noise multiplier, releases | p, σ, T |
 | mu | μ_CLT |
 
-Equation (3.1), μ² = p² T (e^(1/σ²) − 1), and equation (3.2), δ(ε; μ). For unlike releases the squares add up,
-μ² = Σ count · p² (e^(1/σ²) − 1), as in every composition of nearly Gaussian trade-off functions.
+Equation (3.1), μ² = p² T (e^(1/σ²) − 1), and equation (3.2), δ(ε; μ). For unlike mechanisms the squares add up, μ² = Σ
+count · p² (e^(1/σ²) − 1), as in every composition of nearly Gaussian trade-off functions.
 
 The theorem behind (3.1) lets p√T tend to a constant while T grows: p is small and T is large. The truth may lie on
 either side of the answer, so the kind is always `approximation`; the smaller σ and T, the further it is off.
 
-**Releases that are not sampled.** At p = 1 nothing tends to anything: the same paper's section 2 has a Gaussian
-release as exactly 1/σ-GDP and a composition of μ_i-GDP releases as exactly √(Σ μ_i²)-GDP. There (3.1) would give
-e^(1/σ²) − 1 in place of 1/σ², 13 times too much at σ = 0.5. A plain Gaussian, and a sampled one at rate 1, which is
-the same release, hence count 1/σ². The price is a jump at p = 1: close below it (3.1) applies and overstates μ.
+**Mechanisms that are not sampled.** At p = 1 there is no limit to take: by section 2 of the same paper a Gaussian
+mechanism is exactly 1/σ-GDP and a composition of μ_i-GDP mechanisms exactly √(Σ μ_i²)-GDP. There (3.1) would give
+e^(1/σ²) − 1 in place of 1/σ², 13 times too much at σ = 0.5. A plain Gaussian, and a sampled one at rate 1, which is the
+same mechanism, hence count 1/σ². The price is a jump at p = 1: close below it (3.1) applies and overstates μ.
 
 >>> from dpbench.events import SampledGaussian
 >>> step = SampledGaussian(256 / 60000, 1.3)
@@ -45,7 +45,7 @@ _MOST_MU = 1e12  # beyond, δ at the double nearest to ε(δ) is no longer withi
 
 
 def squared_mu(event: Event) -> float:
-    """What one release adds to μ²: p² (e^(1/σ²) − 1) where sampled, 1/σ² where not; infinite where that overflows.
+    """What one invocation adds to μ²: p² (e^(1/σ²) − 1) where sampled, 1/σ² where not; infinite where that overflows.
 
     Raises DpbenchError for an event that is neither.
 
@@ -72,7 +72,7 @@ def _curve(squared: float, composition: Composition) -> GaussianCurve:
     if mu > _MOST_MU:
         mu, reason = (
             math.inf,
-            f"mu exceeds {_MOST_MU:g}, beyond which doubles tell no ε from another: there is next to no noise",
+            f"mu exceeds {_MOST_MU:g}, beyond which doubles cannot resolve ε: there is next to no noise",
         )
     return GaussianCurve(mu, "approximation", adjacency_of(composition), reason)
 

@@ -5,15 +5,15 @@
 | sampling rate, noise multiplier, releases | q, σ, T |
 | order α, log moment | λ + 1, α_M(λ) |
 
-Theorem 2: the log moments of the releases add up, and δ = min exp(α_M(λ) − λε). The library took the orders
-1.1, 1.2, ..., 10.9 and 12, 13, ..., 63 (11 is missing), the log moments of Mironov, Talwar and Zhang 2019 at whole
-and fractional orders, and this conversion, which is that of Mironov 2017: an upper bound, loose where the best order
-lies beyond 63 or between two of these, and by the conversion.
+Theorem 2: the log moments of the mechanisms add up, and δ = min exp(α_M(λ) − λε). The library took the orders 1.1, 1.2,
+..., 10.9 and 12, 13, ..., 63 (11 is missing), the log moments of Mironov, Talwar and Zhang 2019 at whole and fractional
+orders, and this conversion, which is that of Mironov 2017: an upper bound, loose where the best order lies beyond 63 or
+between two of these, and by the conversion.
 
 **A number of steps that is not whole.** Bu et al. 2020, like the library's tutorials, took T = epochs · n / batch and
-did not round it: `accountant.curve_for(event, releases)` takes such a T. Nobody makes 3515.6 releases, so its curve
-is an `approximation` unless T is whole; with T rounded up it is the upper bound again. A composition's counts are
-whole, and `curve` is always an upper bound.
+did not round it: `accountant.curve_for(event, releases)` takes such a T. Nobody takes 3515.6 steps, so its curve is an
+`approximation` unless T is whole; with T rounded up it is the upper bound again. A composition's counts are whole, and
+`curve` is always an upper bound.
 
 Row 1 of Table 1 of Bu et al. 2020 prints 1.19:
 

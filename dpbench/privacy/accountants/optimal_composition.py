@@ -1,4 +1,4 @@
-"""Optimal composition: the least ε that follows from the ε and δ of the single releases, nothing else being known.
+"""Optimal composition: the least ε that follows from the ε and δ of the single mechanisms, nothing else being known.
 
 | here | in the source |
 | --- | --- |
@@ -6,14 +6,14 @@
 | `chosen`, l | i (half of k less ε'/ε), l |
 
 Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), Theorem 3.3: whatever is (ε, δ)-private is dominated by a randomized
-response that reveals the record with probability δ and else tells it truly with probability e^ε/(1 + e^ε). k of these
-are composed exactly. W_l = C(k, l) e^((k−l)ε)/(1+e^ε)^k is the probability that l of k answers are false, and V_l =
-C(k, l) e^(lε)/(1+e^ε)^k the same for the other record; k releases are (ε', 1 − (1−δ)^k (1−δ'))-private with
+response that reveals the record with probability δ and else answers truly with probability e^ε/(1 + e^ε). k of these
+are composed exactly. W_l = C(k, l) e^((k−l)ε)/(1+e^ε)^k is the probability that l of k answers are false, and
+V_l = C(k, l) e^(lε)/(1+e^ε)^k the same for the other record; k mechanisms are (ε', 1 − (1−δ)^k (1−δ'))-private with
 δ' = max_m Σ_(l <= m) (W_l − e^ε' V_l), and no better statement holds for all of them. Solved for ε' at a given δ':
 ε' = max_m log((Σ W_l − δ') / Σ V_l).
 
-**Unlike releases** have the same answer with products of such responses (Murtagh and Vadhan 2016, arXiv:1507.03113,
-Theorem 1.5), and computing it is #P-complete in general. Equal releases are counted together here, so that few kinds
+**Unlike mechanisms** have the same answer with products of such responses (Murtagh and Vadhan 2016, arXiv:1507.03113,
+Theorem 1.5), and computing it is #P-complete in general. Equal mechanisms are counted together here, so that few kinds
 are enumerated exactly. Where more than MOST_OUTCOMES would be needed every kind's losses are split between neighbours
 of one lattice of about LATTICE points, which keeps both probabilities and raises the curve (`lattice/rounding.py` has
 the source), and the lattice's laws are convolved: a bound, but no longer the optimum.
@@ -23,9 +23,9 @@ at multiples of a power of two that depends on δ only through the ε_i and `rea
 whether outcomes are enumerated depends on counts and `reach` alone. A lattice between the least and the largest loss
 of each δ would move with it, and ε'(δ) would jump up and down by as much as the lattice costs.
 
-Half of δ is split equally over the releases, ε_i = ε_i(δ/2T) by each one's exact curve alone; what the T shares leave
-of δ is δ'. The theorem leaves that split free, and what a release is beyond its ε_i and δ_i is not used: the exact
-composition of the releases themselves gives less.
+Half of δ is split equally over the mechanisms, ε_i = ε_i(δ/2T) by each one's exact curve alone; what the T shares leave
+of δ is δ'. The theorem leaves that split free, and what a mechanism is beyond its ε_i and δ_i is not used: the exact
+composition of the mechanisms themselves gives less.
 
 Doubles: a logarithm of W or V has a relative error of at most 2^−50 of its largest term, k log k + kε; sums of W are
 enlarged and sums of V reduced by that and by their rounding. Both shares of a split are products of exact differences
@@ -63,7 +63,7 @@ _LARGEST = 1e300
 
 
 def least_total(kinds: Sequence[tuple[float, int]], delta: float) -> float:
-    """The least ε' >= 0 at `delta` of pure releases (`kinds`: ε_i and how many), rounded up; inf only for ε_i = inf.
+    """The least ε' >= 0 at `delta` of pure mechanisms (`kinds`: ε_i and how many), rounded up; inf only for ε_i = inf.
 
     >>> round(least_total([(0.1, 100)], 1e-6), 3) < 100 * 0.1
     True
@@ -155,7 +155,7 @@ def _on_a_lattice(laws: Sequence[tuple[Floats, Floats, float]], width: float) ->
 
 
 def _together(kinds: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Equal ε once, with their counts; none that is 0."""
+    """Equal ε merged, with their counts; ε = 0 is dropped."""
     counts: dict[float, int] = {}
     for epsilon, count in kinds:
         if epsilon > 0 and count:
@@ -176,14 +176,14 @@ def _epsilon(parts: Parts, log_delta: float) -> float:
 def _supports(composition: Composition) -> Yes | No:
     total = releases(composition.parts)
     if total > MOST_RELEASES:
-        return No(f"count = {total}: sums over the false answers serve up to {MOST_RELEASES}; use 'advanced'")
+        return No(f"count = {total}: sums over the false answers are computed up to {MOST_RELEASES}; use 'advanced'")
     return support(composition, refusal, "optimal composition")
 
 
 def _curve(composition: Composition) -> SplitCurve:
     total = releases(composition.parts)
     slack = (total * (4 * math.log(total + 2) + 2) + 1e3) * 2 * _UNIT  # twice the error of log W
-    infinite = "the ε of a single release exceeds the largest double"
+    infinite = "the ε of a single mechanism exceeds the largest double"
     return SplitCurve(revealing(composition), adjacency_of(composition), _epsilon, infinite, slack)
 
 

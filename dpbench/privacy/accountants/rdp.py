@@ -5,9 +5,9 @@
 | sampling rate, noise multiplier, order | q, σ, α |
 | log moment at an order | log A_α = (α − 1) · ε_RDP(α) |
 
-**Leaf.** `renyi.events.log_moment`: for the Poisson-sampled Gaussian, Mironov, Talwar and Zhang 2019
+**Moment.** `renyi.events.log_moment`: for the Poisson-sampled Gaussian, Mironov, Talwar and Zhang 2019
 (arXiv:1908.10530), section 3.3, at whole orders their sum, at the others the integral behind their two-sided series;
-for other events the sources in that module's table. It bounds both directions. Rényi divergences of releases with
+for other events the sources in that module's table. It bounds both directions. Rényi divergences of mechanisms with
 fixed parameters add up (Mironov 2017, Proposition 1).
 
 **Conversion.** `canonne`, the default: Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), Proposition 12: for every
@@ -16,9 +16,9 @@ at δ. `classical`: Mironov 2017, Proposition 3, the same without the last two t
 
 **Orders.** All real orders from 1 + 2^-20 to 16384 compete, but few are looked at: log A_α is convex in α, and so is
 (α−1) log(1 − 1/α) − log α = (α−1) log(α−1) − α log α (its second derivative is 1/(α−1) − 1/α > 0). Hence log δ is
-convex in α, and ε, a convex function over a linear positive one, has a single valley (`lowest_order`). Where a leaf is
-a bound that is not convex (sampling without replacement, the smaller of two), a lower place may be missed, but what is
-found is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035, at 1e-5 not below 4.9e-5.
+convex in α, and ε, a convex function over a linear positive one, has a single valley (`lowest_order`). Where the moment
+is a bound that is not convex (sampling without replacement, the smaller of two), a lower value may be missed, but the
+result is a bound. The highest order sets a floor: ε at δ = 1e-30 is not given below 0.0035, at 1e-5 not below 4.9e-5.
 It is enough for a plain Gaussian with σ up to 1000 at any δ >= 1e-30.
 
 **Rounding.** Moments carry relative errors below `moment_error`; every answer is raised by that much, and by the

@@ -5,13 +5,13 @@
 | order, selection noise, answer noise, votes | λ, σ₁, σ₂, n_i |
 | log_miss | log q̃, q̃ >= P(the outcome is not the likeliest one) |
 
-Theorem 6: if a release has Rényi divergences ε₁ at order μ₁ and ε₂ at order μ₂, λ <= μ₁, and
-q̃ <= e^((μ₂−1)ε₂) / (μ₁/(μ₁−1) · μ₂/(μ₂−1))^μ₂, its divergence at λ from any neighbour is at most
-log((1−q̃) A^(λ−1) + q̃ B^(λ−1)) / (λ−1), A = (1−q̃)/(1 − (q̃ e^ε₂)^((μ₂−1)/μ₂)), B = e^ε₁ q̃^(−1/(μ₁−1)). With a
-Gaussian's ε(μ) = μ/v, Proposition 10 chooses μ₂ = √(v log(1/q̃)), μ₁ = μ₂ + 1. Both parts of a Confident-GNMax query
-are such releases: the answer with v = σ₂² and q̃ by Proposition 7, ½ Σ erfc((n* − n_i)/(2σ₂)); the check, a Gaussian
-of sensitivity 1 (v = 2σ₁²), with q̃ the probability of its unlikely side. The data-independent λ/v is used where it is
-smaller or the theorem's conditions fail. Conversion: Mironov 2017, the least over fixed orders.
+Theorem 6: if a mechanism has Rényi divergences ε₁ at order μ₁ and ε₂ at order μ₂, λ <= μ₁, and
+q̃ <= e^((μ₂−1)ε₂) / (μ₁/(μ₁−1) · μ₂/(μ₂−1))^μ₂, its divergence at λ from any neighbour is at most log((1−q̃) A^(λ−1) +
+q̃ B^(λ−1)) / (λ−1), A = (1−q̃)/(1 − (q̃ e^ε₂)^((μ₂−1)/μ₂)), B = e^ε₁ q̃^(−1/(μ₁−1)). With a Gaussian's ε(μ) = μ/v,
+Proposition 10 chooses μ₂ = √(v log(1/q̃)), μ₁ = μ₂ + 1. Both parts of a Confident-GNMax query are such mechanisms: the
+answer with v = σ₂² and q̃ by Proposition 7, ½ Σ erfc((n* − n_i)/(2σ₂)); the check, a Gaussian of sensitivity 1
+(v = 2σ₁²), with q̃ the probability of its unlikely side. The data-independent λ/v is used where it is smaller or the
+theorem's conditions fail. Conversion: Mironov 2017, the least over fixed orders.
 
 **Why this is no promise.** The theorem bounds the divergence from *these* votes to any neighbour's, not the reverse,
 and the bound itself reveals something of the votes; the paper releases it with smooth sensitivity. So the kind is
@@ -85,7 +85,7 @@ def log_miss(votes: tuple[int, ...], noise: float) -> float:
 
 
 def gaussian_bound(log_q: float, variance: float, order: float) -> float:
-    """The smaller of λ/v and Theorem 6 with Proposition 10, for a release whose likeliest outcome fails with q̃.
+    """The smaller of λ/v and Theorem 6 with Proposition 10, for a mechanism whose likeliest outcome fails with q̃.
 
     >>> gaussian_bound(math.log(0.5), 4.0, 2.0)
     0.5

@@ -2,23 +2,23 @@
 
 | here | in the paper (Feldman and Zrnic 2021, arXiv:2008.11193) |
 | --- | --- |
-| order, log moment of a release | α, (α − 1) ρ_t |
+| order, log moment of a step | α, (α − 1) ρ_t |
 
-**One order.** Theorem 3.1 and its filter there: if the releases, each chosen after seeing the earlier outputs, have
-Rényi divergences ρ_t at one order α fixed beforehand, and no release is made that would lift Σ ρ_t above B, also fixed
+**One order.** Theorem 3.1 and its filter there: if the steps, each chosen after seeing the earlier outputs, have Rényi
+divergences ρ_t at one order α fixed beforehand, and no step is taken that would lift Σ ρ_t above B, also fixed
 beforehand, then the whole has Rényi divergence at most B at α. Any conversion from one order to (ε, δ) follows.
 
-**Several orders.** Fixed beforehand, k of them, each with its own budget; a release is admitted while *some* order's
-budget holds. Let τ_j be the time at which order j is first exceeded, before that release is made, and L the privacy
-loss. The sequence ends at the largest τ_j, so (1 − e^(ε−L))₊ at its end is one of the k terms at the τ_j, hence at
-most their sum, and δ(ε) is at most the sum of the k filters' δ(ε), each by Theorem 3.1. So every order may be asked
-at δ/k, and the least ε counts. Asking every order at δ itself, as without adaptivity, is *not* proven.
+**Several orders.** Fixed beforehand, k of them, each with its own budget; a step is admitted while *some* order's
+budget holds. Let τ_j be the time at which order j is first exceeded, before that step is taken, and L the privacy loss.
+The sequence ends at the largest τ_j, so (1 − e^(ε−L))₊ at its end is one of the k terms at the τ_j, hence at most their
+sum, and δ(ε) is at most the sum of the k filters' δ(ε), each by Theorem 3.1. So every order may be asked at δ/k, and
+the least ε counts. Asking every order at δ itself, as without adaptivity, is *not* proven.
 
-**What a number from a ledger says.** `accountant` takes the ledger as it was spent. Its ε is the smallest budget
-whose filter would have admitted every release of it. That is a promise if such a budget was fixed beforehand and a
-filter enforced it: then the promise is that budget's ε, at least this one. A budget chosen after the run, this number
-included, is no promise: for an ε that follows the run an odometer is needed. Where all parameters were fixed
-beforehand the ε holds in any case, and `rdp` gives less.
+**What a number from a ledger says.** `accountant` takes the ledger as it was spent. Its ε is the smallest budget whose
+filter would have admitted every step of it. That is a promise if such a budget was fixed beforehand and a filter
+enforced it: then the promise is that budget's ε, at least this one. A budget chosen after the run, this number
+included, is no promise: for an ε that follows the run an odometer is needed. Where all parameters were fixed beforehand
+the ε holds in any case, and `rdp` gives less.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def check_orders(orders: Sequence[float]) -> tuple[float, ...]:
 
 
 class RenyiFilter:
-    """A budget (ε, δ) that admits releases until no order has room: what an adaptive mechanism asks before each step.
+    """A budget (ε, δ) that admits steps until no order has room: an adaptive mechanism asks it before each step.
 
-    `orders` and `conversion` are fixed when it is made. `spend` either records a release or raises DpbenchError and
+    `orders` and `conversion` are fixed when it is made. `spend` either records a step or raises DpbenchError and
     records nothing; only what was spent may be released. `ledger` is what has been spent, in order: a filter that
     spends another's ledger stands where that one does, so a run can be resumed.
 
@@ -97,7 +97,7 @@ class RenyiFilter:
         return self._epsilon(self._spent, self._additions) if any(self._spent) else 0.0
 
     def admits(self, event: Event, count: int = 1) -> bool:
-        """Whether `count` >= 0 further releases of `event` fit. Raises DpbenchError for an event without a bound."""
+        """Whether `count` >= 0 further invocations of `event` fit. Raises DpbenchError for an event without a bound."""
         return self._after(event, count) is not None
 
     def admits_all(self, releases: Sequence[tuple[Event, int]]) -> bool:
@@ -113,12 +113,12 @@ class RenyiFilter:
         return self._fits(after, self._additions + len(releases))
 
     def spend(self, event: Event, count: int = 1) -> None:
-        """Record `count` releases of `event`, or raise DpbenchError, and record nothing, where they do not fit."""
+        """Record `count` invocations of `event`, or raise DpbenchError, and record nothing, where they do not fit."""
         after = self._after(event, count)
         if after is None:
             raise DpbenchError(
                 f"privacy budget exhausted: {count} x {event} would exceed epsilon = {self._budget:g} at every order"
-                f" after {sum(number for _, number in self._parts)} releases; stop here, or release less"
+                f" after {sum(number for _, number in self._parts)} steps; stop here, or release less"
             )
         if count == 0:
             return
@@ -135,7 +135,7 @@ class RenyiFilter:
         return after if self._fits(after, self._additions + 1) else None
 
     def _plus(self, spent: Sequence[float], event: Event, count: int) -> list[float]:
-        """`spent` and `count` releases of `event`, per order."""
+        """`spent` and `count` invocations of `event`, per order."""
         if not is_whole(count, 0):
             raise DpbenchError(f"count = {count!r}: expected a whole number, 0 or more")
         refuse(support(Composition((*self._parts[-1:], (event, count)), adaptive=True), refusal, None), "rdp_filter")

@@ -1,4 +1,4 @@
-"""Discrete pairs and Laplace releases by the exact accountant: against references, enumeration and closed forms."""
+"""Discrete pairs and Laplace mechanisms by the exact accountant: against references, enumeration and closed forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORED: list[dict[str, Any]] = [
 
 
 def of(*parts: tuple[Event, int]) -> Any:
-    """The exact curve of releases."""
+    """The exact curve of mechanisms."""
     return accountant.curve(Composition(parts))
 
 
@@ -73,7 +73,7 @@ def test_every_stored_point_both_ways() -> None:
             assert found.upper >= float(point[way]["lower"]) * (1 - 1e-15), composition
             assert found.reason is None
     assert len(STORED) >= 100
-    assert refused == 9  # 10,000 Laplace releases, and two compositions of several scales, at three ε each
+    assert refused == 9  # 10,000 Laplace mechanisms, and two compositions of several scales, at three ε each
 
 
 @pytest.mark.parametrize(

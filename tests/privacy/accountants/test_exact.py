@@ -145,7 +145,7 @@ def test_the_nine_digits_of_the_first_row_are_certified() -> None:
 
 
 def random_points(count: int) -> list[tuple[float, float, Way, float]]:
-    """Rate, noise, direction and ε of single releases, for which there is a closed form; add at large rates only."""
+    """Rate, noise, direction and ε of single mechanisms, for which there is a closed form; add at large rates only."""
     source = random.Random(20261121)
     points = []
     for _ in range(count):
@@ -176,7 +176,7 @@ def check_error_estimates(count: int) -> list[float]:
 
 
 def test_its_error_estimate_bounds_the_true_error() -> None:
-    """The idea: the error is read off the contour's own sums, and one release has a closed form to hold it against."""
+    """The idea: the error is read off the contour's own sums, and one invocation has a closed form to test it."""
     assert float(np.median(check_error_estimates(40))) < 1e5
 
 
@@ -370,7 +370,7 @@ def test_a_group_beside_noise_without_end_keeps_its_digits() -> None:
 
 
 def test_large_losses_that_cancel_keep_their_digits() -> None:
-    """b as Σ w (l − 1 + e^−l) kept 1e-14 absolutely where losses reach 30: 93,301 releases multiplied that."""
+    """b as Σ w (l − 1 + e^−l) kept 1e-14 absolutely where losses reach 30: 93,301 invocations multiplied that."""
     event = SampledGaussian(0.07162449044477139, 0.3608536059363962, "replace_one")
     answer = accountant.curve(times(event, 93301)).delta(15143.032911865)
     assert answer.lower is not None

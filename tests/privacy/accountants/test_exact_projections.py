@@ -259,7 +259,7 @@ def test_the_density_is_the_bessel_function_that_it_stands_for(r: int, sigma: fl
 
 
 def direct_delta(event: RandomSensitivityGaussian, epsilon: float) -> float:
-    """Two releases by the definition, remove: ∫ p R δ₁(ε − l) ds, δ₁ of one release by sums over the same s."""
+    """Two releases by the definition, remove: ∫ p R δ₁(ε − l) ds, δ₁ of one invocation by sums over the same s."""
     law, q = Law(event.noise_multiplier, event.projections), event.sampling_rate
     s, step = np.linspace(-60.0, 60.0, 60_001, retstep=True)
     plain, ratio = np.exp(law.log_density(s + 0j)[0].real) * step, 1 - q + q * np.exp(s)

@@ -1,4 +1,4 @@
-"""One release by the exact accountant: against normal tails to 60 digits and closed forms, each within its own bar."""
+"""One invocation by `exact`: against normal tails to 60 digits and closed forms, each within its own error."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_delta_is_a_difference_of_normal_tails(event: Event) -> None:
 
 
 def test_laplace_to_the_last_digits_with_a_bar_that_holds() -> None:
-    """198 releases: 1 − e^((ε − w)/2), and w + 2 log(1 − δ), with w the exact fraction that is meant."""
+    """198 invocations: 1 − e^((ε − w)/2), and w + 2 log(1 − δ), with w the exact fraction that is meant."""
     some = random.Random(0)
     with mpmath.workdps(50):
         for _ in range(198):
@@ -127,7 +127,7 @@ def test_epsilon_inverts_delta(event: Event) -> None:
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_random_sensitivity_is_the_mean_over_its_law(direction: str) -> None:
-    """r = 4: χ²_4 has the density u e^(−u/2) / 4, and given it the release is a sampled Gaussian at σ √(u/4)."""
+    """r = 4: χ²_4 has the density u e^(−u/2) / 4, and given it the mechanism is a sampled Gaussian at σ √(u/4)."""
     event, epsilon = RandomSensitivityGaussian(0.5, 1.5, 4), 0.4
     found = of(event).one_way(direction).delta(epsilon)
     with mpmath.workdps(25):

@@ -116,7 +116,7 @@ class TestOneRelease:
                 g = float((high + low) / 2 + (high - low) / 2 * node)
                 inner = true_hockey_stick(first, second, g, epsilon, rising=rising) * mpmath.npdf(g) * 2
                 truth += weight * (high - low) / 2 * inner
-        truth += rate * (2 * mpmath.ncdf(0.02) - 1)  # below G = 0.02 the release reveals the record when sampled
+        truth += rate * (2 * mpmath.ncdf(0.02) - 1)  # below G = 0.02 the mechanism reveals the record when sampled
         found = delta_of(times(RandomSensitivityGaussian(rate, 1.0, 1), 1), epsilon)
         assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-4)
 
@@ -128,7 +128,7 @@ class TestManyReleases:
     @pytest.mark.parametrize("direction", [0, 1])
     @pytest.mark.parametrize(("noise", "count"), [(4.0, 20), (70.0, 5000), (1000.0, 10**6), (3.0, 100_003)])
     def test_the_transforms_themselves_on_gaussians(self, noise: float, count: int, direction: int) -> None:
-        """Of internals, for the accountant merges Gaussians: the one law of many releases with a closed form."""
+        """Of internals, for the accountant merges Gaussians: the one law of many invocations with a closed form."""
         side = Direction([(loss_law(Gaussian(noise), direction, math.inf), count)])
         truth = load_accountant("gdp").curve(times(Gaussian(noise), count))
         for delta in (0.1, 1e-5, 1e-30):
@@ -239,7 +239,7 @@ class TestCorners:
         assert truth.lower <= delta_of(times(event, count), epsilon) <= truth.value * 1.02
 
     def test_a_rare_hit_that_decides_far_out(self) -> None:
-        """δ of 1e-30 at a rate of 1e-7: bounds of errors decide, so the answer is loose; one release loses no more."""
+        """δ of 1e-30 at a rate of 1e-7: bounds of errors decide, so the answer is loose; one step loses no more."""
         releases = times(SampledGaussian(1e-7, 1.0), 10**6)
         lower = exact.curve(times(SampledGaussian(1e-7, 1.0), 1)).epsilon(1e-30).lower
         assert lower is not None
@@ -333,7 +333,7 @@ class TestRandomSensitivity:
     @pytest.mark.parametrize("projections", [1, 5, 118, 119, 200, 1000])
     @pytest.mark.parametrize("noise", [0.3, 1.0, 100.0])
     def test_the_density_has_its_digits(self, projections: int, noise: float) -> None:
-        """Of an internal, for nothing else tells the density apart from its tail: Bessel's function at 40 digits."""
+        """Of an internal, for nothing else separates the density from its tail: Bessel's function at 40 digits."""
         for s in (-30.0, -0.1, 0.0, 1.0):
             with mpmath.workdps(40):
                 half, order = mpmath.mpf(projections) / 2, mpmath.mpf(projections + 1) / 2

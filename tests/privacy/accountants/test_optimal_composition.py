@@ -148,7 +148,7 @@ class TestAtAnyDelta:
 
     @pytest.mark.parametrize("seed", range(8))
     def test_unlike_releases_by_the_hundred(self, seed: int) -> None:
-        """On the lattice as it is, where ε of each release depends on δ."""
+        """On the lattice as it is, where ε of each mechanism depends on δ."""
         random = Random(seed)
         parts = tuple((Gaussian(10 ** random.uniform(-0.5, 1)), random.randint(10, 200)) for _ in range(4))
         curve = accountant.curve(Composition(parts))

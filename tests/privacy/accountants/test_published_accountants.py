@@ -1,4 +1,4 @@
-"""Published accountants against their own formulas with 50 digits, and against the truth of single releases."""
+"""Published accountants against their own formulas with 50 digits, and against the truth of single mechanisms."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ SINGLES = [
 
 
 def true_delta(event: Event, epsilon: float) -> Real:
-    """δ(ε) of one release, the worse of both directions, from Σ or ∫ (P − e^ε Q)₊ in the most direct form."""
+    """δ(ε) of one invocation, the worse of both directions, from Σ or ∫ (P − e^ε Q)₊ in the most direct form."""
     with mpmath.workdps(60):
         e = mpmath.exp(Real(epsilon))
         if isinstance(event, DiscretePair):
@@ -253,7 +253,7 @@ def mixtures(event: Event) -> tuple[list[tuple[Real, int]], list[tuple[Real, int
 
 
 def true_mixture_delta(event: SampledGaussian | GroupSampledGaussian, epsilon: float) -> Real:
-    """δ(ε) of one release, the worse of both directions, by the Neyman-Pearson lemma and a bisection for the place."""
+    """δ(ε) of one invocation, the worse of both directions, by the Neyman-Pearson lemma and a bisection."""
     with mpmath.workdps(60):
         first, second = mixtures(event)
         s, e = Real(event.noise_multiplier), mpmath.exp(Real(epsilon))
@@ -302,7 +302,7 @@ class TestNoneIsBelowTheTruthOfOneRelease:
 
     @pytest.mark.parametrize("event", SINGLES, ids=str)
     def test_basic_and_advanced(self, event: Event, epsilon: float) -> None:
-        """Basic composition of one release is its exact curve, rounded up."""
+        """Basic composition of one invocation is its exact curve, rounded up."""
         truth = true_delta(event, epsilon)
         found = basic.accountant.curve(times(event, 1)).delta(epsilon).value
         assert truth <= found <= truth * (1 + 1e-9) + Real(10) ** -300
@@ -331,7 +331,7 @@ class TestBasicAndAdvanced:
     @given(st.floats(0.5, 50.0), rates, st.integers(1, 10**4), deltas)
     @settings(max_examples=40, deadline=None)
     def test_basic_is_the_sum_at_equal_shares(self, noise: float, rate: float, count: int, delta: float) -> None:
-        """The single release's own curve is `gdp`'s at rate 1; below, q δ(log(1 + (e^ε − 1)/q)) of it."""
+        """The single mechanism's own curve is `gdp`'s at rate 1; below, q δ(log(1 + (e^ε − 1)/q)) of it."""
         curve = basic.accountant.curve(times(SampledGaussian(rate, noise), count))
         share = delta / count / rate
         inner = GaussianCurve(1 / noise, "exact").epsilon(share).value if share < 1 else 0.0

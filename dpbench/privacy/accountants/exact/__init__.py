@@ -1,1 +1,1 @@
-"""The exact accountant; docs/exact.md says how it works, `accountant` which method serves which events."""
+"""The exact accountant; docs/exact.md explains it, `accountant` lists the method for each composition."""

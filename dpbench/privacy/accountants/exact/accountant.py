@@ -1,14 +1,14 @@
 """The exact accountant: δ(ε) and ε(δ) to ten digits in milliseconds, by one contour. docs/exact.md is its page.
 
-What serves a composition; the first row that fits, once equal events are merged, all Gaussian releases are one, and
-what reveals nothing is left out (`ROUTES`):
+The method is that of the first row that fits, once equal events are merged, all Gaussian mechanisms are one, and events
+of zero loss are left out (`ROUTES`):
 
-| composition | served by |
+| composition | method |
 | --- | --- |
-| Gaussian releases, or nothing | the closed form of μ-GDP, `gdp` |
-| one release | its closed form, `single` |
-| equal Laplace releases, and discrete pairs | their sums, `laplace` and `atoms`; beside anything else: refused |
-| with releases of random sensitivity | two contours, `projections` |
+| Gaussian mechanisms, or nothing | the closed form of μ-GDP, `gdp` |
+| one mechanism invocation | its closed form, `single` |
+| equal Laplace mechanisms, and discrete pairs | their sums, `laplace` and `atoms`; beside anything else: refused |
+| with mechanisms of random sensitivity | two contours, `projections` |
 | sampled Gaussians, one record, groups or replaced, alike or not, and a Gaussian | one contour, `direction` |
 
 Every answer carries `lower` and `upper`: the value less and plus its error, an estimate and no proof
@@ -64,12 +64,12 @@ from dpbench.privacy.composition import adaptive_refusal, common_adjacency, merg
 
 Parts = list[tuple[Event, int]]
 Both = tuple[Direction, Direction]  # remove and add; one object where they are alike
-_MOST_NOISE = 1e100  # beyond, nothing is revealed that a double could tell
+_MOST_NOISE = 1e100  # beyond, losses are too small for doubles
 _MOST_GROUP = 1000  # C(1000, 500) is below the largest double
 _CLOSE = 2.0**-40
 
 
-# ---- what serves what ----
+# ---- the method for each composition ----
 
 
 def _one(parts: Parts) -> Both:
@@ -117,7 +117,7 @@ def _contour(parts: Parts, way: Way, reverse: ContourDirection | None = None) ->
 
 
 def _setup(parts: Parts, way: Way) -> Setup:
-    """What a contour needs to know of Gaussian and sampled releases."""
+    """What a contour needs to know of Gaussian and sampled mechanisms."""
     gaussian, releases = 0.0, []
     for event, count in parts:
         if isinstance(event, Gaussian):
@@ -146,7 +146,7 @@ ROUTES: tuple[tuple[Callable[[Parts], bool], Callable[[Parts], Both]], ...] = (
 
 
 def directions(parts: Parts) -> Both:
-    """Both directions of merged parts, all of which reveal something."""
+    """Both directions of merged parts, all of which have a loss."""
     return next(make for fits, make in ROUTES if fits(parts))(parts)
 
 
@@ -156,7 +156,7 @@ def _symmetric(parts: Parts) -> bool:
 
 
 def _with_loss(composition: Composition) -> Parts:
-    """The merged parts, Gaussian ones as one, without those that reveal nothing."""
+    """The merged parts, Gaussian ones as one, without those of zero loss."""
     return [part for part in merge(gdp.gaussians_as_one(composition)) if _has_loss(part[0])]
 
 
@@ -188,7 +188,7 @@ class ExactCurve:
 
     @within_limits
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
-        """δ at every one of `epsilons`, as `delta` has it within both errors; one path serves many of them.
+        """δ at every one of `epsilons`, as `delta` has it within both errors; one path is used for many of them.
 
         >>> from dpbench.events import SampledGaussian
         >>> curve = accountant.curve(Composition(((SampledGaussian(0.01, 1.0), 1000),)))
@@ -249,7 +249,7 @@ def _estimate(found: Value, most: float) -> Estimate:
 
 @dataclass(frozen=True)
 class ExactAccountant:
-    """Exact accounting of Gaussian, sampled, group-sampled, random-sensitivity, Laplace and discrete releases.
+    """Exact accounting of Gaussian, sampled, group-sampled, random-sensitivity, Laplace and discrete mechanisms.
 
     >>> from dpbench.events import SampledGaussian
     >>> curve = accountant.curve(Composition(((SampledGaussian(256 / 60000, 1.3), 3516),)))
@@ -274,7 +274,7 @@ class ExactAccountant:
         """The exact curve. Raises DpbenchError where `supports` says no."""
         refuse(self.supports(composition), self.name)
         adjacency = common_adjacency(composition)
-        assert adjacency is not None  # supports has seen to it
+        assert adjacency is not None  # by `supports`
         parts = _with_loss(composition)
         if all(gdp.is_gaussian(event) for event, _ in parts):
             whole = tuple(part for part in merge(composition) if gdp.is_gaussian(part[0]))  # μ with all its digits
@@ -300,12 +300,12 @@ def _refusal(event: Event) -> str | None:
         )
     allowed = ADJACENCIES if isinstance(event, SampledGaussian) else ("add_or_remove", "zero_out")
     if event.adjacency not in allowed:
-        return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled releases"
+        return f"adjacency = {event.adjacency!r}: expected one of {', '.join(allowed)} for sampled mechanisms"
     return None
 
 
 def _mixture_refusal(composition: Composition) -> str | None:
-    """Why such releases together are not covered; None where they are."""
+    """Why such mechanisms together are not covered; None where they are."""
     parts = _with_loss(composition)
     if _has(RandomSensitivityGaussian)(parts) and _has(GroupSampledGaussian)(parts):
         return "RandomSensitivityGaussian and GroupSampledGaussian in one composition are not covered; split them"

@@ -35,10 +35,10 @@ _END = 36.0  # nodes e^−36 below the largest are the last
 _CHUNK, _CELLS = 40, 200_000
 _AHEAD, _COARSE, _CLOSE = 8.0, 1.15, 1.03  # to so many times Im ζ of the last node, in such steps, M may come back
 _LARGEST = 1e17  # |ζ| over c of the last node, at most
-_FLOOR = 4e-12  # relative: what sums of some hundred exponentials of rounded numbers may be off, and no one measures
+_FLOOR = 4e-12  # relative: the error of sums of some hundred exponentials of rounded numbers, not measured
 _TINY = 1e-300
-_HIGHEST, _NOTHING = 700.0, -80.0  # of an exponent; the log of a term that is none
-_LOST = 1e3  # error of log M from which on it says nothing
+_HIGHEST, _NOTHING = 700.0, -80.0  # the largest exponent; the log of a negligible term
+_LOST = 1e3  # error of log M from which on nothing is known
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Nodes:
     """Σ w f(l) is the mean of f(l) under P: nodes on a path in s, weights with the step and ds in them.
 
     On the path 0 <= Im l, and the larger Im l / Re l, the wider the hyperbola may open. `summed` says that they are
-    outcomes and not a quadrature: then every other one tells nothing of an error.
+    outcomes and not a quadrature: then the sum over every other one is no estimate of an error.
     """
 
     weights: Complex
@@ -56,7 +56,7 @@ class Nodes:
 
 
 class Release(Protocol):
-    """One release in one direction, as the contour needs it; how often it happens stands beside it."""
+    """One mechanism invocation in one direction, as the contour needs it; without its count."""
 
     @property
     def largest(self) -> float:
@@ -82,7 +82,7 @@ class Release(Protocol):
 
 @dataclass(frozen=True)
 class Moments:
-    """h = M − 1 and log(1 + h) of one release at ζ, with bounds of their absolute errors."""
+    """h = M − 1 and log(1 + h) of one invocation at ζ, with bounds of their absolute errors."""
 
     h: Complex
     log: Complex
@@ -94,10 +94,10 @@ class Moments:
 
 
 def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
-    """b = E l of one release and its error: Σ w (l − 1 + e^−l) (remove) or Σ w (l + 1 − e^l) (add), or Σ w l.
+    """b = E l of one invocation and its error: Σ w (l − 1 + e^−l) (remove) or Σ w (l + 1 − e^l) (add), or Σ w l.
 
-    The former are without the first order of l, which cancels, as Σ w = 1 and Σ w e^(∓l) = 1, the masses of both laws.
-    For large losses the latter is, whose e^(∓l) is large where w is small.
+    The first two omit the first order of l, which cancels, as Σ w = 1 and Σ w e^(∓l) = 1, the masses of both laws. For
+    large losses, where e^(∓l) is large and w small, Σ w l is more accurate. The one of smaller error is returned.
     """
     sign = -1.0 if way == "remove" else 1.0
     rough = (_rough(nodes.weights) + nodes.rough * np.abs(nodes.weights)) * UNIT
@@ -113,7 +113,7 @@ def first_order(nodes: Nodes, way: Way) -> tuple[complex, float]:
 
 
 def _rough(weights: Complex) -> Floats:
-    """Of the size of their rounding: they are exponentials of numbers that are rounded."""
+    """About the rounding errors of the weights over UNIT: they are exponentials of rounded numbers."""
     size: Floats = np.abs(weights)
     found: Floats = size * (1 + np.abs(np.log(size + _TINY)))
     return found
@@ -141,7 +141,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
     heavy = np.abs(wf) > _TINY
     level = np.where(heavy, real + np.log(np.where(heavy, np.abs(wf), 1.0)), -math.inf)
-    steep = ((real > _HIGHEST) & (level > _NOTHING)).any(axis=1)  # there e^(ζl) is no double, and w no nothing
+    steep = ((real > _HIGHEST) & (level > _NOTHING)).any(axis=1)  # there e^(ζl) overflows, and w is not negligible
     level = level[steep]
     np.minimum(real, _HIGHEST, out=real)
     size, turned = np.exp(real), _complex.turn(angle)
@@ -149,7 +149,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     risen += np.expm1(real)
     sign = np.where(np.arange(len(weights)) % 2, -1.0, 1.0)  # Σ ± w ...: even less odd nodes, half of S_h − S_2h
     both = np.stack([weights, weights * sign], axis=1)
-    centred = top * float(np.abs(weights * losses).sum()) < 1.0  # there the first order is b's; else it does not matter
+    centred = top * float(np.abs(weights * losses).sum()) < 1.0  # then the first order is b's; else it does not matter
     order = np.arange(1, _TERMS)
     terms = (np.cumprod(np.multiply.outer(ln * top, np.ones(len(order))) / order, axis=1).T @ both[~far]).T
     pull = losses[far] @ both[far]
@@ -200,7 +200,7 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
 
 @dataclass(frozen=True)
 class Part:
-    """A release in one direction, and how often it happens."""
+    """A mechanism in one direction, and how often it happens."""
 
     release: Release
     count: int
@@ -208,11 +208,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a path is laid for: log M = gaussian·ζ(ζ ± 1)/2 + Σ count · log M_i, and what is taken off M.
+    """The integrand of a path: log M = gaussian·ζ(ζ ± 1)/2 + Σ count · log M_i, and what is subtracted from M.
 
-    In the direction remove that may be 1, whose part of the integral closes to the right and is 0, and then also each
-    release's count · (M_i − 1), whose part is its own count · δ_i(ε). With `smooth` the normal law of the same mean and
-    variance is taken off as well (less its own first order, where each release's is): its δ is known.
+    In the direction remove that may be 1, whose integral closes to the right and is 0, and then also each mechanism's
+    count · (M_i − 1), whose integral is count · δ_i(ε). With `smooth` the normal law of the same mean and variance is
+    taken off as well (less its own first order, where each mechanism's is): its δ is known.
     """
 
     parts: tuple[Part, ...]
@@ -332,7 +332,7 @@ def path(
     step = 2 * math.pi * alpha / (_ALIAS[setup.taken] + 1.5 * scale)
 
     def laid(v: Floats) -> tuple[Row, Floats]:
-        """Nodes, with the logs of the sizes of their terms: −∞ where these are not told, and left to the rest."""
+        """Nodes, with the logs of the sizes of their terms: −∞ where a term has no digits, and is left to the rest."""
         angle = alpha + 1j * v
         zeta = start + mu * np.sin(angle)
         weight = step / math.pi * mu * np.cos(angle) / (zeta * (zeta + sign))
@@ -351,8 +351,8 @@ def path(
 def walk(laid: Callable[[Floats], tuple[Row, Floats]], step: float, chunk: int, slope: float | None) -> Row:
     """Nodes at v = 0, `step`, ... until three terms in a row are e^−36 below the largest; `laid` has rows and logs.
 
-    Where all losses are next to multiples of one, M comes back: so terms further up are looked at before the end, the
-    closer the flatter the strip's edge (None: they are not).
+    Where all losses are close to multiples of one number, |M| grows again further up. So terms further up are tested
+    before the end, in finer steps where `slope`, that of the strip's edge, is small (None: no test).
     """
     pieces: list[Row] = []
     count, top, ended = 0, -_LARGEST, False
@@ -382,7 +382,7 @@ def _normal(sets: Sequence[tuple[int, Nodes, tuple[complex, float]]]) -> tuple[f
 def _opening(release: Release, nodes: Nodes, way: Way) -> float:
     """The largest slope of a path's edge for which e^(ζl) is bounded on it: the least Im l / (Re l − e), condition (W).
 
-    e is 0 in the direction remove and inf l in the direction add: what ε takes off l, at least.
+    e is 0 in the direction remove and inf l in the direction add (docs/exact.md, section 2).
     """
     over = nodes.losses.real - (release.lowest if way == "add" else 0.0)
     up = over > _TINY
@@ -433,7 +433,7 @@ def _less_normal(
     """e^x − e^y, x the `log` of M and y the `base`, mζ + vζ²/2 of the normal law, or (e^x − 1 − Σ count h) −
     (e^y − 1 − y), by d = x − y.
 
-    An error of m or v, the same in x and in y, changes nothing but which normal law is taken off.
+    An error of m or v is the same in x and y: it only changes which normal law is subtracted.
     """
     third, rough = np.zeros_like(base), np.zeros(len(base))
     for count, one in each:

@@ -18,14 +18,14 @@ from dpbench.privacy.accountants.exact.saddle import Saddle, Strip
 
 PROMISED, SMALLEST = 1e-9, 1e-12  # the relative and the absolute error that an answer should have at most
 _OTHER, _MOVED = 1.1, 0.9  # the scale of the second path, with other heights and steps, and its crossing by the first's
-_VALID = 5e-10  # relative error up to which paths serve other ε than the one that they were laid for
-_SURE = 1e-13  # 1 − δ below which a bound is the answer: there the integrand rises before it falls
-_USEFUL = 1e-3  # relative error up to which δ is told at all
+_VALID = 5e-10  # relative error up to which paths are used for other ε than their own
+_SURE = 1e-13  # 1 − δ below which its bound is the answer: there the integrand rises before it falls
+_USEFUL = 1e-3  # the largest relative error that is allowed there
 _SHARP = 2e-11  # relative error of a path from which on another integrand is tried
-_AS_WELL = 10.0  # or this many times the relative error at the place itself: there a nearer one helps little
-_FINER = 2  # how often places are looked for next to an ε before it has paths of its own
-_NEWTON = 1.0  # the same on the way to a root, where the last word is a path's own
-_NEAR = 0.3  # c |Δε| and |Δε| / ε up to which it is so
+_AS_WELL = 10.0  # or this many times the relative error at the place itself, where a nearer one helps little
+_FINER = 2  # grids of places that are tried before an ε gets paths of its own
+_NEWTON = 1.0  # c |Δε| up to which a path is used on the way to a root, which gets its own
+_NEAR = 0.3  # c |Δε| and |Δε| / ε up to which a path counts as the root's own
 _LITTLE = 1e-3  # relative error of δ with which Newton's steps may end
 _STEPS = 80
 
@@ -41,8 +41,8 @@ class Value:
 class Direction(Protocol):
     """δ(ε) of one direction.
 
-    Where it cannot tell (too much work, an error of no use) it raises `DpbenchError` or `ArithmeticError`; `exact`
-    turns both into a refusal that names the accountant 'lattice'. An error above `PROMISED` is told by the curve.
+    Without an answer (too much work, too large an error) it raises `DpbenchError` or `ArithmeticError`; `exact` turns
+    both into a refusal that names the accountant 'lattice'. The curve reports an error above `PROMISED`.
     """
 
     @property
@@ -91,9 +91,9 @@ class ContourDirection:
         return self.saddle.log_bound(epsilon) if epsilon < self.largest else -math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at every ε >= 0: by the paths laid for a place next below it, for a nearer one, or at last by its own.
+        """δ at every ε >= 0: by the paths of the next place below it, of a nearer place, or at last by its own.
 
-        The places depend on nothing else that is asked, so that an answer is the same alone and among others.
+        Places do not depend on the other ε, so an answer is the same alone and among others.
         """
         asked = np.array(epsilons, dtype=np.float64)
         delta, error = np.zeros(len(asked)), np.zeros(len(asked))
@@ -143,7 +143,7 @@ class ContourDirection:
             if not precise and epsilon != base:
                 known = None
                 continue
-            if value > target if precise else epsilon < self.saddle.mean:  # a guess, which the root has to bear out
+            if value > target if precise else epsilon < self.saddle.mean:  # a guess, to be confirmed at the root
                 low = max(low, epsilon)
             else:
                 high = min(high, epsilon)
@@ -166,11 +166,11 @@ class ContourDirection:
     def _nothing(self, known: Path, target: float) -> Value:
         """ε = 0, where δ(0) is no more than the target, by the path at 0."""
         paths = known, self._path(self.saddle.strip(0.0), other=True)
-        step = 0.1 / paths[0].crossing  # for the slope, whose sum has no end at 0 itself
+        step = 0.1 / paths[0].crossing  # for the slope, whose sum does not converge at 0
         found = self._both(paths, np.array([0.0, step]))
         value, error = float(found.delta[0]), float(found.error[0])
         if not 0 <= value <= target or not error <= target / 2:
-            raise ArithmeticError(f"the contour tells no more of delta at 0 than {value:.3g} within {error:.3g}")
+            raise ArithmeticError(f"the contour gives delta at 0 only as {value:.3g} with an error of {error:.3g}")
         return Value(0.0, max(value + error - target, 0.0) * step / max(value - float(found.delta[1]), 1e-300))
 
     def _between(self, low: float, high: float) -> float:
@@ -187,17 +187,17 @@ class ContourDirection:
             strip = self.saddle.strip(epsilon)
             known = self._path(strip)
         paths = known, self._path(strip, other=True)
-        for _ in range(2):  # a last step, by what both tell
+        for _ in range(2):  # a last Newton step, by both paths
             found = self._both(paths, np.array([epsilon]))
             value, fall, error = (float(row[0]) for row in (found.delta, found.fall, found.error))
             if not fall > 0 or not error + abs(value - target) < target / 2:
-                raise ArithmeticError(f"the contour tells no more of delta than {value:.3g} within {error:.3g}")
+                raise ArithmeticError(f"the contour gives delta only as {value:.3g} with an error of {error:.3g}")
             apart, last = (value - target) / fall, epsilon
             epsilon = max(epsilon + apart, 0.0)
         return Value(last, error / fall + abs(apart) + 4 * UNIT * last)
 
     def _paths(self, place: float, keep: bool) -> tuple[Path, Path]:
-        """Two paths for δ next to a place, so that one can be held against the other."""
+        """Two paths for δ next to a place, so that one checks the other."""
         if place not in self._laid:
             strip = self.saddle.strip(place)
             found = self._path(strip), self._path(strip, other=True)
@@ -221,7 +221,7 @@ class ContourDirection:
         return smooth if self._whole(smooth, epsilon).error[0] < found.error[0] else plain
 
     def _whole(self, one: Path, epsilons: Floats) -> Sum:
-        """δ by one path, with the releases' own δ where they were taken off."""
+        """δ by one path, with the mechanisms' own δ where they were taken off."""
         found = one.at(epsilons)
         if one.taken != "each":
             return found

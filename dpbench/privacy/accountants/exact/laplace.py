@@ -1,12 +1,12 @@
-"""Equal Laplace releases: δ(ε) as polynomials between the places where it bends.
+"""Equal Laplace mechanisms: δ(ε) as polynomials between its kinks.
 
-With w = 1/b the loss of one release under P is w with probability 1/2, −w with probability e^−w / 2, and between has
-density e^((l−w)/2) / 4. One more release makes of a curve δ(ε) the curve
+With w = 1/b the loss of one invocation under P is w with probability 1/2, −w with probability e^−w / 2, and between has
+density e^((l−w)/2) / 4. One more invocation turns a curve δ(ε) into
 
     A δ(ε) = δ(ε − w) / 2 + e^−w δ(ε + w) / 2 + ∫ e^((l−w)/2) δ(ε − l) dl / 4   over l from −w to w,
 
-a mean of positive terms: nothing cancels. After t releases δ bends at −tw, −(t−2)w, ..., tw and is smooth between.
-On piece k, ε = −tw + 2w (k + f) with 0 <= f <= 1, A takes two pieces of what was before:
+a mean of positive terms: nothing cancels. After t invocations δ has kinks at −tw, −(t−2)w, ..., tw and is smooth
+between. On piece k, ε = −tw + 2w (k + f) with 0 <= f <= 1, A takes two pieces of what was before:
 
     (A δ)_k(f) = δ_(k−1)(f) / 2 + e^−w δ_k(f) / 2
                  + ∫_f^1 (w/2) e^(w(f−g)) δ_(k−1)(g) dg + ∫_0^f (w/2) e^(w(f−g)−w) δ_k(g) dg,
@@ -40,7 +40,7 @@ _FAINT = 1e-25  # of a piece: in what is smaller the error is counted as an abso
 
 
 def refusal(event: Laplace, count: int) -> str | None:
-    """Why so many releases, or so little noise, are not covered; None where they are.
+    """Why so many invocations, or so little noise, are not covered; None where they are.
 
     >>> refusal(Laplace(2.0), 30) is None
     True
@@ -54,7 +54,7 @@ def refusal(event: Laplace, count: int) -> str | None:
 
 
 class Laplaces:
-    """δ(ε) of `count` releases at scale `noise`; both directions are alike.
+    """δ(ε) of `count` Laplace mechanisms of scale `noise`; both directions are alike.
 
     >>> round(Laplaces(2.0, 2).deltas([0.5])[0].value, 9)
     0.123849119
@@ -82,7 +82,7 @@ class Laplaces:
                 both = np.concatenate([below[None, :], rows, np.zeros((1, size))])
                 rows = both[:-1] @ up + both[1:] @ down
         self._coefficients = rows @ transform.T
-        self._loose = 8 * _U * count * w  # of ε among the bends
+        self._loose = 8 * _U * count * w  # of ε among the kinks
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
         """δ at every ε >= 0 of `epsilons`."""

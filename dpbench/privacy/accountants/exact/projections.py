@@ -1,14 +1,13 @@
-"""Compositions with releases of random sensitivity: one contour for all but their large losses, and one for these.
+"""Compositions with mechanisms of random sensitivity: one contour for all but their large losses, one for these.
 
-With E and j of each release (`random_sensitivity`), Π E^T is integrated like any other M.
+With E and j of each mechanism (`random_sensitivity`), Π E^T is integrated like any other M.
 
 **J** = Π M^T − Π E^T = Π E^T · (Π (1 + j/E)^T − 1) is what large losses add, about as large as their probability, and 0
 at z = 0. Its hyperbola crosses the axis between the poles −1 and 0 and may open to the right all the same: along a path
 in s that rises to the right, p R^(1+z) falls wherever Re(z s) < 0, and this continues M from Re z < 0 to the upper half
 plane, up to the edge of its cut [0, ∞). What is lost are the digits by which T · P(large loss) exceeds δ.
 
-**Error.** As that of `contour`, of two evaluations with other windows, other nodes and other paths, and what lies
-between them.
+**Error.** As in `contour`, of two evaluations with different windows, nodes and paths, and twice their difference.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ _LEFTMOST = 0.5
 _STEEPEST, _SHARE, _FLATTEST = 0.7, 0.8, 1e-3  # as for E
 _ALIAS, _CHUNK = 38.0, 48
 _OTHER = 0.87  # the scale of the second evaluation
-_SHARED, _VALID = 3.0, 3e-10  # paths serve another ε up to e^3 lost, and this relative error
-_NEAR = 0.5  # and this far off, relative, for the window depends on ε
+_SHARED, _VALID = 3.0, 3e-10  # paths are used for another ε up to a loss of e^3 and this relative error
+_NEAR = 0.5  # and up to this relative distance, for the window depends on ε
 _STEPS = 60
 _MOST = 1e4  # ε beyond which windows are too wide
 _LEAST = 1e-3  # the least loss that is large
-_LOST, _MANY = 1e3, 0.3  # there may be as many large losses, times δ; and so many at most
-_TILT = 24.0  # E's crossing times the loss at the cut, at most: else E sees but the window
+_LOST, _MANY = 1e3, 0.3  # large losses expected: at most so many times δ, and at most so many
+_TILT = 24.0  # E's crossing times the loss at the cut, at most: else the window dominates E
 _SKETCHED, _STEP = 1e10, 0.05  # the largest s that is looked at to choose paths, and the step in asinh s
 
 
@@ -124,7 +123,7 @@ class Laid:
     left: float
 
     def valid_for(self, epsilon: float, most: float) -> bool:
-        """Whether at another ε no more than e^most is lost, and the window is about where it should be."""
+        """Whether at another ε at most e^most is lost, and the window lies about where it should."""
         apart = abs(epsilon - self.epsilon)
         return max(one.crossing for one in self.paths) * apart <= most and apart <= _NEAR * self.epsilon
 
@@ -139,7 +138,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Of one release, by ascending l: the masses of both laws from there on, and the mean of l² up to there."""
+    """One invocation by ascending l: the masses of both laws above each l, and the mean of l² below it."""
 
     count: int
     losses: Floats
@@ -150,7 +149,7 @@ class Sketch:
 
 @dataclass
 class ProjectedDirection:
-    """Remove, for releases of random sensitivity, each with its rate, law and count, `beside` others."""
+    """The direction remove of mechanisms of random sensitivity, each with rate, law and count, `beside` others."""
 
     projected: tuple[tuple[float, Law, int], ...]
     beside: Setup
@@ -162,7 +161,7 @@ class ProjectedDirection:
         return math.inf
 
     def deltas(self, epsilons: Sequence[float]) -> list[Value]:
-        """δ at ascending ε >= 0, with its error; paths serve all ε next to their own where the error stays small."""
+        """δ at ascending ε >= 0, with its error; paths are used for all ε next to their own while errors stay small."""
         found: list[Value] = []
         while len(found) < len(epsilons):
             epsilon = epsilons[len(found)]
@@ -201,7 +200,7 @@ class ProjectedDirection:
         both = self.lay(epsilon, 1.0, log_delta), self.lay(epsilon, _OTHER, log_delta)
         delta, fall, error = _first(_held(both, np.array([epsilon])))
         if not (fall > 0 and error + abs(delta - target) < target / 2):
-            raise ArithmeticError(f"the contours tell no more of delta than {delta:.3g} within {error:.3g}")
+            raise ArithmeticError(f"the contours give delta only as {delta:.3g} with an error of {error:.3g}")
         return Value(epsilon, (error + abs(delta - target)) / fall + 4 * UNIT * epsilon)
 
     def lay(self, epsilon: float, scale: float, log_delta: float | None = None) -> Laid:
@@ -223,7 +222,7 @@ class ProjectedDirection:
             return Laid((inner,), epsilon, left)
         return Laid((inner, _jumps(setup, epsilon, scale)), epsilon, 0.0)
 
-    # ---- estimates, which choose where the paths lie and tell nothing else ----
+    # ---- estimates, which only choose where the paths lie ----
 
     def _sketches(self) -> list[Sketch]:
         if not self._sketched:
@@ -240,7 +239,7 @@ class ProjectedDirection:
         return self._sketched
 
     def _about(self, epsilons: Floats) -> Floats:
-        """About log δ: the sum of single releases' δ, and that of a Gaussian of the variance of losses below ε."""
+        """About log δ: the sum of single mechanisms' δ, and that of a Gaussian of the variance of losses below ε."""
         total, variance = np.zeros_like(epsilons), np.full_like(epsilons, self.beside.gaussian)
         for one in self._sketches():
             index = np.searchsorted(one.losses, epsilons)
@@ -287,9 +286,9 @@ def _held(both: tuple[Laid, Laid], epsilons: Floats) -> Sum:
 def projected_directions(
     releases: Sequence[tuple[RandomSensitivityGaussian, int]], remove: Setup, add: Setup
 ) -> tuple[Direction, Direction]:
-    """Remove and add of a composition of these releases, of which none is silent, beside what the setups have.
+    """Remove and add of a composition of these mechanisms, none of zero loss, beside those of the setups.
 
-    Where nothing is sampled both are one object: the pair is its own reverse. Raises DpbenchError where some releases
+    Where nothing is sampled both are one object: the pair is its own reverse. Raises DpbenchError where some mechanisms
     are sampled and others are not, for then both directions have heavy tails.
     """
     laws = tuple(
@@ -301,7 +300,7 @@ def projected_directions(
         return removing, removing
     if any(whole):
         raise DpbenchError(
-            "sampling_rate = 1 with random sensitivity: expected no sampled releases beside it, or one rate below 1;"
+            "sampling_rate = 1 with random sensitivity: expected no sampled mechanisms beside it, or one rate below 1;"
             f" {ELSEWHERE}"
         )
     parts = tuple(Part(Projected(rate, law, "add"), count) for rate, law, count in laws)

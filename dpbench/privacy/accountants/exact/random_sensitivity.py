@@ -1,4 +1,4 @@
-"""One release of random sensitivity (`RandomSensitivityGaussian`): its law, and its nodes without its large losses.
+"""A mechanism of random sensitivity (`RandomSensitivityGaussian`): its law, and nodes without its large losses.
 
 | here | meaning |
 | --- | --- |
@@ -8,7 +8,7 @@
 | g(s) | a window, erfc((cut − s)/width)/2: 0 for small s, 1 for large s |
 
 p falls like |s|^(−r/2−1) to the left and like e^(−s) s^(−r/2−1) to the right, so that in the direction remove M(z) is
-infinite for Re z > 0. Hence a release's M is split, E + j: in E its large losses, those with g, count as 0,
+infinite for Re z > 0. Hence a mechanism's M is split, E + j: in E its large losses, those with g, count as 0,
 
     E(z) = 1 + ∫ p (1 − g) R (R^z − 1) ds + d (1 − 2^(−z)),    j(z) = ∫ p g R (R^z − 1) ds − d (1 − 2^(−z)).
 
@@ -19,7 +19,7 @@ E has no first order either.
 ... to the right of which it may rise. Nodes are equidistant in x(s), and the height is a share of ds/dx: so the path
 passes below the cut of p. To the left all losses are log(1 − q), and what is left of the mass there is one outcome.
 
-**Add.** The loss −log R is at most −log(1 − q), E with a window that is far out is M, and no j is needed.
+**Add.** The loss −log R is at most −log(1 − q), so with a window far out E is M, and no j is needed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _log_bell(a: Complex, b: Complex) -> Complex:
 
 @dataclass(frozen=True)
 class Projected:
-    """One release of random sensitivity in one direction: E, with the window at `cut`, `width` wide; and j."""
+    """One invocation of random sensitivity in one direction: E, with the window at `cut`, `width` wide; and j."""
 
     rate: float
     density: Law
@@ -155,7 +155,7 @@ class Projected:
         return np.asarray(erfc((self.cut - s) / self.width) / 2)
 
     def _below(self, s: Complex) -> Complex:
-        """1 − g, and where all losses are log(1 − q) nothing."""
+        """1 − g; where all losses are log(1 − q) it falls to 0."""
         from scipy.special import erfc
 
         kept = erfc((s - self.cut) / self.width) / 2
@@ -191,7 +191,7 @@ class Projected:
             if np.all(np.abs(change) <= 1e-12 * (a + np.abs(real))):
                 break
         else:
-            raise ArithmeticError("the nodes of a release of random sensitivity are not found")
+            raise ArithmeticError("the nodes of a mechanism of random sensitivity are not found")
         slope = pace(real)
         if not height:
             return np.asarray(real + 0j, np.complex128), np.asarray(slope * step + 0j, np.complex128)
@@ -280,7 +280,7 @@ class Projected:
 
 
 def windowed(rate: float, law: Law, loss: float) -> Projected:
-    """The release in the direction remove with its window at `loss` > 0, up to a quarter of it wide.
+    """The mechanism in the direction remove with its window at `loss` > 0, up to a quarter of it wide.
 
     Where losses are small they grow like e^s: there it is narrower, so that it falls faster than e^(cl) rises.
     """

@@ -32,7 +32,7 @@ _LOW = 0.01  # mean loss times the least crossing
 _DEEP = 745.0  # e^−745 is below every double
 _LEVEL = 1.3
 _APART = 4.0  # Δε/√F'' between places where paths are laid, at most
-_LITTLE, _RARE = 1.0, 0.5  # K below which M − 1 is taken, and also the releases' own M_i − 1
+_LITTLE, _RARE = 1.0, 0.5  # K below which M − 1 is taken, and also the mechanisms' own M_i − 1
 _WORTH = 3.0  # log of how much lower the integrand of M − 1 has to be: it falls like 1/|ζ|² only
 _ZOOMS = 3  # each narrows the place of the saddle fourfold, from a factor 4
 _AROUND, _FINE = 4.0, 21  # widths on either side of the saddle that are looked at, and points there
@@ -96,7 +96,7 @@ class Strip:
 
 @dataclass
 class Saddle:
-    """The saddles of one direction; `each` says that the releases' own δ are known, and may be taken off."""
+    """The saddles of one direction; `each` says that the mechanisms' own δ are known, and may be taken off."""
 
     setup: Setup
     each: bool
@@ -125,7 +125,7 @@ class Saddle:
             ]
             self._table = Stations(rows[0], rows[1], rows[2], rows[3])
             if len(self._table.c) < 2:
-                raise ArithmeticError("doubles do not tell the cumulant generating function")
+                raise ArithmeticError("doubles do not resolve the cumulant generating function")
         return self._table
 
     @property
@@ -139,7 +139,7 @@ class Saddle:
         return float((self.table.cumulant - c * epsilon + c * np.log(c) - (1 + c) * np.log1p(c)).min())
 
     def guess(self, log_delta: float) -> float:
-        """About the ε where log δ is this, by the saddle points; 0 where no ε has so much."""
+        """An estimate of the ε with this log δ, by the saddle points; 0 where δ is smaller at every ε."""
         taken: Taken = "one" if self.setup.way == "remove" else "nothing"
         table = replace(self.table, taken=taken)
         usable = np.isfinite(table.log_delta) & (table.curvature > 0)
@@ -155,10 +155,10 @@ class Saddle:
         return float(np.interp(-log_delta, fallen, rising))
 
     def places(self, epsilons: Floats, finer: int = 0) -> Floats:
-        """For every ε the multiple of a power of 2 next below, 4^`finer` times as near as where paths should serve.
+        """The place of every ε: the next multiple below it of a power of 2, 4^`finer` times finer than needed.
 
-        A path laid for a place at most k√F'' below ε loses about k²/2 of log δ's digits, and its terms fall the faster
-        the larger ε. Where they fall by e^(−ζε) alone, no octave has fewer than one place.
+        A path for a place at most k√F'' below ε loses a factor of about e^(k²/2) in accuracy, and its terms fall faster
+        as ε grows. Where they fall by e^(−ζε) alone, every octave has at least one place.
         """
         level = self.table.height - np.multiply.outer(epsilons, self.table.c)
         lowest = np.argmin(level, axis=1)
@@ -168,7 +168,7 @@ class Saddle:
         return np.asarray(np.floor(epsilons / spacing) * spacing)
 
     def _little(self, epsilons: Floats) -> NDArray[np.bool_]:
-        """Where M − 1 is integrated: M is next to 1 at its saddle, and that of M − 1 is so much lower."""
+        """Where M − 1 is integrated: M is next to 1 at its saddle, and the integrand of M − 1 is e^3 times lower."""
         if self.setup.way == "add":
             return np.zeros(len(epsilons), np.bool_)
         pull = np.multiply.outer(epsilons, self.table.c)
@@ -231,7 +231,7 @@ class Saddle:
         return Stations(c, *self._cumulants(c), taken)
 
     def _law(self, most: float) -> list[tuple[Floats, Floats]]:
-        """Every release's law on the real line, for crossings up to `most`."""
+        """Every mechanism's law on the real line, for crossings up to `most`."""
         octave = max(math.ceil(math.log2(most) / 2), 2)
         if octave not in self._laws:
             self._laws[octave] = [part.release.law(4.0**octave) for part in self.setup.parts]

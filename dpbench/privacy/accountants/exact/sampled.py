@@ -1,4 +1,4 @@
-"""Sampled Gaussian releases on a path in s: one record, a group, a replaced record.
+"""Sampled Gaussian mechanisms on a path in s: one record, a group, a replaced record.
 
 | here | meaning |
 | --- | --- |
@@ -41,7 +41,7 @@ _MOST_TERMS = 2e6  # nodes times terms of R
 
 @dataclass(frozen=True)
 class Sampled:
-    """One sampled Gaussian release in one direction; `size` 1 is a record, `replaced` a record that is replaced."""
+    """One sampled Gaussian mechanism in one direction; `size` 1 is a record, `replaced` a record that is replaced."""
 
     rate: float
     sigma: float
@@ -106,7 +106,7 @@ class Sampled:
         return (density + losses if self.way == "remove" else density), losses
 
     def _ends(self, crossing: float) -> tuple[float, float, float]:
-        """Ends on the real line beyond which no law has mass, p R^(1+c) included; at most where that has its bulk."""
+        """The left end, a bound of where p R^(1+c) has its bulk, and the right end; beyond the ends no law has mass."""
         deviation, middle = 1 / self.sigma, -self.variance / 2
         far = (38.0 if crossing < -30 else 14.0) if self.way == "add" else 10.0
         power = 1 + crossing if self.way == "remove" else 1.0  # in the direction add the other law is p R
@@ -195,7 +195,7 @@ def _trimmed(sizes: Callable[[Floats], Floats], low: float, high: float) -> tupl
 
 
 def sampled(event: SampledGaussian | GroupSampledGaussian, way: Way) -> Sampled:
-    """The release of an event whose rate lies strictly between 0 and 1."""
+    """The mechanism of an event whose rate lies strictly between 0 and 1."""
     if isinstance(event, GroupSampledGaussian):
         return Sampled(event.sampling_rate, event.noise_multiplier, way, event.group_size)
     replaced = event.adjacency == "replace_one"

@@ -1,4 +1,4 @@
-"""One release alone: its hockey-stick divergence is a closed form, told with the bound of its rounding.
+"""One mechanism invocation: its hockey-stick divergence in closed form, with a bound of its rounding.
 
 The curve of a pair (P, Q) is h(ε) = ∫ (p − α q)₊ with α = e^ε >= 1. Where P is a mixture Σ w_k N(k, σ²)
 and Q = N(0, σ²) the loss grows with the output, so that with S_k the tail of N(k, σ²) and γ_k = e^((kx − k²/2)/σ²)
@@ -49,7 +49,7 @@ _DEEPEST = -690.0  # log of the least δ with all digits
 
 @dataclass(frozen=True)
 class Single:
-    """One direction of one release; `way` is 0 for remove, 1 for add."""
+    """One direction of one invocation; `way` is 0 for remove, 1 for add."""
 
     event: Event
     way: int
@@ -68,7 +68,7 @@ class Single:
         logs, errors = log_hockey_stick(self.event, np.array(epsilons, dtype=np.float64), self.way)
         errors = errors + 2 * _U * (2 + np.abs(logs))  # of the exponential
         if not np.all(np.isfinite(np.exp(logs) + np.exp(-errors))):
-            raise ArithmeticError("a single release is beyond doubles here")
+            raise ArithmeticError("one mechanism invocation is beyond doubles here")
         values = np.exp(logs)
         wrong = np.minimum(values * np.expm1(np.minimum(errors, 700.0)) + math.exp(_DEEPEST), 1.0)
         return [Value(value, error) for value, error in zip(values.tolist(), wrong.tolist(), strict=True)]
@@ -110,9 +110,9 @@ def root(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float) -> 
 
 
 def enclosed(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float, found: float) -> Value:
-    """A root with its error: as far as the curve's own bars, and the rounding of log δ, let it be elsewhere.
+    """A root with its error, which follows from the curve's own errors and the rounding of log δ.
 
-    Raises DpbenchError where no bar tells.
+    Raises DpbenchError where no interval is found.
     """
     target, slack, apart = math.exp(log_delta), 4 * _U * (1 - log_delta), 1e-6 * max(found, 1e-6)
     before, after = deltas([max(found - apart, 0.0), max(found, apart)])
@@ -127,7 +127,7 @@ def enclosed(deltas: Callable[[Sequence[float]], list[Value]], log_delta: float,
         ):
             return Value(found, step)
         step *= 2
-    raise DpbenchError(f"epsilon: the error of delta is too large to tell it near {found:.6g}; {ELSEWHERE}")
+    raise DpbenchError(f"epsilon: the error of delta is too large to find it near {found:.6g}; {ELSEWHERE}")
 
 
 def log_hockey_stick(event: Event, epsilon: Floats, way: int) -> tuple[Floats, Floats]:
@@ -239,7 +239,7 @@ def _position(
         found = sizes * np.where(ratio > 0, -np.expm1(-np.abs(ratio)), np.expm1(-np.abs(ratio)))
         off = wanted - found.sum(axis=1)
         step = off * variance / (np.exp(logs + ratio - top[:, None]) * k).sum(axis=1)
-        far = ~(np.abs(step) <= 1e-3 * variance / k[-1])  # where doubles do not tell x finely enough
+        far = ~(np.abs(step) <= 1e-3 * variance / k[-1])  # where doubles do not resolve x
         if not last:
             x = x + np.where(far, 0.0, step)
     rounding = np.abs(found) * (wrong + _U * (8 + np.abs(logs) + np.abs(ratio) + top[:, None]))
@@ -332,7 +332,7 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int) -> tupl
 
     With s = r/2 the density of v is proportional to e^(s (v + 1 − e^v)), which falls on both sides and is analytic up
     to |Im v| = π/2; g(ε; Z/σ) grows there like e^(ε |Im v|²/4), so that steps have to shrink like 1/√ε. They are halved
-    until every other node tells the same to 1e-8, the root of what all of them leave or more.
+    until the sum over every other node differs by 1e-8 at most; the error of all nodes is at most the square of that.
     """
     step = min(0.06, 1 / (3 * math.sqrt(event.projections / 2)))
     while True:
@@ -348,8 +348,9 @@ def _random(event: RandomSensitivityGaussian, epsilon: Floats, way: int) -> tupl
 def _random_by(
     event: RandomSensitivityGaussian, epsilon: Floats, way: int, step: float
 ) -> tuple[Floats, Floats, float]:
-    """The same by nodes `step` apart, and how far every other node is off, relative to h; beyond the largest Z it is
-    at most what an infinite Z gives."""
+    """The same by nodes `step` apart, and the relative difference of the sum over every other node.
+
+    The part beyond the largest Z is bounded by that of an infinite Z."""
     rate, noise, half = event.sampling_rate, event.noise_multiplier, event.projections / 2
     spread = 1 / math.sqrt(half)
     low = -min(200 / event.projections + 40 * spread, 600.0)

@@ -1,20 +1,20 @@
 """Privacy loss distributions on a lattice: an upper bound for every event with a proven pair.
 
-1. `losses` (and `projections`): the law of one release's privacy loss, as densities and atoms.
+1. `losses` (and `projections`): the privacy loss distribution of one mechanism invocation, as densities and atoms.
 2. `rounding`: the tightest law on a lattice whose curve lies on or above it ('connect the dots').
 3. `composition`: powers and products by one Fourier transform each way, under an exponential tilt so that small δ keep
-   their digits; what is cut off or wraps around is bounded and added to δ, as is rounding. Which tilt answers, for δ at
-   ε and for ε at δ, is chosen by its `Direction`. The worse of remove and add is the answer.
-4. `lower_end`: for fixed-size batches, what explicit datasets reveal at least.
+   their digits; what is cut off or wraps around is bounded and added to δ, as is rounding. `Direction` chooses the
+   tilt, for δ at ε and for ε at δ. The worse of remove and add is the answer.
+4. `lower_end`: a lower bound for fixed-size batches, by explicit datasets.
 
 Proven, in exact arithmetic: each rounding of losses, and the bounds of what wraps around. Estimated, and added
 with a margin: the rounding of the transforms and of single masses, the quadrature's remainder (below 1e-15) and
 what lies beyond the ends of a quadrature (below 1e-19).
 
-How much too large, relative: ε about 1e-6 up to 1e4 releases, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where rare
-large losses decide, δ up to a percent, and with 1e6 releases of a rate of 1e-7 far more below δ = 1e-9. Random
-sensitivities have heavy tails, which leave only small tilts: there δ is good to a percent or so down to about
-1e-8, and below may be far too large.
+The bound is too large by, relative: ε about 1e-6 up to 1e4 invocations, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where
+rare large losses decide, δ up to a percent, and with 1e6 invocations of a rate of 1e-7 far more below δ = 1e-9. Random
+sensitivities have heavy tails, which leave only small tilts: there δ is good to a percent or so down to about 1e-8, and
+below may be far too large.
 
 >>> training = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
 >>> round(accountant.curve(training).epsilon(1e-5).value, 4)
@@ -83,7 +83,7 @@ class LatticeCurve:
     def delta(self, epsilon: float) -> Estimate:
         """An upper bound on δ at `epsilon`, in [0, 1]: the worse of both directions.
 
-        Raises DpbenchError, as `epsilon` does, where the arithmetic ends.
+        Raises DpbenchError, as `epsilon` does, where doubles do not suffice.
         """
         epsilon = check_epsilon(epsilon)
         log_delta = said(lambda: max((self._log_delta(way, epsilon) for way in self._ways), default=-math.inf))
@@ -123,7 +123,7 @@ class LatticeCurve:
 
 
 def _plain(event: Event) -> Event:
-    """The same release as a Gaussian one where it is that; Confident-GNMax without votes, which do not matter here."""
+    """The event without what does not matter here: votes, and sampling without replacement at rate 1."""
     if isinstance(event, ConfidentGNMax):
         return replace(event, votes=None)
     if isinstance(event, SampledGaussian) and event.sampling_rate == 1 and event.sampler == "without_replacement":
@@ -144,7 +144,7 @@ def _refusal(event: Event) -> str | None:
         return None
     noise = event.relative_noise if isinstance(event, Gaussian | Laplace) else event.noise_multiplier
     if noise < _LEAST_NOISE:
-        return f"noise_multiplier = {noise!r}: lattices serve from {_LEAST_NOISE} on; losses are larger"
+        return f"noise_multiplier = {noise!r}: expected at least {_LEAST_NOISE}; with less noise losses are too large"
     if isinstance(event, Gaussian | Laplace):
         return None
     known = [("poisson", "add_or_remove"), ("poisson", "zero_out")]  # the zeroed record moves no sum: one pair for both

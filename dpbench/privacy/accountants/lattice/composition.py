@@ -52,7 +52,7 @@ class Table:
         return self.log_moment - self.tilt * epsilon + math.log(self._sum(epsilon) + self.errors)
 
     def doubt(self, epsilon: float) -> float:
-        """Which part of δ(ε) is error bounds."""
+        """The share of the error bounds in δ(ε)."""
         return self.errors / (self._sum(epsilon) + self.errors)
 
     def _sum(self, epsilon: float) -> float:
@@ -77,10 +77,10 @@ def log_kappa(tilt: Floats) -> Floats:
 
 
 def compose(plans: Sequence[Plan], tilt: float, most_cells: int | None = None) -> Table:
-    """The sum of all releases under one tilt, on or above the true law; for a tilt above 0.
+    """The sum of all mechanisms under one tilt, on or above the true law; for a tilt above 0.
 
-    The steps are so fine that splitting adds about 1e-6 of the variance, or as fine as `most_cells` allow
-    (None: as many as the number of releases asks for).
+    The steps are so fine that splitting adds about 1e-6 of the variance, or as fine as `most_cells` allow (None: as
+    many as the number of invocations asks for).
     """
     mean, variance = mean_and_variance(plans, tilt)
     deviation = max(math.sqrt(variance), 1e-3 / tilt)  # the latter where nearly all lies on one atom
@@ -114,7 +114,7 @@ def compose(plans: Sequence[Plan], tilt: float, most_cells: int | None = None) -
         masses = masses[: most - first + 1]  # nothing wraps: cells beyond the support hold rounding alone
     mass = float(masses.sum())
     if not 0 < mass < math.inf:
-        raise ArithmeticError("so many releases that their rounding in doubles outweighs the law of their sum")
+        raise ArithmeticError("so many invocations that their rounding in doubles outweighs the law of their sum")
     log_moment = math.fsum(part.count * (part.log_mass + part.loose) for part in parts) + math.log(mass)
     wrong = math.fsum(part.count * part.dropped for part in parts) + wrapped
     low_end = offset + first * step + math.fsum(part.count * part.shift for part in parts)
@@ -124,7 +124,7 @@ def compose(plans: Sequence[Plan], tilt: float, most_cells: int | None = None) -
 
 
 def _single(plan: Plan, tilt: float) -> Table:
-    """One release needs no lattice: intervals of a 4096th of the scale, or as fine as memory allows."""
+    """A single invocation needs no lattice: intervals of a 4096th of the scale, or as fine as memory allows."""
     atoms = atoms_of(plan, tilt, math.inf, fewest=max(32, min(512, 2**22 // len(plan.losses))))
     order = np.argsort(atoms.losses)
     mass = float(atoms.masses.sum())
@@ -135,7 +135,7 @@ def _single(plan: Plan, tilt: float) -> Table:
 def _window(
     plans: Sequence[Plan], tilt: float, mean: float, deviation: float
 ) -> tuple[float, float, tuple[float, float]]:
-    """Where the tilted sum stays but for about `_WRAPPED`, by Chernoff's bound or its support, and the tilts of it."""
+    """The window of the tilted sum, mass `_WRAPPED` left out, by Chernoff's bound or the support; the bound's tilts."""
     thetas = _STEPS / deviation
     moments, least, most = np.zeros(len(thetas)), 0.0, 0.0
     for plan in plans:
@@ -153,7 +153,7 @@ def _window(
 
 
 class _Transform:
-    """The transform of one release, centred on its largest cell, less 1: so that small losses keep their digits.
+    """The transform of one invocation, centred on its largest cell, less 1: so that small losses keep their digits.
 
     `error` is the rounding of a frequency (an estimate: a transform's is taken to be 4 log2(size) units of the 2-norm).
     """
@@ -288,7 +288,7 @@ class Direction:
         return tuple(indices)
 
     def _table(self, index: int, cells: int | None = None) -> Table:
-        cells = None if sum(plan.count for plan in self.plans) == 1 else cells  # one release has no lattice
+        cells = None if sum(plan.count for plan in self.plans) == 1 else cells  # one invocation has no lattice
         if (index, cells) not in self.tables:
             self.tables[index, cells] = compose(self.plans, float(self.tilts[index]), cells)
         return self.tables[index, cells]

@@ -1,4 +1,4 @@
-"""The law of one release's privacy loss, as lattices need it: densities on branches, atoms, and what is infinite."""
+"""The privacy loss distribution of one mechanism invocation: densities on branches, atoms, and infinite losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class LossLaw:
-    """The loss of one release under P: branches, atoms (losses and log masses) and the mass of infinite loss.
+    """The loss of one invocation under P: branches, atoms (losses and log masses) and the mass of infinite loss.
 
     `highest` bounds finite losses. Beyond `highest_tilt` the tilted peak leaves the branches (no δ above e^-800 needs
     that), or sits on the last atom.

@@ -1,4 +1,4 @@
-"""The law of the privacy loss of one release: smooth branches and atoms. Nothing here is discretised yet.
+"""Privacy loss distributions of single mechanism invocations: smooth branches and atoms, not yet discretised.
 
 A branch is a stretch of real outputs x with a density under P and a loss L(x) that is monotone in x. Atoms are losses
 of positive probability. Direction 0 is remove (P is with the record), direction 1 is add.
@@ -45,7 +45,7 @@ REACH = 42.0  # standard deviations on either side: beyond lies e^-880 of the ma
 
 
 def loss_law(event: Event, direction: int, reach: float) -> LossLaw:
-    """The law of one release in direction 0 (remove) or 1 (add). Heavy tails count as infinite from `reach` on."""
+    """The law of one invocation in direction 0 (remove) or 1 (add). Heavy tails count as infinite from `reach` on."""
     if isinstance(event, Gaussian):
         return _sampled(1.0, event.relative_noise, direction)
     if isinstance(event, Laplace):
@@ -121,6 +121,6 @@ def _discrete(event: DiscretePair, direction: int) -> LossLaw:
     found = PairLosses.of(event, direction)
     losses, masses = found.losses, found.masses
     highest = float(losses[-1]) if len(losses) else -math.inf
-    # beyond, all but e^-60 of a release's tilted mass lies on its largest loss
+    # beyond, all but e^-60 of a mechanism's tilted mass lies on its largest loss
     steep = (60 - math.log(float(masses.min()))) / float(np.diff(losses).min()) if len(losses) > 1 else 1.0
     return LossLaw((), losses, np.log(masses), found.infinite, highest, steep)

@@ -1,4 +1,4 @@
-"""What fixed-size batches reveal at least: δ(ε) of explicit datasets that differ in one replaced record.
+"""A lower bound for fixed-size batches: δ(ε) of explicit datasets that differ in one replaced record.
 
 A batch holds B of N records, every batch equally likely, so that a given record is in it with probability q = B/N.
 Gradients have clip norm 1 and lie on one line; the released sum has noise N(0, σ²). Let D and D' agree but for the
@@ -11,12 +11,12 @@ record x, which is x' in D'.
 3. **The same in the other order**, D' first: the pair for add.
 
 (Others that are not all alike make the batch's sum vary with the draw; others that are all t give centres t, 1 and −1,
-of which t = 0 and t = ±1 are these.) Steps draw their batches anew and the same datasets serve all of them: a
-composition of one pair. Other releases may be any functions of the data, so each shows its own pair on the same D and
-D' where that pair is attained; one whose pair only dominates is left out, as whoever ignores a release learns no more,
-and so are Laplace releases and discrete pairs, which the exact accountant does not take beside others.
-Every δ(ε) of these is at most the true worst case; the largest is given. Each is a Poisson event's, and the exact
-accountant's lower end, its value less its error estimate, is taken.
+of which t = 0 and t = ±1 are these.) Steps draw their batches anew, on the same datasets: a composition of one pair.
+Other mechanisms may be any functions of the data, so each shows its own pair on the same D and D' where that pair is
+attained; one whose pair only dominates is left out, as ignoring an output reveals no more, and so are Laplace
+mechanisms and discrete pairs, which the exact accountant does not take beside others. Every δ(ε) of these is at most
+the true worst case; the largest is given. Each is a Poisson event's, and the exact accountant's lower end, its value
+less its error estimate, is taken.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ExplicitDatasets:
         for curve in self.curves:
             try:
                 value = lower(curve)
-            except (DpbenchError, ArithmeticError):  # the exact accountant cannot tell there; the other pair may
+            except (DpbenchError, ArithmeticError):  # no exact answer there; the other pair may have one
                 continue
             if value is not None:
                 found.append(value)
@@ -82,14 +82,14 @@ def _fixed_size(event: Event) -> bool:
 
 
 def _others_are_zero(event: Event) -> Event | None:
-    """Pair 1 as a Poisson event under replace-one; None for a release to be left out."""
+    """Pair 1 as a Poisson event under replace-one; None for a mechanism to be left out."""
     if isinstance(event, SampledGaussian):
         return replace(event, sampler="poisson")
     return None if isinstance(event, DiscretePair | Laplace) else event
 
 
 def _others_are_opposite(event: Event) -> Event | None:
-    """Pairs 2 and 3 as a Poisson event, whose two directions they are; None for a release to be left out."""
+    """Pairs 2 and 3 as a Poisson event, whose two directions they are; None for a mechanism to be left out."""
     if isinstance(event, SampledGaussian):
         return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2) if _fixed_size(event) else None
     if isinstance(event, Gaussian):

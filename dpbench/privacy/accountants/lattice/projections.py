@@ -1,9 +1,9 @@
-"""The loss of a release whose sensitivity is random (`RandomSensitivityGaussian`), in the form that lattices need.
+"""The loss of a mechanism whose sensitivity is random (`RandomSensitivityGaussian`), in the form that lattices need.
 
 | here | |
 | --- | --- |
 | s | log of the ratio of N(Z, σ²) to N(0, σ²); under N(0, σ²), given Z, normal, mean −Z²/(2σ²), variance Z²/σ² |
-| p | its density over Z as well, from which Z is gone |
+| p | its density with Z integrated out |
 | R | 1 − q + q e^s, the likelihood ratio of the pair: the loss is log R, whatever Z is |
 
 With G = Z⁻² ~ Gamma(r/2, rate r/2), p(s) = e^(−s/2) E[σ√(G/2π) e^(−σ²s²G/2 − 1/(8σ²G))], which is a Bessel function:

@@ -1,4 +1,4 @@
-"""One release on a lattice: its loss rounded by 'connect the dots', under an exponential tilt.
+"""One mechanism invocation on a lattice: its loss rounded by 'connect the dots', under an exponential tilt.
 
 **Connect the dots** (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, arXiv:2207.04380). On a lattice of losses
 ε_i with step Δ, the discrete pair whose curve meets the true one at every α_i = e^(ε_i) and is linear in α between
@@ -38,7 +38,7 @@ _NODES, _WEIGHTS = (array / 2 for array in np.polynomial.legendre.leggauss(3))
 
 @dataclass(frozen=True)
 class Places:
-    """A branch by a midpoint rule of an eighth of its scale: what is planned with. `edges` are one more."""
+    """A branch by a midpoint rule with an eighth of its scale, for plans only. `edges` has one entry more."""
 
     branch: Branch
     edges: Floats
@@ -66,7 +66,7 @@ class Plan:
         self.log_masses = np.concatenate([law.log_masses, *(places.log_masses for places in self.places)])
 
     def log_moments(self, tilts: Floats) -> Floats:
-        """log E_P[e^(λL)] of one release at each tilt."""
+        """log E_P[e^(λL)] of one invocation at each tilt."""
         exponents = np.multiply.outer(tilts, self.losses) + self.log_masses
         top = exponents.max(axis=1)
         result: Floats = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
@@ -83,10 +83,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Rounded:
-    """One release's tilted masses, of sum 1, at the losses anchor + (start + i) Δ; `log_mass` is log M(λ).
+    """One invocation's tilted masses, of sum 1, at the losses anchor + (start + i) Δ; `log_mass` is log M(λ).
 
-    `dropped` bounds the tilted mass that was left out. Rounding makes each mass wrong by a share of itself, which
-    `loose` bounds, and each loss by a share of itself, `shift` on the average: of many releases all may err alike.
+    `dropped` bounds the tilted mass that was left out. Rounding gives each mass a relative error, which `loose` bounds,
+    and each loss a relative error, `shift` on the average; the errors of equal invocations may add up.
     """
 
     count: int
@@ -101,8 +101,8 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Atoms:
-    """One release's losses, on or above the true ones, in any order, and their tilted masses over e^top; `dropped` and
-    `loose` as in `Rounded`."""
+    """One invocation's losses, on or above the true ones, in any order, and their tilted masses over e^top; `dropped`
+    and `loose` as in `Rounded`."""
 
     losses: Floats
     masses: Floats
@@ -112,7 +112,7 @@ class Atoms:
 
 
 def atoms_of(plan: Plan, tilt: float, step: float, fewest: int = 32) -> Atoms:
-    """The atoms, and every branch at the ends of intervals half a `step` long, of which a cell has `fewest`."""
+    """The atoms, and every branch as atoms at the ends of intervals of half a `step`, at least `fewest` per cell."""
     top = float((plan.log_masses + tilt * plan.losses).max())
     losses, masses, cells = [plan.law.atoms], [np.exp(plan.law.log_masses + tilt * plan.law.atoms - top)], 0
     for places in plan.places:
@@ -134,7 +134,7 @@ def atoms_of(plan: Plan, tilt: float, step: float, fewest: int = 32) -> Atoms:
 
 
 def round_up(plan: Plan, tilt: float, step: float) -> Rounded:
-    """One release on the lattice: its curve lies on or above the true one."""
+    """One invocation on the lattice: its curve lies on or above the true one."""
     atoms = atoms_of(plan, tilt, step)
     anchor = float(atoms.losses[np.argmax(atoms.masses)])  # where most mass is nothing is split
     steps = (atoms.losses - anchor) / step
@@ -163,8 +163,8 @@ def split(t: Floats, width: Floats, tilt: float) -> tuple[Floats, Floats]:
 def _intervals(places: Places, first: int, last: int, expected: Floats, step: float, fewest: int) -> Floats:
     """Edges of intervals of outputs between two of the plan's edges; `expected` is how many losses each cell holds.
 
-    Half a step of the lattice in loss, longer where less than 1e-7 of a loss is expected; and at least `fewest` in a
-    cell but where next to nothing is expected: of a 256th of the scale three nodes leave 1e-16.
+    Half a step of the lattice in loss, longer where less than 1e-7 of a loss is expected; and at least `fewest` per
+    cell, except where almost nothing is expected: three nodes on a 256th of the scale have an error of 1e-16.
     """
     edges = places.edges[first : last + 1]
     allowed = step / 2 * np.sqrt(np.maximum(1.0, 1e-7 / np.maximum(expected, 1e-300)))
@@ -197,7 +197,7 @@ def _on_edges(branch: Branch, edges: Floats, tilt: float, top: float) -> tuple[F
 
 
 def mean_and_variance(plans: Sequence[Plan], tilt: float) -> tuple[float, float]:
-    """Of the tilted sum, about."""
+    """Mean and variance of the tilted sum, approximately."""
     mean = variance = 0.0
     for plan in plans:
         losses, masses = plan.tilted(tilt)

@@ -1,9 +1,9 @@
-"""The Rényi moment of one release: which events have a proven bound at an order, which bound, and why others do not.
+"""Rényi moments of single events: which events have a proven bound at an order, which bound, and why others do not.
 
-The log moment at order α is (α − 1) times a bound on the Rényi divergence of either direction. Where a formula holds
-at whole orders only, an order between two of them gets the chord: α -> log ∫ Q (P/Q)^α is convex (Hölder) and is 0 at
+The log moment at order α is (α − 1) times a bound on the Rényi divergence of either direction. Where a formula holds at
+whole orders only, an order between two of them gets the chord: α -> log ∫ Q (P/Q)^α is convex (Hölder) and is 0 at
 α = 1, so the chord of two upper bounds lies above it. Where an integral needs too many nodes (very little noise), the
-Gaussian of the largest shift is the bound: a mixture of pairs is never easier to tell apart than the worst of them,
+Gaussian of the largest shift is the bound: a mixture of pairs is never easier to distinguish than the worst of them,
 since Rényi divergences are jointly quasi-convex (van Erven and Harremoës 2014, Theorem 13).
 
 | event | bound | source |
@@ -91,7 +91,7 @@ def refusal(event: Event) -> str | None:
 
 
 def log_moment(event: Event, order: float) -> float:
-    """(α − 1) times a bound on the Rényi divergence of one release at order α > 1, in either direction.
+    """(α − 1) times a bound on the Rényi divergence of one invocation at order α > 1, in either direction.
 
     In [0, inf]; infinite where the moment exceeds the largest double. Relative error below 1e-12 (derived in
     `renyi.orders`; tests hold it against the definitions with 50 digits). Sources: the table in this module's first

@@ -1,4 +1,4 @@
-"""Rényi moments of a Gaussian release at one order: closed sums at whole orders, quadrature at the others.
+"""Rényi moments of a Gaussian mechanism at one order: closed sums at whole orders, quadrature at the others.
 
 | here | in the papers |
 | --- | --- |
