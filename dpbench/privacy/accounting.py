@@ -33,7 +33,7 @@ from dpbench.privacy.answers import (
 )
 from dpbench.privacy.composition import as_composition
 from dpbench.privacy.groups import check_group, group_curve
-from dpbench.privacy.guards import cross_checked, guarded, said
+from dpbench.privacy.guards import called, cross_checked, guarded
 
 
 def account(
@@ -116,11 +116,11 @@ def guarantee(
     """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
 
     A refusal and every error become a guarantee that says why there is no number; so does an answer that
-    `guards.looked_at` rejects.
+    `guards.checked` rejects.
     """
     start = time.perf_counter()
     try:
-        made = said(make_curve)
+        made = called(make_curve)
         if isinstance(made, No):
             return no_answer(name, made.reason, time.perf_counter() - start, delta=delta, epsilon=epsilon)
         curve = guarded(made)
@@ -141,10 +141,10 @@ def curve_or_refusal(accountant: Accountant | No, composition: Composition, grou
     """
     if isinstance(accountant, No):
         return accountant
-    answer = said(partial(accountant.supports, composition))
+    answer = called(partial(accountant.supports, composition))
     if isinstance(answer, No):
         return answer
-    curve = guarded(said(partial(accountant.curve, composition)))
+    curve = guarded(called(partial(accountant.curve, composition)))
     if group_size == 1:
         return curve
     return group_curve(curve, group_size)

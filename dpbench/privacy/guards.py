@@ -36,14 +36,14 @@ def in_a_sentence(error: Exception) -> str:
     return f"its arithmetic does not reach this corner ({raised})"
 
 
-def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
+def checked(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
     """`found`, checked: its value lies in [0, `most`] and between its ends, which are close for an exact answer.
 
     Raises DpbenchError with what was found for anything else: for what is no number, and for exact answers whose upper
     end is infinite or whose bar is half as large as the value (and above 1e-8).
 
     >>> from dpbench.privacy.answers import Estimate
-    >>> looked_at(Estimate(0.25, 0.25, 0.25), "exact", 1.0).value
+    >>> checked(Estimate(0.25, 0.25, 0.25), "exact", 1.0).value
     0.25
     """
     lower = found.value if found.lower is None else found.lower
@@ -65,7 +65,7 @@ def looked_at(found: Estimate, kind: GuaranteeKind, most: float) -> Estimate:
 class GuardedCurve:
     """A privacy curve whose answers are checked; all other attributes are the curve's own.
 
-    Raises DpbenchError for an answer that `looked_at` rejects, and in place of every other error.
+    Raises DpbenchError for an answer that `checked` rejects, and in place of every other error.
     """
 
     def __init__(self, curve: PrivacyCurve) -> None:
@@ -88,18 +88,18 @@ class GuardedCurve:
 
     def delta(self, epsilon: float) -> Estimate:
         """δ in [0, 1] at `epsilon`."""
-        return looked_at(said(lambda: self.curve.delta(epsilon)), self.kind, 1.0)
+        return checked(called(lambda: self.curve.delta(epsilon)), self.kind, 1.0)
 
     def epsilon(self, delta: float) -> Estimate:
         """ε in [0, inf] at `delta`."""
-        return looked_at(said(lambda: self.curve.epsilon(delta)), self.kind, math.inf)
+        return checked(called(lambda: self.curve.epsilon(delta)), self.kind, math.inf)
 
     def deltas(self, epsilons: Sequence[float]) -> list[Estimate]:
         """δ at every one of `epsilons`: together where the curve has a way, which may be much faster."""
         together: Callable[[Sequence[float]], list[Estimate]] | None = getattr(self.curve, "deltas", None)
         if together is None:
             return [self.delta(epsilon) for epsilon in epsilons]
-        return [looked_at(found, self.kind, 1.0) for found in said(lambda: together(epsilons))]
+        return [checked(found, self.kind, 1.0) for found in called(lambda: together(epsilons))]
 
     def __getattr__(self, name: str) -> Any:
         if name == "curve":  # not there yet while it is being copied
@@ -113,7 +113,7 @@ class GuardedWays(GuardedCurve):
     def one_way(self, direction: str) -> GuardedCurve:
         """The curve of one direction alone, `remove` or `add`."""
         curve: Any = self.curve
-        return guarded(said(lambda: curve.one_way(direction)))
+        return guarded(called(lambda: curve.one_way(direction)))
 
 
 def guarded(curve: PrivacyCurve) -> GuardedCurve:
@@ -123,7 +123,7 @@ def guarded(curve: PrivacyCurve) -> GuardedCurve:
     return GuardedWays(curve) if hasattr(curve, "one_way") else GuardedCurve(curve)
 
 
-def said(ask: Callable[[], Any]) -> Any:
+def called(ask: Callable[[], Any]) -> Any:
     """What `ask` returns. Raises DpbenchError in place of every other error."""
     try:
         return ask()
@@ -165,7 +165,7 @@ def _kind(one: Guarantee) -> str:
 
 
 def _ends(one: Guarantee) -> tuple[float, float] | None:
-    """Between what the truth lies according to a promise or a lower bound; None where nothing is said."""
+    """Between what the truth lies according to a promise or a lower bound; None where nothing is claimed."""
     answer = one.answer
     if answer is None or one.kind not in ("exact", "certified", "upper_bound", "lower_bound"):
         return None

@@ -301,7 +301,7 @@ def test_nonsense_of_anybody_is_a_refusal(monkeypatch: pytest.MonkeyPatch, answe
     assert other.answer is not None
 
 
-def test_a_curve_that_is_asked_later_is_looked_at_too() -> None:
+def test_a_curve_that_is_asked_later_is_checked_too() -> None:
     curve = guarded(Planted(Estimate(2.0, 2.0, 2.0)))
     assert curve.epsilon(0.1).value == 2.0
     with pytest.raises(DpbenchError, match=r"outside of \[0, 1\]"):

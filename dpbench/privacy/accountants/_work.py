@@ -16,7 +16,7 @@ import numpy as np
 
 from dpbench.errors import DpbenchError
 from dpbench.privacy.answers import Estimate
-from dpbench.privacy.guards import ELSEWHERE, in_a_sentence, looked_at
+from dpbench.privacy.guards import ELSEWHERE, checked, in_a_sentence
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -65,7 +65,7 @@ def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], 
     """Limits a method of the exact accountant to `MOST_WORK`, and checks its answer.
 
     Raises DpbenchError, which names the accountant 'lattice', where that is not enough, where the arithmetic fails and
-    where `guards.looked_at` rejects the answer.
+    where `guards.checked` rejects the answer.
     """
     most = math.inf if ask.__name__ == "epsilon" else 1.0
 
@@ -83,7 +83,7 @@ def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], 
             raise DpbenchError(f"{in_a_sentence(error)}; {ELSEWHERE}") from error
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, Estimate):
-                looked_at(one, self.kind, most)
+                checked(one, self.kind, most)
         return found
 
     return answer

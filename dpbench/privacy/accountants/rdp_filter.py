@@ -61,7 +61,7 @@ class RenyiFilter:
 
     `orders` and `conversion` are fixed when it is made. `spend` either records a step or raises DpbenchError and
     records nothing; only what was spent may be released. `ledger` is what has been spent, in order: a filter that
-    spends another's ledger stands where that one does, so a run can be resumed.
+    spends the ledger of another one has the same state, so a run can be resumed.
 
     >>> from dpbench.events import SampledGaussian
     >>> filter = RenyiFilter(epsilon=1.0, delta=1e-5, orders=(20.0,))

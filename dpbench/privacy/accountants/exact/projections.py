@@ -167,7 +167,7 @@ class ProjectedDirection:
             epsilon = epsilons[len(found)]
             both = self.lay(epsilon, 1.0), self.lay(epsilon, _OTHER)
             near = [other for other in epsilons[len(found) :] if all(one.valid_for(other, _SHARED) for one in both)]
-            sums = _held(both, np.array(near))
+            sums = _compared(both, np.array(near))
             good = sums.error <= _VALID * np.abs(sums.delta)
             good[0] = True
             end = len(good) if good.all() else int(np.argmin(good))
@@ -198,7 +198,7 @@ class ProjectedDirection:
                 looked, following = True, 0.0
             epsilon = following
         both = self.lay(epsilon, 1.0, log_delta), self.lay(epsilon, _OTHER, log_delta)
-        delta, fall, error = _first(_held(both, np.array([epsilon])))
+        delta, fall, error = _first(_compared(both, np.array([epsilon])))
         if not (fall > 0 and error + abs(delta - target) < target / 2):
             raise ArithmeticError(f"the contours give delta only as {delta:.3g} with an error of {error:.3g}")
         return Value(epsilon, (error + abs(delta - target)) / fall + 4 * UNIT * epsilon)
@@ -274,7 +274,7 @@ def _first(found: Sum) -> tuple[float, float, float]:
     return float(found.delta[0]), float(found.fall[0]), float(found.error[0])
 
 
-def _held(both: tuple[Laid, Laid], epsilons: Floats) -> Sum:
+def _compared(both: tuple[Laid, Laid], epsilons: Floats) -> Sum:
     """δ by the first; its error is the larger one, and twice what lies between them."""
     first, second = (one.at(epsilons) for one in both)
     error = np.maximum(first.error, second.error) + 2 * np.abs(first.delta - second.delta)

@@ -11,8 +11,8 @@ Proven, in exact arithmetic: each rounding of losses, and the bounds of what wra
 with a margin: the rounding of the transforms and of single masses, the quadrature's remainder (below 1e-15) and
 what lies beyond the ends of a quadrature (below 1e-19).
 
-The bound is too large by, relative: ε about 1e-6 up to 1e4 invocations, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where
-rare large losses decide, δ up to a percent, and with 1e6 invocations of a rate of 1e-7 far more below δ = 1e-9. Random
+**Looseness**, relative: ε about 1e-6 up to 1e4 invocations, 1e-5 to 1e-4 at a million, 1e-3 at 1e8. Where rare large
+losses decide, δ up to a percent, and with 1e6 invocations of a rate of 1e-7 far more below δ = 1e-9. Random
 sensitivities have heavy tails, which leave only small tilts: there δ is good to a percent or so down to about 1e-8, and
 below may be far too large.
 
@@ -53,7 +53,7 @@ from dpbench.privacy.answers import (
     check_epsilon,
 )
 from dpbench.privacy.composition import merge
-from dpbench.privacy.guards import said
+from dpbench.privacy.guards import called
 
 _LEAST_NOISE = 0.02
 LARGEST_GROUP = 64
@@ -86,7 +86,7 @@ class LatticeCurve:
         Raises DpbenchError, as `epsilon` does, where doubles do not suffice.
         """
         epsilon = check_epsilon(epsilon)
-        log_delta = said(lambda: max((self._log_delta(way, epsilon) for way in self._ways), default=-math.inf))
+        log_delta = called(lambda: max((self._log_delta(way, epsilon) for way in self._ways), default=-math.inf))
         value = 0.0
         if log_delta > -math.inf:
             value = min(max(math.exp(min(log_delta, 0.0)) * (1 + _SLACK), math.ulp(0.0)), 1.0)
@@ -95,7 +95,7 @@ class LatticeCurve:
     def epsilon(self, delta: float) -> Estimate:
         """An upper bound on ε at `delta`, in [0, inf]: the worse of both directions."""
         target = check_delta(delta) / (1 + _SLACK)
-        value = said(lambda: max((self._epsilon(way, target) for way in self._ways), default=0.0))
+        value = called(lambda: max((self._epsilon(way, target) for way in self._ways), default=0.0))
         reason = "outcomes that reveal the record have more probability than delta" if value == math.inf else None
         return self._estimate(value, self._least.epsilon(delta), reason)
 
@@ -165,7 +165,7 @@ def _refusal(event: Event) -> str | None:
 
 
 def _curve(composition: Composition) -> LatticeCurve:
-    found: LatticeCurve = said(lambda: LatticeCurve(composition, adjacency_of(composition)))
+    found: LatticeCurve = called(lambda: LatticeCurve(composition, adjacency_of(composition)))
     return found
 
 
