@@ -36,10 +36,10 @@ STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "ye
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and claim.")
 def verify(paths: Sequence[Path], **options: Any) -> int:
-    """Judge the claims of a ledger: numbers, bounds, formulas, inequalities, lines of algorithms.
+    """Judge the claims of a file: numbers, bounds, formulas, inequalities, lines of algorithms.
 
     PATH is a file of `kind: claims` or a folder of them (default: what the papers claim). Exit status: 0 every verdict
-    is the one that the ledger holds, 1 a verdict changed or a check could not run, 2 a mistake in a ledger.
+    is the expected one, 1 a verdict is another one or a judge could not run, 2 a mistake in a file.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
 
 
 def _show(outcome: Outcome, evidence: bool = False) -> None:
-    """The table, the verdicts that are not the ledger's, the counts and the mistakes of the files."""
+    """The table, the verdicts that are not the expected ones, and the counts."""
     from dpbench.cli.console import console, say
     from dpbench.privacy.formatting import duration
 
@@ -89,20 +89,18 @@ def _show(outcome: Outcome, evidence: bool = False) -> None:
             _evidence(out, verdict)
     for verdict in outcome.changed:
         place = f"{verdict.file}:{verdict.line}: {verdict.id}"
-        say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
+        say(out, f"{place}: {verdict.verdict}, expected {verdict.held}: {verdict.reason}", 2)
     if verdicts:
         tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
         resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
         changed = len(outcome.changed)
-        words = (
-            "every verdict is the one that the ledger holds" if not changed else f"{changed} not as the ledger holds"
-        )
+        words = f"{changed} not as expected" if changed else "every verdict is the expected one"
         say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {words}.")
 
 
 def _mistakes(outcome: Outcome) -> None:
-    """The mistakes of the ledgers, on standard error."""
+    """The mistakes in the files, on standard error."""
     for problem in outcome.problems:
         print(problem, file=sys.stderr)
     if outcome.problems:
@@ -126,7 +124,7 @@ def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:
             verdict.kind,
             _short(verdict.printed),
             _value(verdict.value),
-            verdict.verdict + ("" if verdict.as_held else " !"),
+            verdict.verdict + ("" if verdict.as_expected else " !"),
             time_words(verdict.seconds),
             style=STYLES.get(verdict.verdict, ""),
         )

@@ -356,7 +356,7 @@ _CLAIMS_FILE: Schema = {
         }
     ],
 }
-_SCALAR = ["string", "number", "boolean"]  # YAML reads 3 and true as no text; the ledger takes them as they are written
+_SCALAR = ["string", "number", "boolean"]  # YAML reads 3 and true as no text; claims take them as they are written
 _TEXT: Schema = {"type": _SCALAR, "pattern": r"\S"}
 _ALONE: Schema = {  # a claim with `holds:`
     "not": {"anyOf": [{"required": ["by"]}, {"required": ["events"]}]},

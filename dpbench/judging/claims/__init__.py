@@ -3,7 +3,7 @@
 | file | |
 | --- | --- |
 | `claim.py` | what a claim is |
-| `grammar.py`, `ledger.py` | files of `kind: claims` |
+| `grammar.py`, `reading.py` | files of `kind: claims` |
 | `quantities.py`, `bounds.py` | judged from a composition of events; no code needed |
 | `expressions.py` | judged by arithmetic with printed numbers; no code needed |
 | `judges.py`, `search.py` | decorators of the functions that judge the rest, in `judging/papers/` |

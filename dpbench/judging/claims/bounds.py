@@ -42,7 +42,7 @@ class Known:
 
 def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     """The verdict on a bound from events."""
-    assert claim.events is not None  # the ledger has seen to it
+    assert claim.events is not None  # the reader has checked it
     if "rdp" in claim.printed:
         return _judge_renyi(claim, claim.events)
     if "mu" in claim.printed:

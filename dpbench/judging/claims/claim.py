@@ -1,4 +1,4 @@
-"""A claim: what somebody printed, where, what to compute to judge it, and the verdict that the ledger holds."""
+"""A claim: what somebody printed, where, what to compute to judge it, and the expected verdict."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Key:
 
 
 def key(about: str, form: str = "text", required: bool = False, choices: tuple[str, ...] = (), **default: Any) -> Any:
-    """A field that a ledger may give; `default` as in `dataclasses.field`."""
+    """A field that a file may give; `default` as in `dataclasses.field`."""
     return field(metadata={"key": Key(about, form, required, choices)}, **default)
 
 
@@ -80,7 +80,7 @@ class Printed:
         '0.01'
         """
         exponent = Decimal(self.text).as_tuple().exponent
-        assert isinstance(exponent, int)  # the ledger has refused infinities
+        assert isinstance(exponent, int)  # the reader has refused infinities
         return str(Decimal(1).scaleb(exponent))
 
     def moved(self, units: int) -> Printed:
@@ -189,7 +189,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ClaimsFile:
     """One file of `kind: claims`."""
 
     paper: str

@@ -1,6 +1,6 @@
 """What a file of `kind: claims` may hold: every key with its form and its description, written once.
 
-Keys of claims, coverage and mistakes stand beside the fields of their classes in `claim.py`. The reader (`ledger.py`)
+Keys of claims, coverage and mistakes stand beside the fields of their classes in `claim.py`. The reader (`reading.py`)
 and the JSON Schema (`cli/schemas.py`) both read these tables; docs/claims.md tells them to people.
 """
 

@@ -34,7 +34,7 @@ def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord
     try:
         judged, there = judge_of(claim)
         found, place = judged(claim, certified), there
-    except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
+    except Exception as error:  # noqa: BLE001 (whatever a judge raises, the other claims are still judged)
         words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
         found = Judgement("crashes", words)
     same = ("paper", "place", "kind", "says", "because", "line", "by", "runs")
@@ -66,7 +66,7 @@ def judge_of(claim: Claim) -> tuple[Judges, str]:
 
 
 def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
-    """Not run; a run spec is there where it lies below the folder in which we run, or one that holds the ledger."""
+    """Not run. A run spec is looked for from the working folder, then from the folders above the claims file."""
     places = [Path(), *(Path(claim.file).resolve().parents if claim.file else ())]
     missing = [run for run in claim.runs if not any((place / run).is_file() for place in places)]
     told = f"; not written yet: {', '.join(missing)}" if missing else ""

@@ -95,7 +95,7 @@ def test_a_number_rounds_to_what_is_printed() -> None:
     failed = judge(replace(claim, accountant="rdp"))
     assert failed.verdict == "crashes"
     assert "takes whole numbers of releases only" in failed.reason
-    assert not failed.as_held
+    assert not failed.as_expected
 
 
 def test_a_computation_compares_its_routes() -> None:

@@ -13,12 +13,12 @@ import pytest
 from dpbench.events import SampledGaussian
 from dpbench.judging.claims.bounds import shown_end
 from dpbench.judging.claims.judge import judge
-from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.reading import PAPERS, read_claims
 from dpbench.judging.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
 from dpbench.judging.papers.bu2020.rows import ROWS
 from dpbench.judging.papers.jl2021.algorithms import microbatch_noise
 
-CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
+CLAIMS = {claim.name: claim for file in read_claims([PAPERS]).files for claim in file.claims}
 
 
 @pytest.mark.parametrize(
