@@ -182,7 +182,7 @@ def accounted_curve(accountant: str, rate: float, sigma: float, count: float) ->
 
 
 def interval(found: Estimate) -> tuple[float, float]:
-    """Both ends of an estimate; the value itself where one is not told."""
+    """Both ends of an estimate; the value itself for an end that is not stated."""
     lower, upper = (float(found.value if end is None else end) for end in (found.lower, found.upper))
     return lower, upper
 
@@ -273,11 +273,11 @@ def compared(relation: str, of: str, routes: Mapping[str, Any], to: Mapping[str,
     True
     """
     value, ((name, limit),) = next(iter(routes.values())), to.items()
-    told = {route: float(number) for route, number in routes.items()}
-    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in told.values())
+    numbers = {route: float(number) for route, number in routes.items()}
+    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in numbers.values())
     words = [str(number) if len(str(number)) < 12 else f"{float(number):.6g}" for number in (value, limit)]
     holds = bool(_RELATIONS[relation](value, limit)) if agree else None
-    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, told)
+    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, numbers)
 
 
 def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 160) -> Any:

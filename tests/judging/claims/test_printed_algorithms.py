@@ -161,10 +161,10 @@ def test_one_large_step_alone_breaks_the_epsilon_of_fixed_batches() -> None:
     rate, sigma, steps = 256 / 60000, 1.3, 1875
     lost = []
     for threshold in np.linspace(3.0, 8.0, 101):
-        silent = float(norm.sf(threshold / sigma))
-        present = (1 - rate) * silent + rate * float(norm.sf((threshold - 2) / sigma))
+        without = float(norm.sf(threshold / sigma))
+        present = (1 - rate) * without + rate * float(norm.sf((threshold - 2) / sigma))
         some = -math.expm1(steps * math.log1p(-present))
-        lost.append(some - math.exp(1.5) * -math.expm1(steps * math.log1p(-silent)))
+        lost.append(some - math.exp(1.5) * -math.expm1(steps * math.log1p(-without)))
     assert max(lost) > 1e-5
     found = judge(CLAIMS["jl2021.epsilon-mnist-outer"])
     assert found.evidence["lower"] == pytest.approx(3.4755, abs=1e-3)
