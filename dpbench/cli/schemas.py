@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 import dpbench
 from dpbench.catalog import catalog
 from dpbench.events import EVENTS, PARAMETERS, Values
-from dpbench.judging.claims.claim import BOUND_VERDICTS, VERDICTS, Key
+from dpbench.judging.claims.claim import BOUND_VERDICTS, Key
 from dpbench.judging.claims.grammar import (
     BOUNDS,
     CLAIM,
@@ -38,6 +38,7 @@ from dpbench.spec.annotations import Slot
 from dpbench.spec.keys import RUN, SECTIONS, SETTABLE
 from dpbench.spec.names import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.spec.points import CHOICES, NOT_IN_ROWS
+from dpbench.verdicts import VERDICTS
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -26,7 +26,7 @@ from dpbench.verdicts import Verdict
 
 PLANNED = 200  # steps of a run that no spec plans
 OF_THE_ESTIMATE = ("gradient_unbiased",)  # of what training aims at, not of what it gives away
-Telling = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -134,18 +134,18 @@ def named(name: str) -> Target:
     return Target("clipping" if first == "net" else "mechanisms", name)
 
 
-def check_up(target: Target, *, seed: int = 0, told: Telling = lambda _name, _done, _of: None) -> Checkup:
+def check_up(target: Target, *, seed: int = 0, progress: Progress = lambda _name, _done, _of: None) -> Checkup:
     """Run every check that applies; one that cannot look says why. Raises DpbenchError where nothing can be built."""
     subject = target.subject()
     checks = {name: entry.load() for name, entry in sorted(catalog("checks").items())}
     lines = []
     for done, (name, check) in enumerate(checks.items()):
-        told(target.title, done, len(checks))
+        progress(target.title, done, len(checks))
         # A process for each: what a mechanism remembers outside its state reaches no other check, and no training.
         verdict = apart(partial(_looked, name, check, subject, target.planned, seed))
         if verdict is not None:
             lines.append(Line(_looked_at(catalog("checks")[name].module), verdict))
-    told(target.title, len(checks), len(checks))
+    progress(target.title, len(checks), len(checks))
     verdicts = [line.verdict for line in lines]
     return Checkup(target.title, target.kind, tuple(lines), *_together(subject, verdicts), target.planned)
 
@@ -157,11 +157,11 @@ def check_mechanism(
     *,
     out: Path | None = None,
     seed: int = 0,
-    told: Telling = lambda _name, _done, _of: None,
+    progress: Progress = lambda _name, _done, _of: None,
 ) -> tuple[Checkup, CheckRecord]:
     """Check one mechanism and, with `out`, keep the verdict there."""
     code = code_of(name, parameters)
-    found = check_up(Target("mechanisms", name, parameters, planned), seed=seed, told=told)
+    found = check_up(Target("mechanisms", name, parameters, planned), seed=seed, progress=progress)
     record = CheckRecord(
         code=code.hash,
         mechanism=name,

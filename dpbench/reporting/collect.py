@@ -1,4 +1,4 @@
-"""Records and failures to an assessment: rows over seeds, guarantees by every accountant, verdicts on what was printed.
+"""From records and failures to a report: rows over seeds, guarantees by every accountant, verdicts on what was printed.
 
 All that the report shows is computed here (and in `judging/reproduction.py`); `page` only renders it.
 """
@@ -18,13 +18,13 @@ from dpbench.catalog import catalog
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.reporting.contents import (
-    Assessment,
     Comparison,
     CurveLine,
     EnvironmentLine,
     GuaranteeLine,
     Notice,
     RecordLine,
+    Report,
     Row,
     Section,
     Settings,
@@ -56,7 +56,7 @@ AnyContext = Context | Mapping[str, Any]
 Place = tuple[RunRecord, Context]
 
 
-def assess(
+def collect(
     records: Iterable[Record],
     failures: Iterable[Failure] = (),
     contexts: Mapping[str, AnyContext | Sequence[AnyContext]] | None = None,
@@ -64,7 +64,7 @@ def assess(
     damaged: Iterable[Damaged] = (),
     checks: Mapping[str, CheckRecord] | None = None,
     stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
-) -> Assessment:
+) -> Report:
     """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
 
     `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
@@ -73,7 +73,7 @@ def assess(
     `stale` maps recorded source hashes to the modules that changed. Records and failures may be plain mappings; raises
     DpbenchError when one does not have a record's shape.
 
-    >>> assess([]).counts()
+    >>> collect([]).counts()
     {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
     """
     runs = {run.run_key: run for run in map(run_record, records)}
@@ -99,7 +99,7 @@ def assess(
         misses = [(failure, context) for failure, context in failed_places if context.name == name]
         sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
     linked = _with_baselines(sections)
-    return Assessment(
+    return Report(
         sections=linked,
         comparisons=_comparisons(linked),
         records=_record_lines(places, linked, stale_modules),

@@ -12,7 +12,7 @@ from dpbench.judging.claims.summary import ClaimsReport
 from dpbench.judging.reproduction import Spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
-from dpbench.verdicts import STATUSES, Verdict
+from dpbench.verdicts import VERDICTS, Verdict
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class Report:
     """Everything that one report shows."""
 
     sections: tuple[Section, ...]
@@ -255,8 +255,8 @@ class Assessment:
             yield from row.verdicts
 
     def counts(self) -> dict[str, int]:
-        """How many verdicts of each status there are, zeros included."""
-        return dict.fromkeys(STATUSES, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
+        """How many verdicts there are of each word, zeros included."""
+        return dict.fromkeys(VERDICTS, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
 
     def expected_false_alarms(self) -> float:
         """How many true printed numbers are refuted by chance on average, if all of them are true."""

@@ -1,4 +1,4 @@
-"""Many claims at once: chosen, judged in several processes, written as records; certified ones are resumed."""
+"""`verify`: choose claims, judge them in several processes, write records; a certified verdict is computed once."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The verdicts in the order of the files, the files, and the mistakes in them."""
+class Verified:
+    """What `verify` found: the verdicts in the order of the files, the files, and the mistakes in them."""
 
     verdicts: tuple[VerdictRecord, ...]
     files: tuple[ClaimsFile, ...]
@@ -56,7 +56,7 @@ class Outcome:
         return 2 if self.problems else 1 if self.changed else 0
 
 
-Told = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), how many of how many
+Progress = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), done, of
 
 
 def verify(
@@ -67,8 +67,8 @@ def verify(
     workers: int = 1,
     out: Path | None = None,
     force: bool = False,
-    told: Told | None = None,
-) -> Outcome:
+    progress: Progress | None = None,
+) -> Verified:
     """Judge the chosen claims of some files and folders. Raises DpbenchError where the choice takes none of them.
 
     With `out` every verdict is written to OUT/verdicts as soon as it is known; certified verdicts that stand there
@@ -94,18 +94,18 @@ def verify(
     for file in found.files:
         if out is not None and any(choice.takes(claim) for claim in file.claims):
             write_claims_file(out, file)
-    if told is not None:
-        told(None, 0, len(due))
+    if progress is not None:
+        progress(None, 0, len(due))
     calls = [(claim, certified, key_of(claim, certified, sources[claim.paper])) for claim in due]
     with closing(_judged(calls, min(workers, len(due)))) as records:
         for record in records:
             done[record.id] = record
             if out is not None and (certified or record.id not in proven):  # what is proven stays
                 write_verdict(out, record)
-            if told is not None:
-                told(record, len(done) - before, len(due))
+            if progress is not None:
+                progress(record, len(done) - before, len(due))
     verdicts = tuple(done[claim.name] for claim in chosen)
-    return Outcome(verdicts, found.files, found.problems, len(chosen) - len(due))
+    return Verified(verdicts, found.files, found.problems, len(chosen) - len(due))
 
 
 def _judged(calls: Sequence[tuple[Claim, bool, str]], workers: int) -> Generator[VerdictRecord]:

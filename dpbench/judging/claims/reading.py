@@ -1,6 +1,6 @@
-"""Files of `kind: claims`, read with every mistake and its line; claims without mistakes are there all the same.
+"""Read files of `kind: claims`. Every mistake is reported with its line; claims without mistakes are read all the same.
 
-docs/claims.md tells the keys of each kind.
+docs/claims.md explains the keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dpbench.catalog import catalog, suggestion
 from dpbench.errors import DpbenchError, Problem
 from dpbench.events import Composition, Event
-from dpbench.judging.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, ClaimsFile, Covered, Key, Mistake, Printed
+from dpbench.judging.claims.claim import BOUND_VERDICTS, Claim, ClaimsFile, Covered, Key, Mistake, Printed
 from dpbench.judging.claims.controls import controls
 from dpbench.judging.claims.expressions import names_in
 from dpbench.judging.claims.grammar import (
@@ -36,6 +36,7 @@ from dpbench.privacy.composition import MOST_RELEASES
 from dpbench.privacy.event_files import EventReader
 from dpbench.privacy.releases import composed
 from dpbench.spec.yaml_loader import Document, Listing, Node, Place, Scalar, Table, plain, read
+from dpbench.verdicts import VERDICTS
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
 _SUFFIXES = (".yaml", ".yml")
@@ -59,9 +60,8 @@ class Read:
 def read_claims(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
     """Read files and, recursively, folders; in folders, files of other kinds are skipped.
 
-    What judges the `chosen` claims is loaded, to see that it takes every printed number; without it, nothing is.
-
-    Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
+    The judges of the `chosen` claims are loaded, to check that they take every printed number; None loads none.
+    Never raises for what the files hold: claims with mistakes are left out, and the mistakes are returned.
 
     >>> read_claims([Path("none.yaml")]).problems[0].message
     'there is no such file or folder'
@@ -297,7 +297,7 @@ class _ClaimsReader:
             column=place.column,
             path=place.path,
         )
-        if any(map(_lacks, numbers.values())):  # which is told
+        if any(map(_lacks, numbers.values())):  # reported already
             return None
         for check in (self._whole, self._takes):
             if len(self.problems) == before:
@@ -386,7 +386,7 @@ class _ClaimsReader:
         if claim.by:
             try:
                 judge = loaded(claim)
-            except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
+            except Exception:  # noqa: BLE001 (judging it says why it cannot be loaded)
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"
             for name in claim.parameters:

@@ -77,7 +77,7 @@ def write_claims_file(out: Path, file: ClaimsFile) -> Path:
 
 
 def claims_report(out: Path) -> ClaimsReport | None:
-    """What OUT (and OUT/published) know of claims; None where they know nothing."""
+    """The claims that OUT and OUT/published have records of; None where there are none."""
     records = read_verdicts(out)
     papers: dict[str, PaperClaims] = {}
     for path in json_files(out, FILES):
@@ -110,7 +110,7 @@ def _filled(mistake: Mapping[str, Any], records: Mapping[str, VerdictRecord]) ->
 def filled(text: str, records: Mapping[str, VerdictRecord]) -> str:
     """A text with `{id.value}`, `{id.printed}` and `{id.evidence.name}` replaced by what the records say.
 
-    What no record knows stays as it is, in braces, so that it is seen.
+    A quotation that no record can fill stays as it is, in braces.
     """
 
     def quoted(match: re.Match[str]) -> str:

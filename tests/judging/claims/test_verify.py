@@ -141,7 +141,7 @@ def test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones(claims: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judged([claims], certified=True, out=out, told=stop_after_the_first)
+        judged([claims], certified=True, out=out, progress=stop_after_the_first)
     assert seen == ["0 of 3", "1 of 3"]
     again = judged([claims], certified=True, out=out)
     assert again.resumed == 1
