@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dpbench.judging.checking import Checkup
 
 _STYLES = {"holds": "green", "refuted": "bold red", "undecided": "yellow", "not_run": "yellow"}
-_WORDS = {"undecided": "not decided", "not_run": "not looked at"}
 
 
 @click.command()
@@ -166,13 +165,13 @@ def _show(found: Sequence[Checkup]) -> None:
     out = console()
     for one in found:
         table = Table(box=None, pad_edge=False, header_style="bold", title=one.subject, title_justify="left")
-        for name in ("check", "verdict", "looked at, and found", "statistic", "false alarm"):
+        for name in ("check", "verdict", "subject, and reason", "statistic", "false alarm"):
             table.add_column(name, overflow="fold", no_wrap=name in ("check", "verdict", "statistic"))
         for line in one.lines:
             verdict = line.verdict
             table.add_row(
                 Text(verdict.check),
-                Text(_WORDS.get(verdict.verdict, verdict.verdict), style=_STYLES.get(verdict.verdict, "")),
+                Text(words(verdict.verdict), style=_STYLES.get(verdict.verdict, "")),
                 Text(f"{line.looked_at}: {verdict.reason}"),
                 Text(line.statistic),
                 Text(number(verdict.false_alarm) if line.statistic.startswith("p") else ""),

@@ -231,7 +231,7 @@ def test_a_check_that_raises_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(MechanismReplay, "__call__", broken)
     found = check_up(Target("mechanisms", "noisy_sgd", planned=10))
     assert found.verdict == "unchecked"
-    assert "could not be looked at: RuntimeError: a mechanism of somebody else" in found.reason
+    assert "could not be checked: RuntimeError: a mechanism of somebody else" in found.reason
 
 
 # The hash of the code
@@ -326,10 +326,10 @@ def test_an_old_record_of_somebody_s_mechanism_is_unchecked() -> None:
 def test_a_run_that_released_something_else_than_planned_has_a_caution() -> None:
     """`train` leaves `releases` empty where the ledger of the plan does not begin with what was released."""
     run = run_record(run_json())
-    assert "not what the ledger of the plan told" not in render(collect([run]))
+    assert "differs from the planned ledger" not in render(collect([run]))
     last = replace(run.curve[-1], releases=None)
     told = render(collect([replace(run, curve=(*run.curve[:-1], last))]))
-    assert "not what the ledger of the plan told" in told
+    assert "differs from the planned ledger" in told
 
 
 PRINTED = {"epsilon": {"moments": printed("1.19")}, "mu": printed("0.23"), "accuracy_percent": printed("95.0")}

@@ -37,7 +37,7 @@ def rows_csv(report: Report) -> str:
 
 
 def records_csv(report: Report) -> str:
-    """One line per record, whatever its row."""
+    """One line per record."""
     lines = []
     for record in report.records:
         cells = {**vars(record), "test_accuracy_percent": record.accuracy, "stale": " ".join(record.stale)}
@@ -194,7 +194,7 @@ def _table(section: Section) -> str:
 
 
 def _shown(row: Row, ours: str) -> str:
-    """A number of the row's ledger, as far as it may be stated."""
+    """A number of the row's ledger; nothing where it is withheld."""
     return "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
 
 

@@ -145,7 +145,7 @@ def _epsilon(row: Row, accountant: str | None) -> float | None:
 
 
 def _end(row: Row, x: float) -> tuple[Point, ...]:
-    """The last epoch with its interval, then the printed accuracy where it may stand beside."""
+    """The last epoch with its interval, then the printed accuracy where the two may be compared."""
     ours = Point(x, row.accuracy.mean, row.accuracy.low, row.accuracy.high)
     published = row.context.published
     if row.barred or published is None or published.accuracy_percent is None:
@@ -154,7 +154,7 @@ def _end(row: Row, x: float) -> tuple[Point, ...]:
 
 
 def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
-    """The best two baselines: more lines would say nothing more."""
+    """The best two baselines; more lines would only fill the figure."""
     best = sorted(baselines, key=lambda row: -row.accuracy.mean)[:2]
     return tuple(
         (row.accuracy.mean, row.accuracy.least, row.accuracy.most, f"not private: {percent(row.accuracy.mean)} %")
