@@ -17,7 +17,7 @@ EVERY = {
         "test_many_projections_are_nearly_none": 0,
     },
     "tests/judging/claims/test_judges.py": {
-        "test_a_bound_is_held_against_the_truth": 4,
+        "test_a_bound_is_compared_with_the_truth": 4,
     },
     "tests/judging/claims/test_texts.py": {
         "test_every_quotation_is_filled_by_a_verdict": 3,

@@ -43,11 +43,11 @@ class Chapter:
 
 
 CHAPTERS: tuple[Chapter, ...] = (
-    Chapter("results", "Results", lambda told: bool(told.sections)),
-    Chapter("claims", "Claims", lambda told: told.claims is not None),
-    Chapter("accountants", "Accountants against enclosures", lambda told: told.conformance is not None),
-    Chapter("failures", "Failures", lambda told: bool(told.failures)),
-    Chapter("records", "All records", lambda told: bool(told.records)),
+    Chapter("results", "Results", lambda report: bool(report.sections)),
+    Chapter("claims", "Claims", lambda report: report.claims is not None),
+    Chapter("accountants", "Accountants against enclosures", lambda report: report.conformance is not None),
+    Chapter("failures", "Failures", lambda report: bool(report.failures)),
+    Chapter("records", "All records", lambda report: bool(report.records)),
     Chapter("environment", "Environment", lambda _: True),
     Chapter("legend", "How to read this", lambda _: True),
 )

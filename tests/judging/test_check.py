@@ -150,7 +150,7 @@ def inside(package: Path, few_checks: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("checks", [pytest.param("all", marks=pytest.mark.long), "few"])
-def test_every_line_says_what_was_looked_at_and_found(
+def test_every_line_says_what_was_checked_and_found(
     checks: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """As a program with all checks, or in this process with the quick ones."""
@@ -206,14 +206,14 @@ def test_bad_input_is_one_sentence(
     with pytest.raises(SystemExit) as caught:
         main(["check", *arguments])
     assert caught.value.code == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert words in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.usefixtures("few_checks")
-def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
-    """Noise that does not pass the door: neither refuted nor held, so its ε stays unchecked."""
+def test_what_could_not_be_checked_has_a_line(package: Path) -> None:
+    """Noise that the checks cannot observe: neither refuted nor `holds`, so its ε stays unchecked."""
     found = check_up(Target("mechanisms", f"{package.stem}_own:own", planned=10))
     by_name = {line.verdict.check: line.verdict for line in found.lines}
     assert by_name["mechanism_replay"].verdict == by_name["mechanism_releases"].verdict == "undecided"
@@ -328,8 +328,8 @@ def test_a_run_that_released_something_else_than_planned_has_a_caution() -> None
     run = run_record(run_json())
     assert "differs from the planned ledger" not in render(collect([run]))
     last = replace(run.curve[-1], releases=None)
-    told = render(collect([replace(run, curve=(*run.curve[:-1], last))]))
-    assert "differs from the planned ledger" in told
+    page = render(collect([replace(run, curve=(*run.curve[:-1], last))]))
+    assert "differs from the planned ledger" in page
 
 
 PRINTED = {"epsilon": {"moments": printed("1.19")}, "mu": printed("0.23"), "accuracy_percent": printed("95.0")}

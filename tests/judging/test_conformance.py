@@ -65,7 +65,7 @@ def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -
 
 
 def test_exact_answers_on_every_certified_point() -> None:
-    """But for three of one composition, at δ = 1e-20 and less between the bulk and rare large losses.
+    """Except three points of one composition, at δ = 1e-20 and less between the bulk and rare large losses.
 
     There its interval is wider than what is compared here, or it refuses ε.
     """
@@ -142,7 +142,7 @@ ALL_KINDS: tuple[GuaranteeKind, ...] = (*PROMISED, "approximation")
 
 
 class TestPlanted:
-    """Each direction of each question, wrong alone, is called by its name, whatever the accountant says it is."""
+    """Each direction of each question, wrong alone, gets the right verdict, whatever kind the accountant states."""
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_the_truth_is_sound(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ class TestPlanted:
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_delta_too_low_where_epsilon_is_right(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of an approximation ε is judged; its δ contradicts it."""
+        """An approximation is judged by its ε; its δ contradicts it."""
         expected = "inconsistent" if kind == "approximation" else "unsound"
         planted = _Planted(kind, of_delta=lambda _, delta: delta / 2)
         assert _verdicts(planted, monkeypatch, 0.5, 4.0, 8.0, 20.0) == [expected] * 4  # δ down to 2e-91
@@ -204,7 +204,7 @@ class TestPlanted:
 
     @pytest.mark.parametrize("kind", [*PROMISED, "approximation"])
     def test_a_pair_that_contradicts_itself(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No answer is too low; but at the ε that is promised for δ the same accountant promises twice that δ."""
+        """No answer is too low, but δ(ε(δ)) is twice δ."""
         planted = _Planted(kind, of_delta=lambda _, delta: 2 * delta)
         assert _verdicts(planted, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
         slightly = _Planted(kind, of_delta=lambda _, delta: delta * (1 + (1e-2 if kind == "upper_bound" else 2e-2)))
@@ -216,12 +216,12 @@ class TestPlanted:
         exact = TRUTH.epsilon(0.12)
         found = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1199, 0.122)))
         assert classify("exact", found, point) == ("sound", "")
-        told = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1201, 0.122)))
-        assert classify("exact", told, point)[0] == "inconsistent"
+        stated = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1201, 0.122)))
+        assert classify("exact", stated, point)[0] == "inconsistent"
         assert exact.upper is not None
 
     def test_a_value_below_the_truth_whose_interval_reaches_it_is_loose(self) -> None:
-        """What a promise uses is the interval's safe end; where that is too low as well, nothing excuses it."""
+        """Guarantees use the interval's upper end; if that is too low as well, the answer is unsound."""
         point, low = _points(1.0)[0], TRUTH.delta(1.0).value * (1 - 1e-6)
         for upper, verdict in ((low * (1 + 2e-6), "loose"), (low * (1 + 0.5e-6), "unsound")):
             found = Answers(Estimate(low, low * (1 - 2e-6), upper))
@@ -245,7 +245,7 @@ class TestPlanted:
     def test_an_error_of_three_in_a_thousand_million_is_found(
         self, kind: GuaranteeKind, factor: float, verdict: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """δ moved by a factor, and ε with it; of a bound nobody minds that it is loose by so little."""
+        """δ changed by a factor, and ε with it; a bound that is loose by so little is sound."""
 
         def back(delta: float, _: float) -> float:
             return TRUTH.epsilon(delta / factor).value if delta < factor else 0.0
@@ -255,7 +255,7 @@ class TestPlanted:
         assert _verdicts(planted, monkeypatch, 1.0) == [expected]
 
     def test_wide_enclosures_are_judged_by_their_own_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Between the ends of [δ(2), δ(0.5)] nobody knows: ε from 0.5 to 2 may be the truth at ε = 1, not 0.4."""
+        """Between the ends of [δ(2), δ(0.5)] the truth is open: at ε = 1 an ε from 0.5 to 2 may be true, not 0.4."""
         lower, upper = TRUTH.delta(2.0).value, TRUTH.delta(0.5).value
         point = Point("demo", "wide", Composition(((Gaussian(1.0), 1),)), 1.0, lower, upper, 0.0)
         monkeypatch.setattr(conformance, "load_accountant", lambda _name: planted)

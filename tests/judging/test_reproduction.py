@@ -69,7 +69,7 @@ def test_the_prediction_interval_covers_as_often_as_it_says() -> None:
     assert low <= misses <= high
 
 
-def test_a_wrong_paper_is_found_out() -> None:
+def test_a_wrong_paper_is_refuted() -> None:
     """Power: a printed mean that is 1.5 points too high (five of our deviations) is refuted in most of 200 papers."""
     draw = random.Random(2)
     refuted = 0

@@ -1,4 +1,4 @@
-"""Verdicts are about the printed algorithm: its batches, its neighbours, and what it gives out."""
+"""Verdicts are about the printed algorithm: its batches, its neighbours, and its output."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_last_iterate_holds_every_reading() -> None:
 
 
 def test_what_is_unsound_is_shown_for_the_last_iterate() -> None:
-    """A bound that only all iterates are shown to break is refuted: the algorithm gives out one."""
+    """A bound that is broken only by all iterates together is refuted, not unsound: the algorithm outputs one."""
     shown = {(row.rate, row.sigma, row.whole_steps) for row in SETTINGS}
     for claim in CLAIMS.values():
         if claim.paper != "bu2020" or claim.verdict != "unsound" or (claim.by or "").startswith("last_iterate:"):

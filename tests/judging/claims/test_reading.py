@@ -66,7 +66,7 @@ def test_a_count_that_is_not_whole_stands_for_numbers_only(tmp_path: Path) -> No
         (("id: front", "id: Front Page"), 4, "expected small letters"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_the_rest_still_runs(
+def test_a_mistake_is_reported_with_its_line_and_the_rest_still_runs(
     tmp_path: Path, change: tuple[str, str], line: int, words: str
 ) -> None:
     assert change[0] in GOOD
@@ -78,7 +78,7 @@ def test_a_mistake_is_told_with_its_line_and_the_rest_still_runs(
     assert [claim.id for claim in found.files[0].claims] == ["other"]
 
 
-def test_unknown_accountants_and_doubled_names_are_told(tmp_path: Path) -> None:
+def test_unknown_accountants_and_doubled_names_are_reported(tmp_path: Path) -> None:
     extra = "    quantity: epsilon\n    accountant: moment\n"
     found = read(tmp_path, HEAD + GOOD + extra + GOOD + GOOD)
     messages = [problem.message for problem in found.problems]
