@@ -1,6 +1,7 @@
-"""Accountants held against stored enclosures, two-sided: sound, unsound, loose by how much, refused, crashed.
+"""Accountants against stored enclosures, two-sided: sound, unsound, loose by how much, refused, crashed.
 
-A point says that the true δ(ε₀) lies in [l, u]. It judges four answers, for the truth falls and is continuous:
+A point says that the true δ(ε₀) lies in [l, u]. The true δ(ε) is continuous and decreases, so the point judges four
+answers:
 
 | asked | the truth | too low | too high |
 | --- | --- | --- | --- |
@@ -9,10 +10,10 @@ A point says that the true δ(ε₀) lies in [l, u]. It judges four answers, for
 | ε at a δ from u on | at most ε₀ | | above ε₀ |
 | δ at the first of these ε(δ) | δ | | above δ |
 
-The ends are moved by 1e-9 before they are asked about, so that an error of that size in δ is forgiven however flat the
-curve is; answers have 1e-9 relative as well (of ε, or 1e-12 absolute, if that is more).
+ε is asked at l and u moved outwards by 1e-9, so that a relative error of 1e-9 in δ is allowed however flat the curve
+is. Answers are allowed a relative error of 1e-9 as well (for ε at least 1e-12 absolute).
 
-| finding | an exact accountant | an upper bound | an approximation |
+| verdict | an exact accountant | an upper bound | an approximation |
 | --- | --- | --- | --- |
 | sound | none of them too low or too high | none too low, and less than 1 % above in ε | within 1 % in ε |
 | loose | one too low or too high, though its interval is not | 1 % or more above in ε | 1 % or more above in ε |
@@ -21,7 +22,7 @@ curve is; answers have 1e-9 relative as well (of ε, or 1e-12 absolute, if that 
 | inconsistent | δ(ε(δ)) is above δ, beyond the stated errors | δ(ε(δ)) is above δ | it is not δ within 1 % |
 | crashes | an error that is no refusal, NaN, δ outside [0, 1] or ε below 0 | the same | the same |
 
-The first that is true is taken of: crashes, unsound, non_monotone, inconsistent, loose.
+The verdict is the first that applies, in the order crashes, unsound, non_monotone, inconsistent, loose; else sound.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ from dpbench.store.records import SCHEMA_VERSION, finite, restored
 
 FILE = "conformance.json"
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
-CLOSE = 0.01  # of ε: less than that above the truth is called sound
-# how far answers of one curve may disagree: ends are stated, but roots are sought, and bounds chosen among a grid's
+CLOSE = 0.01  # an ε less than this above the truth, relative, is sound
+# how far answers of one curve may disagree, relative: an ε is found by root search, a bound is a minimum over a grid
 ALLOWED = {"exact": 1e-6, "certified": 1e-6, "upper_bound": 1e-3, "approximation": CLOSE}
 SMALLEST = 1e-200  # of δ at which ε is asked
-FINDINGS = ("sound", "loose", "unsound", "non_monotone", "inconsistent", "refuses", "crashes")
-BROKEN = ("unsound", "non_monotone", "inconsistent", "crashes")  # what no promise may be
-MOST_NAMED = 5  # points that a line names
+VERDICTS = ("sound", "loose", "unsound", "non_monotone", "inconsistent", "refuses", "crashes")
+BROKEN = ("unsound", "non_monotone", "inconsistent", "crashes")  # not allowed for an exact answer or an upper bound
+MOST_NAMED = 5  # at most so many points are named in a line
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,16 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Held:
-    """One accountant at one point. `excess` is (its ε)/(true ε) − 1 where ε could be asked for, else None.
+class Judgement:
+    """One accountant at one point. `excess` is (its ε)/(true ε) − 1, None where ε could not be asked for.
 
-    What the enclosure leaves open counts for the accountant: 0 where its ε may be the truth.
+    It is 0 where the enclosure does not exclude that the accountant's ε is the truth.
     """
 
     accountant: str
     kind: str
     point: Point
-    finding: str
+    verdict: str
     reason: str = ""
     value: float | None = None
     excess: float | None = None
@@ -94,7 +95,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Line:
-    """One accountant on one table: how often which finding, and how far off. `excess`: median and largest of ε."""
+    """One accountant on one table: the count of each verdict, and the median and largest relative excess of ε."""
 
     accountant: str
     kind: str
@@ -111,7 +112,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Conformance:
-    """What was found, for the report; `environment` is that of the last run, `made` of a line that of its own."""
+    """All lines, for the report. `environment` is that of the last run; each line's `made` is the time of its own."""
 
     lines: tuple[Line, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -137,22 +138,24 @@ class Conformance:
 
 
 def hold(
-    names: Sequence[str], points: Sequence[Point], told: Callable[[str, int, int], None] | None = None
-) -> Iterator[Held]:
-    """Every accountant at every point; points of one composition share a curve. `told`: accountant, done, of.
+    names: Sequence[str], points: Sequence[Point], progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[Judgement]:
+    """Judge every accountant at every point; points of one composition share a curve.
+
+    `progress` is called with the accountant, the number of points done and their total.
 
     >>> from dpbench.events import Gaussian
     >>> point = Point("demo", "plain", Composition(((Gaussian(1.0), 1),)), 1.0, 0.12693673, 0.12693674, 1e-9)
-    >>> [(held.accountant, held.finding) for held in hold(["exact", "rdp"], [point])]
+    >>> [(one.accountant, one.verdict) for one in hold(["exact", "rdp"], [point])]
     [('exact', 'sound'), ('rdp', 'loose')]
     """
     for name in names:
         accountant = load_accountant(name)
         curves: dict[Composition, _Asked] = {}
         for number, point in enumerate(points, 1):
-            if told is not None:
-                told(name, number, len(points))
-            yield _held(name, accountant, point, curves)
+            if progress is not None:
+                progress(name, number, len(points))
+            yield _judged(name, accountant, point, curves)
 
 
 class _Asked:
@@ -166,7 +169,7 @@ class _Asked:
         self.epsilons: list[tuple[float, Estimate]] = []  # (δ, ε at it)
 
     def about(self, point: Point) -> Answers:
-        """The answers about one point; whatever the curve raises is raised."""
+        """The answers about one point. Raises what the curve raises."""
         if self.curve is None:
             self.curve = self.accountant.curve(self.composition)
         delta = self._delta(point.epsilon)
@@ -186,13 +189,13 @@ class _Asked:
         return delta, found
 
     def _back(self, pair: tuple[float, Estimate] | None) -> tuple[float, Estimate] | None:
-        """δ at the ε that was promised for some δ; None where that is 0 or infinite, and no δ belongs to it."""
+        """δ at the ε that was answered for a δ; None where that ε is 0 or infinite."""
         if pair is None or not ABSOLUTE < pair[1].safe < math.inf:
             return None
         return pair[0], self._delta(pair[1].safe)
 
     def rises(self) -> str:
-        """Two answers of which the one further out is the larger, beyond what is allowed; "" where there are none."""
+        """Two answers that contradict that δ(ε) decreases, beyond what is allowed; "" where there are none."""
         share = ALLOWED.get(str(self.curve.kind), CLOSE)
         for name, asked, found in (("delta", "epsilon", self.deltas), ("epsilon", "delta", self.epsilons)):
             ordered = sorted(found, key=lambda pair: pair[0])
@@ -215,29 +218,29 @@ def _ceiling(estimate: Estimate) -> float:
     return estimate.value if estimate.upper is None else estimate.upper
 
 
-def _held(name: str, accountant: Accountant, point: Point, curves: dict[Composition, _Asked]) -> Held:
+def _judged(name: str, accountant: Accountant, point: Point, curves: dict[Composition, _Asked]) -> Judgement:
     start = time.perf_counter()
     if point.composition not in curves:
         curves.clear()  # points of one composition follow each other
         curves[point.composition] = _Asked(accountant, point.composition)
     asked = curves[point.composition]
     if isinstance(asked.answer, No):
-        return Held(name, accountant.kind, point, "refuses", asked.answer.reason)
+        return Judgement(name, accountant.kind, point, "refuses", asked.answer.reason)
     try:
         found = asked.about(point)
         rises = asked.rises()
     except FAILURES as error:
-        return Held(name, accountant.kind, point, "refuses", in_a_sentence(error))
-    except Exception as error:  # noqa: BLE001 (another library's accountant may fail in any way: that is a finding)
-        return Held(name, accountant.kind, point, "crashes", f"{type(error).__name__}: {error}")
+        return Judgement(name, accountant.kind, point, "refuses", in_a_sentence(error))
+    except Exception as error:  # noqa: BLE001 (another library's accountant may raise anything)
+        return Judgement(name, accountant.kind, point, "crashes", f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - start
     kind = str(asked.curve.kind)
-    finding, reason = classify(kind, found, point, rises)
-    return Held(name, kind, point, finding, reason, found.delta.value, excess(found, point), seconds)
+    verdict, reason = classify(kind, found, point, rises)
+    return Judgement(name, kind, point, verdict, reason, found.delta.value, excess(found, point), seconds)
 
 
 def excess(found: Answers, point: Point) -> float | None:
-    """How far ε is above or below the truth for sure, relative; 0 where it may be the truth, None if not asked."""
+    """By how much ε is at least above or below the truth, relative; 0 where it may be the truth, None if not asked."""
     if point.epsilon == 0 or (found.below is None and found.above is None):
         return None
     values = [math.nan if pair is None else pair[1].value / point.epsilon - 1 for pair in (found.below, found.above)]
@@ -246,7 +249,7 @@ def excess(found: Answers, point: Point) -> float | None:
 
 
 def classify(kind: str, found: Answers, point: Point, rises: str = "") -> tuple[str, str]:
-    """The finding for the answers, and why; the table above says how. `rises` tells of answers that do not fall.
+    """The verdict on the answers, by the table above, and the reason. `rises`: what `_Asked.rises` found.
 
     >>> point = Point("demo", "plain", Composition(()), 1.0, 0.1, 0.1, 1e-9)
     >>> classify("exact", Answers(Estimate(0.1)), point), classify("upper_bound", Answers(Estimate(0.09)), point)[0]
@@ -270,13 +273,13 @@ def classify(kind: str, found: Answers, point: Point, rises: str = "") -> tuple[
 
 
 def _safe(found: Answers) -> Answers:
-    """The ends that a promise of privacy may use, in place of the values."""
+    """The upper ends of the intervals, in place of the values."""
     below = None if found.below is None else (found.below[0], Estimate(found.below[1].safe))
     return Answers(Estimate(found.delta.safe), below)
 
 
 def _no_answer(found: Answers) -> str:
-    """Why one of the answers is none; "" where all are."""
+    """Which answer is not a number in its range; "" where all are."""
     deltas = [found.delta, *([] if found.back is None else [found.back[1]])]
     epsilons = [pair[1] for pair in (found.below, found.above) if pair is not None]
     for name, answers, most in (("delta", deltas, 1.0), ("epsilon", epsilons, math.inf)):
@@ -293,7 +296,7 @@ def _too_low(found: Answers, point: Point, close: float) -> str:
         asked, answer = found.below
         return f"epsilon at delta {asked:.6g}: {answer.value:.9g}, but epsilon >= {point.epsilon:.9g}"
     if close and found.below is not None:
-        return ""  # of an approximation ε is judged, and that δ belongs to it
+        return ""  # an approximation is judged by its ε, and by whether δ(ε(δ)) = δ
     if found.delta.value < point.lower * (1 - max(RELATIVE, close)):
         return f"delta at epsilon {point.epsilon:g}: {found.delta.value:.9g}, but delta >= {point.lower:.9g}"
     return ""
@@ -310,7 +313,7 @@ def _too_high(found: Answers, point: Point, close: float) -> bool:
 
 
 def _inconsistent(kind: str, found: Answers) -> str:
-    """Where δ at the ε of a δ is not that δ, beyond the errors that the answers state; "" where it is."""
+    """Where δ(ε(δ)) is not δ, beyond the errors that the answers state; "" where it is."""
     if found.back is None:
         return ""
     (delta, back), share = found.back, ALLOWED.get(kind, CLOSE)
@@ -318,28 +321,28 @@ def _inconsistent(kind: str, found: Answers) -> str:
     return f"delta(epsilon({delta:.6g})) = {back.value:.6g}" if low or _floor(back) > delta * (1 + share) else ""
 
 
-def summarise(found: Iterable[Held], environment: Mapping[str, Any] | None = None) -> Conformance:
+def summarise(found: Iterable[Judgement], environment: Mapping[str, Any] | None = None) -> Conformance:
     """A line per accountant and table."""
-    groups: dict[tuple[str, str], list[Held]] = {}
-    for held in found:
-        groups.setdefault((held.accountant, held.point.table), []).append(held)
+    groups: dict[tuple[str, str], list[Judgement]] = {}
+    for one in found:
+        groups.setdefault((one.accountant, one.point.table), []).append(one)
     environment = dict(environment or {})
     made = str(environment.get("time_utc", ""))
     return Conformance(tuple(_line(name, table, group, made) for (name, table), group in groups.items()), environment)
 
 
-def _line(name: str, table: str, group: Sequence[Held], made: str) -> Line:
-    counts = Counter(held.finding for held in group)
-    excess = [held.excess for held in group if held.excess is not None]
-    seconds = [held.seconds for held in group if held.seconds]
-    unsound = [f"{held.point.regime}, {held.reason}" for held in group if held.finding == "unsound"]
-    reasons = dict.fromkeys(held.reason for held in group if held.reason and held.finding != "unsound")
+def _line(name: str, table: str, group: Sequence[Judgement], made: str) -> Line:
+    counts = Counter(one.verdict for one in group)
+    excess = [one.excess for one in group if one.excess is not None]
+    seconds = [one.seconds for one in group if one.seconds]
+    unsound = [f"{one.point.regime}, {one.reason}" for one in group if one.verdict == "unsound"]
+    reasons = dict.fromkeys(one.reason for one in group if one.reason and one.verdict != "unsound")
     return Line(
         accountant=name,
-        kind=next((held.kind for held in group if held.finding not in ("refuses", "crashes")), group[0].kind),
+        kind=next((one.kind for one in group if one.verdict not in ("refuses", "crashes")), group[0].kind),
         table=table,
         points=len(group),
-        findings={finding: counts[finding] for finding in FINDINGS if counts[finding]},
+        findings={verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
         median_excess=statistics.median(excess) if excess else None,
         largest_excess=max(excess, key=abs) if excess else None,
         median_seconds=statistics.median(seconds) if seconds else None,
@@ -355,7 +358,7 @@ def write_conformance(out: Path, conformance: Conformance) -> Path:
 
 
 def read_conformance(out: Path) -> Conformance | None:
-    """What OUT/conformance.json holds, else the published one; None where there is none that can be read."""
+    """OUT/conformance.json, else the published one; None where neither can be read."""
     for path in (Path(out) / FILE, Path(out) / "published" / FILE):
         try:
             data = restored(json.loads(path.read_text(encoding="utf-8")))

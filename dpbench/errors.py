@@ -1,4 +1,4 @@
-"""Errors meant for people: every one says what was given, what was expected and what to do."""
+"""Errors for users: each says what was given, what was expected and what to do."""
 
 from __future__ import annotations
 

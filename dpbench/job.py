@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Who is told how the job goes: an interface whose methods do nothing unless they are given something to do."""
+    """Receives the events of a job. Every method does nothing unless it is overridden."""
 
     def planned(self, plan: Plan) -> None:
         """The plan is made; nothing has run yet."""
 
     def checking(self, name: str) -> None:
-        """A mechanism that is not shipped is checked, which takes some seconds."""
+        """The check of a mechanism that is not shipped begins; it takes some seconds."""
 
     def checked(self, name: str, found: Checked) -> None:
-        """What its checks say."""
+        """The verdict of its checks."""
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         """Stack `number` of `of` starts."""
@@ -59,7 +59,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed, why in one line, and where its whole story is."""
+    """A run that failed, the error in one line, and the file with its traceback."""
 
     run: Run
     error: str
@@ -119,7 +119,7 @@ def run(
         plan = make_plan(specs, store, choices)
     except DpbenchError:
         if not choices.smoke:
-            _try_to_write(Path(out))  # on a full disk torch stops first, at a cache of its own, and blames the model
+            _try_to_write(Path(out))  # on a full disk torch fails first, with an error that blames the model
         raise
     if plan.stacks and not choices.smoke:
         _prepare(store, plan, afresh=choices.force)
@@ -135,7 +135,7 @@ def run(
     if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
         try:
             report = write_reports(store, plan)
-        except DpbenchError as error:  # the results are safe; what was done must still be told
+        except DpbenchError as error:  # the results are written already, and are still reported
             report_error = str(error)
     return Summary(
         plan=plan,
@@ -160,22 +160,20 @@ def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
     """Assess all records of the store and render them; the plan's specs say what their records are for."""
     from dpbench.conformance import read_conformance
     from dpbench.judging.claims.summary import claims_report
-    from dpbench.reporting.assess import assess
+    from dpbench.reporting.collect import collect
     from dpbench.reporting.page import write_report
 
     overlay: dict[str, list[dict[str, Any]]] = {}
     for one in plan.runs if plan is not None else ():
         overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
-    assessment = assess(
-        contents.runs, contents.failures, overlay, damaged=contents.damaged, checks=read_checks(store.out)
-    )
-    assessment = replace(assessment, claims=claims_report(store.out), conformance=read_conformance(store.out))
-    return tuple(write_report(assessment, store.out))
+    report = collect(contents.runs, contents.failures, overlay, damaged=contents.damaged, checks=read_checks(store.out))
+    report = replace(report, claims=claims_report(store.out), conformance=read_conformance(store.out))
+    return tuple(write_report(report, store.out))
 
 
 def _older(report: Path, specs: Sequence[Spec]) -> bool:
-    """Whether the report is missing, or older than a spec that it should show."""
+    """Whether the report is missing, or older than one of the specs."""
     if not report.exists():
         return True
     files = [Path(spec.file) for spec in specs]
@@ -183,9 +181,9 @@ def _older(report: Path, specs: Sequence[Spec]) -> bool:
 
 
 def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
-    """Clean up after killed runs, and find out now, not after an hour, whether the folders can be written.
+    """Clean up after killed runs, and check before training that the folders can be written.
 
-    `afresh` forgets the place that an earlier, interrupted attempt at the same runs had reached.
+    `afresh` deletes the checkpoints of interrupted runs that are trained again.
     """
     store.clean()
     for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
@@ -198,7 +196,7 @@ def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
 def _checked(
     plan: Plan, store: Store, choices: Choices, watcher: Watcher
 ) -> tuple[Plan, tuple[tuple[str, Checked], ...]]:
-    """Check, once for each code, the mechanisms that are due, not shipped and of which nothing is known."""
+    """Check the mechanisms of due runs that are not shipped and have no stored verdict, once for each code."""
     due: dict[str, tuple[Run, Checked]] = {}
     for one in () if choices.smoke else (one for stack in plan.stacks for one in stack.runs):
         if one.checked is not None and one.checked != SHIPPED:
@@ -251,7 +249,7 @@ def _work(
             stop=stop,
         )
 
-    facts = environment(with_torch=True) | {"tf32": False}  # of the code that starts, whatever is committed meanwhile
+    facts = environment(with_torch=True) | {"tf32": False}  # now: a commit during the run changes nothing
     finished: list[Run] = []
     failures: list[Failure] = []
     for number, stack in enumerate(plan.stacks, 1):
@@ -265,7 +263,7 @@ def _work(
                 return finished, failures, True
             except (StoreError, BrokenPipeError):
                 raise
-            except Exception as error:  # noqa: BLE001 - what ends a stack is its runs' failure, with its traceback
+            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
                 ended = [failure(one, error) for one in open_runs.values()]
             for outcome in ended:
                 path = None if choices.smoke else _keep(outcome, store, facts)

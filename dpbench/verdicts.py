@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-Status = Literal["holds", "refuted", "undecided", "not_run"]
-STATUSES: tuple[str, ...] = get_args(Status)
+Word = Literal["holds", "refuted", "undecided", "not_run"]
+VERDICTS: tuple[str, ...] = get_args(Word)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one check on one subject.
+    """The verdict of one check on one subject.
 
     `reason` is one sentence; `evidence` holds plain JSON values (numbers, enclosures, sample sizes); `false_alarm` is
     the probability that a true property is refuted by chance (0 for a deterministic check); `source` says where the
@@ -21,7 +21,7 @@ class Verdict:
 
     check: str
     subject: str
-    verdict: Status
+    verdict: Word
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     false_alarm: float = 0.0

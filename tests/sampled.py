@@ -17,7 +17,7 @@ EVERY = {
         "test_many_projections_are_nearly_none": 0,
     },
     "tests/judging/claims/test_judges.py": {
-        "test_a_bound_is_held_against_the_truth": 4,
+        "test_a_bound_is_compared_with_the_truth": 4,
     },
     "tests/judging/claims/test_texts.py": {
         "test_every_quotation_is_filled_by_a_verdict": 3,
@@ -25,7 +25,7 @@ EVERY = {
     "tests/judging/claims/test_verdicts.py": {
         "test_an_unsound_bound_is_broken_on_the_lattice_too": 4,
         "test_other_printed_numbers_change_the_verdict": 3,
-        "test_the_verdict_is_the_one_that_the_ledger_holds": 3,
+        "test_the_verdict_is_the_expected_one": 3,
         "test_what_is_refuted_stands_on_two_routes": 3,
     },
     "tests/judging/claims/test_verify.py": {

@@ -53,7 +53,7 @@ def _show(error: click.ClickException) -> None:
 def cli() -> None:
     """Is this ε true, and what did it buy?
 
-    dpbench trains models with differential privacy as YAML specs say, accounts for them, holds the results against
+    dpbench trains models with differential privacy as YAML specs say, accounts for them, compares the results with
     what was printed, and writes one report.
 
     \b

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MOST_SECONDS = 1e6
 _LONGER = "--seconds allows more"
-TABLE_POINTS, PLOT_POINTS = 20, 101  # most steps of the table, points of the figure
-SHORTEST, LONGEST = 1e-300, 1e300  # ends of a curve whose steps are doubles
+TABLE_POINTS, PLOT_POINTS = 20, 101  # most rows of the table, points of the figure
+SHORTEST, LONGEST = 1e-300, 1e300  # the range of the largest ε of a curve
 
 
 @click.command()
@@ -55,7 +55,7 @@ SHORTEST, LONGEST = 1e-300, 1e300  # ends of a curve whose steps are doubles
     type=click.FloatRange(0, MOST_SECONDS, min_open=True),
     default=120.0,
     show_default=True,
-    help="What takes an accountant longer is stopped.",
+    help="An accountant that takes longer is stopped.",
 )
 @json_option
 def account(file: Path | None, **options: Any) -> int:
@@ -144,7 +144,7 @@ def _check_questions(questions: Sequence[dict[str, float]]) -> None:
 
 
 def _unrounded(found: Releases, guarantees: Sequence[Guarantee], **question: float) -> list[Guarantee]:
-    """What papers print that did not round T: by accountants that take such a number, where T is not whole."""
+    """Answers for a T that is not whole, as papers print that did not round it, by accountants that accept one."""
     from dpbench.privacy.accounting import guarantee, load_accountant
 
     steps = found.unrounded_steps
@@ -195,7 +195,7 @@ def _show_account(
 
 
 def _end(answers: Sequence[Sequence[Guarantee]], epsilon: float | None) -> float:
-    """Where the curve ends: twice the ε that was asked about, or twice the best promise."""
+    """The largest ε of the curve: twice the ε that was asked about, or twice the smallest promised one."""
     if epsilon:
         return min(max(2 * epsilon, SHORTEST), LONGEST)
     values = [one.epsilon.safe for one in answers[0] if one.epsilon is not None and one.answer is not None]
@@ -204,7 +204,7 @@ def _end(answers: Sequence[Sequence[Guarantee]], epsilon: float | None) -> float
 
 
 def _points(end: float, count: int) -> list[float]:
-    """Evenly spaced from 0 to `end`, as numbers of six digits, so that a table shows what was asked."""
+    """Evenly spaced from 0 to `end`, rounded to six digits, so that a table shows the exact points."""
     points = [float(f"{end * place / (count - 1):.6g}") for place in range(count)]
     return sorted(set(points))
 
@@ -219,7 +219,7 @@ def _round_points(end: float) -> list[float]:
 def _asked(
     found: Releases, names: Sequence[str] | None, group_size: int, seconds: float, **question: float
 ) -> tuple[Guarantee, ...]:
-    """As `accounting.account` answers, but that no accountant takes more than `seconds`."""
+    """The answers of `privacy.accounting.account`, but an accountant that takes more than `seconds` is stopped."""
     from dpbench.cli.capped import Stopped, capped
     from dpbench.privacy.accounting import to_ask
     from dpbench.privacy.answers import no_answer
@@ -238,7 +238,7 @@ def _asked(
 
 
 def _without_curve(job: Callable[[], Guarantee]) -> Callable[[], Guarantee]:
-    return lambda: replace(job(), curve=None)  # not every curve can be sent from one process to another
+    return lambda: replace(job(), curve=None)  # not every curve can be pickled
 
 
 def _of_each(
@@ -273,10 +273,10 @@ def _curves(
     from dpbench.cli.capped import Stopped
     from dpbench.privacy.answers import Estimate
 
-    told = _of_each(found, guarantees, group_size, seconds, lambda _, curve: _deltas(curve, points))
+    answers = _of_each(found, guarantees, group_size, seconds, lambda _, curve: _deltas(curve, points))
     return [
         (one, [Estimate(math.nan, reason=rows.reason)] * len(points) if isinstance(rows, Stopped) else rows)
-        for one, rows in told
+        for one, rows in answers
     ]
 
 
@@ -285,12 +285,12 @@ def _trade_offs(
 ) -> dict[str, dict[str, Any]]:
     from dpbench.cli.capped import Stopped
 
-    told = _of_each(found, guarantees, group_size, seconds, trade_off)
-    return {one.accountant: {"refused": had.reason} if isinstance(had, Stopped) else had for one, had in told}
+    answers = _of_each(found, guarantees, group_size, seconds, trade_off)
+    return {one.accountant: {"refused": had.reason} if isinstance(had, Stopped) else had for one, had in answers}
 
 
 def _deltas(curve: PrivacyCurve, points: Sequence[float]) -> list[Estimate]:
-    """δ at each point; not a number, with the reason, where the accountant gives none."""
+    """δ at each point; NaN with the reason where the accountant gives none."""
     from dpbench.privacy.answers import Estimate
 
     together = getattr(curve, "deltas", None)  # some curves answer for many ε at once, and much faster
@@ -369,9 +369,9 @@ def _plot(
 @click.option("--group-size", callback=whole, metavar="G", help="Records of the group, for --event group.")
 @json_option
 def certify(file: Path | None, digits: int, **options: Any) -> int:
-    """Prove how private a training is: an interval that contains ε (or δ), every rounding included.
+    """Prove how private a training is: an interval that contains ε (or δ), rounding errors included.
 
-    The enclosure is computed in ball arithmetic from the definition; nothing in it is an estimate.
+    The interval is computed in ball arithmetic from the definition; no step of it is an estimate.
 
     \b
     Examples:
@@ -424,7 +424,7 @@ def certify(file: Path | None, digits: int, **options: Any) -> int:
 
 
 def _proven(composition: Composition, **question: Any) -> Certificate:
-    """The certificate; while it is being made, a terminal shows at what part of it."""
+    """The certificate; a terminal shows which part is being computed."""
     from dpbench import certify as prove
 
     with _at_work() as progress:
@@ -433,7 +433,7 @@ def _proven(composition: Composition, **question: Any) -> Certificate:
 
 @contextlib.contextmanager
 def _at_work() -> Iterator[Callable[[str], None] | None]:
-    """Where standard error is a terminal, a function that shows there what is being done; else None."""
+    """A function that shows on the terminal what is being done; None where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

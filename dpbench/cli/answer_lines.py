@@ -23,7 +23,7 @@ MOST_DIGITS = 10  # of exact answers
 
 
 def figure(estimate: Estimate, kind: str | None) -> str:
-    """A number with its sign and as many digits as it deserves; upper bounds are rounded up.
+    """A number with its sign, to the digits that its error allows; upper bounds are rounded up.
 
     >>> figure(Estimate(0.86454321234567, 0.86454321234, 0.8645432124), "exact")
     '= 0.8645432123'
@@ -42,9 +42,9 @@ def _digits(estimate: Estimate, kind: str | None) -> int:
 
 
 def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
-    """From the number as `figure` shows it to the farther end, rounded up; for a bound the other end, if there is one.
+    """The distance of the number as `figure` shows it from the farther end, rounded up; for a bound the other end.
 
-    So the digits that are not shown are in it.
+    So it includes the digits that are not shown.
 
     >>> error_bar(Estimate(1.0, 0.9375, 1.0)), error_bar(Estimate(1.0, 0.9, 1.0), "upper_bound")
     ('± 0.07', '≥ 0.900000')
@@ -58,7 +58,7 @@ def error_bar(estimate: Estimate, kind: str | None = "exact") -> str:
     if estimate.upper == math.inf:
         return "± ∞"
     with localcontext() as context:
-        context.prec = 1200  # doubles and their differences as they are
+        context.prec = 1200  # doubles and their differences are exact
         shown = Decimal(bound(estimate.value, kind, _digits(estimate, kind)))
         far = max(Decimal(estimate.upper) - shown, shown - Decimal(estimate.lower))
         context.prec, context.rounding = 1, ROUND_CEILING
@@ -76,11 +76,10 @@ def in_order(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
 
 
 def guarantee_table(guarantees: Sequence[Guarantee], asked: str, width: int = 100, mark: str = "") -> Table:
-    """Accountant, answer, kind, error bar and time of those that answer; `asked` heads the answers.
+    """Accountant, answer, kind, error bar, μ and time of those that answer; `asked` heads the answers.
 
-    `mark` stands behind every kind, for a reservation that is told below.
-
-    Where `width` is too small for every column, μ and then the time are left out: no number is ever cut off.
+    `mark` follows every kind and points to a reservation below the table. Where `width` is too small for every column,
+    μ, then the time, then the error are left out: no number is ever cut off.
     """
     answering = [one for one in in_order(guarantees) if one.answer is not None]
     columns: list[tuple[str, list[str]]] = [
@@ -116,7 +115,7 @@ def refusals(guarantees: Sequence[Guarantee]) -> dict[str, list[str]]:
 def curve_tables(
     points: Sequence[float], curves: Sequence[tuple[str, str, Sequence[Estimate]]], width: int
 ) -> Iterator[Table]:
-    """δ at each ε, a column per accountant (name, kind, δ), in as many tables as the width asks for."""
+    """δ at each ε, a column per accountant (name, kind, δ), in as many tables as the width requires."""
     cell = max(12, *(len(name) + 2 for name, _, _ in curves)) if curves else 12
     columns = max(1, (width - 12) // (cell + 1))
     for start in range(0, len(curves), columns):
@@ -175,7 +174,7 @@ def calibrated_lines(found: Calibrated) -> Iterator[str]:
 
 
 def recalibrated_lines(found: Recalibrated, truth: Guarantee) -> Iterator[str]:
-    """σ̃ with the ε that it is held to, both μ, and what another accountant promises at σ̃."""
+    """σ̃, the ε that it has to meet, μ at σ and at σ̃, and another accountant's ε at σ̃."""
     edge = found.recalibrated
     yield f"σ̃ = {_value(edge.value)}    in place of σ = {_value(found.noise_multiplier)}"
     yield (
@@ -194,7 +193,7 @@ def recalibrated_lines(found: Recalibrated, truth: Guarantee) -> Iterator[str]:
 
 
 def certificate_lines(found: Certificate) -> Iterator[str]:
-    """The enclosure, how wide it is, in which direction, how it was made, and what its radius consists of."""
+    """The enclosure, its width and direction, how it was computed, and the parts of its radius."""
     one, other = ("ε", "δ") if found.quantity == "epsilon" else ("δ", "ε")
     lower, upper = outwards(found.lower_text, found.upper_text)
     yield f"{one} at {other} = {number(found.asked)} is in [{lower}, {upper}]"
@@ -210,7 +209,7 @@ def certificate_lines(found: Certificate) -> Iterator[str]:
 
 
 def outwards(lower: str, upper: str) -> tuple[str, str]:
-    """Both ends of an enclosure, rounded outwards to the digits that tell them apart and one more.
+    """Both ends of an enclosure, rounded outwards to one digit more than the first in which they differ.
 
     >>> outwards("0.864540191204682297", "0.864540191247908560")
     ('0.864540191204', '0.864540191248')

@@ -1,4 +1,4 @@
-"""The verb that turns the question round: `dpbench calibrate`."""
+"""`dpbench calibrate`: the noise, steps, rate or batch for a target (ε, δ)."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ FILE_FINDS = ("noise_factor", "repetitions", "rate_factor")
 def calibrate(file: Path | None, **options: Any) -> int:
     """Find the smallest noise, or the most steps, epochs, rate or batch, for a target (ε, δ).
 
-    The answer is rounded to the safe side, and the accountant is asked again at exactly that number; the number beside
-    it fails. Of a FILE of `kind: events` all releases move together: the smallest factor on every noise, the most
-    repetitions of the whole sequence, the largest factor on every sampling rate; what has none of it stays as it is.
-    `--recalibrate moments` solves equations (3.3) and (3.4) of Bu, Dong, Long and Su (2020).
+    The answer is rounded to the safe side, and the accountant is asked again at exactly that number; the next number
+    fails the target. For a FILE of `kind: events` all releases change together: the smallest factor on every noise, the
+    most repetitions of the whole sequence, or the largest factor on every sampling rate; events without that parameter
+    stay as they are. `--recalibrate moments` solves equations (3.3) and (3.4) of Bu, Dong, Long and Su (2020).
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def _calibrate(
 
 
 def _maker(what: Said, find: str) -> Callable[[Any], Releases]:
-    """From the number that is looked for to the releases. Raises DpbenchError where that number was given."""
+    """A function from the number that is sought to the releases. Raises DpbenchError if that number was given."""
     from dpbench.privacy.releases import needs, option, releases
 
     if find in FILE_FINDS:
@@ -151,7 +151,7 @@ def _maker(what: Said, find: str) -> Callable[[Any], Releases]:
 
 
 def _file_maker(found: Releases, find: str) -> Callable[[Any], Releases]:
-    """From the number that is looked for to the releases of the file. Raises DpbenchError for what no file has."""
+    """A function from the number that is sought to the file's releases. Raises DpbenchError if no file has it."""
     from dpbench.privacy.scaling import noise_scaled, rates_scaled, repeated
 
     moves: dict[str, Callable[[Composition, Any], Composition]] = {
@@ -170,7 +170,7 @@ def _file_maker(found: Releases, find: str) -> Callable[[Any], Releases]:
 
 
 def _default_accountant(composition: Composition) -> str:
-    """`exact` where it covers the releases, else `rdp`, else the first in the catalog that makes a promise of them."""
+    """`exact` if it covers the releases, else `rdp`, else the first in the catalog that gives a promise for them."""
     from dpbench.catalog import catalog
     from dpbench.privacy.accounting import load_accountant
     from dpbench.privacy.answers import PROMISES

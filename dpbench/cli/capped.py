@@ -1,7 +1,7 @@
-"""A hard cap on time, for the command line: jobs in another process, which is ended where one of them takes too long.
+"""A hard time limit for the command line: jobs run in another process, which is killed when one takes too long.
 
-The process is a fork, so that jobs may be any callables and nothing is imported twice; what they return is pickled.
-Elsewhere than on Linux there is no cap: forks are not safe there.
+The process is a fork, so jobs may be any callables and nothing is imported twice; results are pickled. There is no
+limit on other systems than Linux, where forks are not safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Stopped:
-    """A job that has no result, and why."""
+    """A job without a result, and the reason."""
 
     reason: str
 
@@ -33,7 +33,7 @@ def capped(
 ) -> Iterator[Result | Stopped]:
     """What each job returns, in order; `Stopped` for one that takes longer than `seconds`, or whose process ends.
 
-    `before` is told the place of each job when it starts. Raises DpbenchError where a job does.
+    `before` is called with the index of each job when it starts. Raises DpbenchError where a job does.
 
     >>> import time
     >>> [one if one == 2 else one.reason for one in capped([lambda: time.sleep(60), lambda: 1 + 1], 0.2)]
@@ -79,8 +79,8 @@ def _received(receiver: Connection, seconds: float) -> Any:
 
 
 def _work(jobs: Sequence[Callable[[], Any]], sender: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word; the parent says what there is to say
-    warnings.simplefilter("ignore", RuntimeWarning)  # of an overflow far out: answers are looked at
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a message; the parent writes one
+    warnings.simplefilter("ignore", RuntimeWarning)  # overflow at extreme parameters: the answers are checked
     for job in jobs:
         try:
             found: Any = job()
@@ -88,7 +88,7 @@ def _work(jobs: Sequence[Callable[[], Any]], sender: Connection) -> None:
             found = error
         try:
             sender.send(found)
-        except BrokenPipeError:  # the parent has what it wants
+        except BrokenPipeError:  # the parent reads no more
             break
     sender.close()
-    os._exit(0)  # nothing that the parent registered or left unwritten is for this process to do
+    os._exit(0)  # skip the parent's exit handlers and buffers

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dpbench.judging.checking import Checkup
 
 _STYLES = {"holds": "green", "refuted": "bold red", "undecided": "yellow", "not_run": "yellow"}
-_WORDS = {"undecided": "not decided", "not_run": "not looked at"}
 
 
 @click.command()
@@ -31,15 +30,15 @@ _WORDS = {"undecided": "not decided", "not_run": "not looked at"}
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line of the table.")
 def check(subjects: tuple[str, ...], **options: Any) -> int:
-    """Look for a mechanism's faults: noise, sensitivity, sampling, and whatever reaches the parameters unreleased.
+    """Look for a mechanism's faults: noise, sensitivity, sampling, and data that reach the parameters unreleased.
 
-    A SPEC (or a folder of them) is checked with its parameters and planned steps, and its model is probed. A line each
-    says what was looked at, what was found, with which statistic and false-alarm probability; what could not be looked
-    at has a line as well. A clean table is no proof of privacy: it says that faults of these kinds were looked for, on
-    small problems, and not found. The verdict on a mechanism that dpbench does not ship is kept in OUT/checks, and its
-    ε in reports goes by it.
+    A SPEC (or a folder of them) is checked with its parameters and planned steps, and its model is probed. Each line
+    says what was checked and what was found, with statistic and false-alarm probability; what could not be checked has
+    a line as well. A clean table is no proof of privacy: faults of these kinds were looked for on small problems and
+    not found. The verdict on a mechanism that dpbench does not ship is kept in OUT/checks; reports withhold the ε of a
+    refuted mechanism.
 
-    Exit status: 0 all hold, 1 something is refuted or could not be looked at, 2 bad input.
+    Exit status: 0 all hold, 1 something is refuted or could not be checked, 2 bad input.
 
     \b
     Examples:
@@ -65,10 +64,10 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
                 found.append(target.probe())
                 watch(target.title, 1, 1)
             elif target.kind != "mechanisms" or code_of(target.name, target.parameters).shipped:
-                found.append(check_up(target, seed=options["seed"], told=watch))
+                found.append(check_up(target, seed=options["seed"], progress=watch))
             else:
                 what = (target.name, target.parameters, target.planned)
-                one, record = check_mechanism(*what, out=options["out"], seed=options["seed"], told=watch)
+                one, record = check_mechanism(*what, out=options["out"], seed=options["seed"], progress=watch)
                 found.append(one)
                 kept.append(record.place(options["out"]))
     if options["as_json"]:
@@ -156,7 +155,7 @@ def _of_specs(path: Path, steps: int | None) -> list[Any]:
 
 
 def _show(found: Sequence[Checkup]) -> None:
-    """A table for each subject, then a sentence about each; refuted and unchecked ones last, where they are seen."""
+    """A table for each subject, then a sentence about each; unchecked and refuted ones last."""
     from rich.table import Table
     from rich.text import Text
 
@@ -166,13 +165,13 @@ def _show(found: Sequence[Checkup]) -> None:
     out = console()
     for one in found:
         table = Table(box=None, pad_edge=False, header_style="bold", title=one.subject, title_justify="left")
-        for name in ("check", "verdict", "looked at, and found", "statistic", "false alarm"):
+        for name in ("check", "verdict", "subject, and reason", "statistic", "false alarm"):
             table.add_column(name, overflow="fold", no_wrap=name in ("check", "verdict", "statistic"))
         for line in one.lines:
             verdict = line.verdict
             table.add_row(
                 Text(verdict.check),
-                Text(_WORDS.get(verdict.verdict, verdict.verdict), style=_STYLES.get(verdict.verdict, "")),
+                Text(words(verdict.verdict), style=_STYLES.get(verdict.verdict, "")),
                 Text(f"{line.looked_at}: {verdict.reason}"),
                 Text(line.statistic),
                 Text(number(verdict.false_alarm) if line.statistic.startswith("p") else ""),

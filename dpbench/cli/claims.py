@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpbench.judging.claims.judging import Outcome
+    from dpbench.judging.claims.judging import Verified
     from dpbench.judging.claims.record import VerdictRecord
 
 WIDTH = 130  # of tables in a pipe or a file: no column is cut off
@@ -36,10 +36,10 @@ STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "ye
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and claim.")
 def verify(paths: Sequence[Path], **options: Any) -> int:
-    """Judge the claims of a ledger: numbers, bounds, formulas, inequalities, lines of algorithms.
+    """Judge the claims of a file: numbers, bounds, formulas, inequalities, lines of algorithms.
 
     PATH is a file of `kind: claims` or a folder of them (default: what the papers claim). Exit status: 0 every verdict
-    is the one that the ledger holds, 1 a verdict changed or a check could not run, 2 a mistake in a ledger.
+    is the expected one, 1 a verdict is another one or a judge could not run, 2 a mistake in a file.
 
     \b
     Examples:
@@ -54,60 +54,58 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
 
     choice = Choice(tuple(options["paper"]), tuple(options["kind"]), tuple(options["only"]))
     with Watch("claims") as watch:
-        outcome = judged(
+        found = judged(
             paths or (PAPERS,),
             choice,
             certified=options["certify"],
             workers=options["workers"] or os.cpu_count() or 1,
             out=options["out"],
             force=options["force"],
-            told=lambda _, done, total: watch("judging", done, total),
+            progress=lambda _, done, total: watch("judging", done, total),
         )
     if options["as_json"]:
-        for verdict in outcome.verdicts:
+        for verdict in found.verdicts:
             click.echo(json.dumps(verdict.to_json(), ensure_ascii=False, allow_nan=False))
     else:
-        _show(outcome, evidence=options["evidence"])
-    _mistakes(outcome)
-    return outcome.exit_status
+        _show(found, evidence=options["evidence"])
+    _mistakes(found)
+    return found.exit_status
 
 
-def _show(outcome: Outcome, evidence: bool = False) -> None:
-    """The table, the verdicts that are not the ledger's, the counts and the mistakes of the files."""
+def _show(found: Verified, evidence: bool = False) -> None:
+    """The table, the verdicts that are not the expected ones, and the counts."""
     from dpbench.cli.console import console, say
     from dpbench.privacy.formatting import duration
 
     out, tables = console(), console()
     if not sys.stdout.isatty():
         tables.width = WIDTH
-    verdicts = outcome.verdicts
+    verdicts = found.verdicts
     if verdicts:
         tables.print(_table(verdicts))
         out.print()
     if evidence:
         for verdict in verdicts:
             _evidence(out, verdict)
-    for verdict in outcome.changed:
+    for verdict in found.changed:
         place = f"{verdict.file}:{verdict.line}: {verdict.id}"
-        say(out, f"{place}: {verdict.verdict}, but the ledger holds {verdict.held}: {verdict.reason}", 2)
+        say(out, f"{place}: {verdict.verdict}, expected {verdict.held}: {verdict.reason}", 2)
     if verdicts:
         tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
-        resumed = f", {outcome.resumed} of them from earlier records" if outcome.resumed else ""
-        changed = len(outcome.changed)
-        words = (
-            "every verdict is the one that the ledger holds" if not changed else f"{changed} not as the ledger holds"
-        )
+        resumed = f", {found.resumed} of them from earlier records" if found.resumed else ""
+        changed = len(found.changed)
+        words = f"{changed} not as expected" if changed else "every verdict is the expected one"
         say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {words}.")
 
 
-def _mistakes(outcome: Outcome) -> None:
-    """The mistakes of the ledgers, on standard error."""
-    for problem in outcome.problems:
+def _mistakes(found: Verified) -> None:
+    """The mistakes in the files, on standard error."""
+    for problem in found.problems:
         print(problem, file=sys.stderr)
-    if outcome.problems:
-        number = len(outcome.problems)
-        rest = "; the rest was judged" if outcome.verdicts else ""
+    if found.problems:
+        number = len(found.problems)
+        rest = "; the rest was judged" if found.verdicts else ""
         print(f"{number} mistake{'s' * (number > 1)} found{rest}.", file=sys.stderr)
 
 
@@ -126,7 +124,7 @@ def _table(verdicts: tuple[VerdictRecord, ...]) -> Table:
             verdict.kind,
             _short(verdict.printed),
             _value(verdict.value),
-            verdict.verdict + ("" if verdict.as_held else " !"),
+            verdict.verdict + ("" if verdict.as_expected else " !"),
             time_words(verdict.seconds),
             style=STYLES.get(verdict.verdict, ""),
         )

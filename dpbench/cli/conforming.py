@@ -1,4 +1,4 @@
-"""`dpbench conform`: accountants, your own library's included, held against stored enclosures."""
+"""`dpbench conform`: accountants, your own library's included, against stored enclosures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WIDTH = 150  # no column is cut off
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")
 def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json: bool) -> int:
-    """Hold accountants against stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
+    """Compare accountants with stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
 
-    Both questions are asked, δ at ε and ε at δ, and held against each other.
+    Accountants are asked for δ at ε and for ε at δ, and the two answers are compared with each other.
 
     TABLE is a JSON file of enclosures or a folder of them (default: those that come with dpbench). The result is
-    written to OUT/conformance.json, beside what is known there of other accountants, and is part of the report. Exit
-    status 1 where a promise (exact or upper bound) is unsound, not monotone or inconsistent, or an accountant crashes.
+    written to OUT/conformance.json, which keeps earlier results of other accountants, and is part of the report. Exit
+    status 1 where an exact answer or an upper bound is unsound, not monotone or inconsistent, or an accountant crashes.
 
     \b
     Examples:
@@ -53,23 +53,23 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
         line
         for line in found.lines
         if line.findings.get("crashes")
-        or (line.kind != "approximation" and any(line.findings.get(finding) for finding in BROKEN))
+        or (line.kind != "approximation" and any(line.findings.get(verdict) for verdict in BROKEN))
     ]
     return 1 if broken else 0
 
 
 def _show(found: Conformance) -> None:
-    """The table (how far ε is off: at the median, at most), then the answers that lie too low or contradict."""
+    """The table (median and largest relative excess of ε), then the answers that are too low or contradictory."""
     from rich.table import Table
 
     from dpbench.cli.console import console, say
-    from dpbench.conformance import BROKEN, FINDINGS
+    from dpbench.conformance import BROKEN, VERDICTS
     from dpbench.privacy.formatting import words
 
     out = console()
     out.width = max(out.width, WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("accountant", "kind", "table", *FINDINGS, "ε off", "most", "time"):
+    for name in ("accountant", "kind", "table", *VERDICTS, "ε off", "most", "time"):
         table.add_column(name, justify="left" if name in ("accountant", "kind", "table") else "right", no_wrap=True)
     for line in found.lines:
         if set(line.findings) != {"refuses"}:
@@ -78,15 +78,15 @@ def _show(found: Conformance) -> None:
     for line in found.lines:
         for text in line.unsound:
             say(out, f"{line.accountant} ({words(line.kind)}) lies below the truth: {text}", 2)
-        if any(line.findings.get(finding) for finding in BROKEN if finding != "unsound"):
+        if any(line.findings.get(verdict) for verdict in BROKEN if verdict != "unsound"):
             for text in line.reasons:
                 say(out, f"{line.accountant} ({words(line.kind)}): {text}", 2)
 
 
 def _counts(line: Line) -> list[str]:
-    from dpbench.conformance import FINDINGS
+    from dpbench.conformance import VERDICTS
 
-    return [str(line.findings.get(finding, "")) for finding in FINDINGS]
+    return [str(line.findings.get(verdict, "")) for verdict in VERDICTS]
 
 
 def _figures(line: Line) -> list[str]:

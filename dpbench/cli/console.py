@@ -1,4 +1,4 @@
-"""The console: what every verb writes with."""
+"""What every verb writes with: paragraphs, JSON lines, progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from dpbench.privacy.formatting import duration
 
-LINE_SECONDS = 30.0  # where there is no terminal: at most one line of progress in this time
+LINE_SECONDS = 30.0  # without a terminal: at least this between two lines of progress
 
 
 def console() -> Console:
@@ -42,7 +42,7 @@ def emit(event: str, **facts: Any) -> None:
 
 
 class Watch:
-    """Progress on standard error: a bar on a terminal, else a line now and then. `of`: what is counted."""
+    """Progress on standard error: a bar on a terminal, else a line every LINE_SECONDS. `of`: what is counted."""
 
     def __init__(self, of: str = "points") -> None:
         self._of = of

@@ -54,7 +54,7 @@ def data_list(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int
 @data.command("fetch")
 @data_options
 def data_fetch(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Download the files of the named datasets that are missing or corrupt; each is held to its SHA-256.
+    """Download the files of the named datasets that are missing or corrupt, and verify their SHA-256.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def data_fetch(names: tuple[str, ...], folder: Path | None, as_json: bool) -> in
 @data.command("check")
 @data_options
 def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Read every file of the datasets and hold it to its SHA-256. Exit status 1 when one is corrupt.
+    """Read every file of the datasets and verify its SHA-256. Exit status 1 when one is corrupt.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`dpbench engines`: what clipping costs on the models of specs, by every engine; measured here and now."""
+"""`dpbench engines`: time and memory of clipping on the models of specs, by every engine, measured on this machine."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only specs whose name, label or file name matches.")
 @click.option("--device", default="cpu", show_default=True, callback=checked_device, help="cpu or cuda[:n].")
 @click.option("--places-per-call", "chunk", type=click.IntRange(min=1), help="Chunk (default: what training chooses).")
-@click.option("--calls", type=click.IntRange(min=1), default=3, show_default=True, help="The fastest of so many.")
+@click.option("--calls", type=click.IntRange(min=1), default=3, show_default=True, help="Calls; the fastest counts.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
-    The plain backward pass, without clipping, is the yardstick. Where a dataset is absent its inputs are zeros. An
-    engine that cannot take a model says why. SPECS are files or folders (default: specs/quickstart).
+    Times are relative to the plain backward pass without clipping. Where a dataset is absent, inputs are zeros. An
+    engine that cannot handle a model says why. SPECS are files or folders (default: specs/quickstart).
 
     \b
     Examples:
       dpbench engines specs/quickstart --batch 64
       dpbench engines specs/jl2021 --engine ghost --engine 'jl 10' --projections 10 --device cuda
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts the memory, is talkative
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
     from dpbench.plan.planning import chosen_by
     from dpbench.spec.loading import load_specs
     from dpbench.training.engines import measure
@@ -122,6 +122,6 @@ def _show(found: Sequence[EngineCost]) -> None:
 
 
 def _say_working(model: str, engine: str) -> None:
-    """A line on standard error where a person waits at a terminal."""
+    """The engine at work, as a line on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{model}: {engine} ...", end="", file=sys.stderr, flush=True)

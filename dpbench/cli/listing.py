@@ -1,4 +1,4 @@
-"""`dpbench list` and `dpbench schema`: what files and commands can name, for people and for editors."""
+"""`dpbench list` and `dpbench schema`: the names that specs and options accept, for people and for editors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-# the kinds that a person names in a spec or on the command line, and how many first parameters are not theirs to set
+# what a spec or an option may name, and how many first parameters dpbench passes itself (None: parameters not shown)
 KINDS = {"mechanisms": 0, "models": 2, "datasets": 0, "clipping": None, "accountants": None, "checks": None}
 
 
@@ -16,7 +16,7 @@ KINDS = {"mechanisms": 0, "models": 2, "datasets": 0, "clipping": None, "account
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
-    """Say what there is: mechanisms, models, datasets, clipping engines, accountants, checks; each with its parameters.
+    """List mechanisms, models, datasets, clipping engines, accountants and checks with their parameters.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def checked_line(name: str, found: Checked) -> str:
-    """What the checks say of a mechanism, and what that means for its ε."""
+    """The verdict of the checks on a mechanism, and what it means for its ε."""
     means = {"refuted": "its ε is withheld", "unchecked": "its ε is marked as unchecked"}.get(found.verdict)
     return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
 
@@ -60,7 +60,7 @@ class SayingWatcher(Watcher):
 
 
 class LineWatcher(SayingWatcher):
-    """For logs: a line also when a stack starts, and now and then between."""
+    """For logs: also a line when a stack starts, and one every LINE_SECONDS."""
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self._last = self._begin = time.monotonic()
@@ -116,7 +116,7 @@ class BarWatcher(SayingWatcher):
         if self._bars is None:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), _Rate())
             self._bars = Bars(*columns, TimeRemainingColumn(), console=self._console, transient=True)
-            # Start at the place of a resumed run, so that the rate counts only what is done now.
+            # A resumed run starts at its step, so that the rate counts only the steps done now.
             self._bars.add_task(self._title, total=progress.total, completed=progress.done)
             self._bars.start()
         self._bars.update(self._bars.task_ids[0], completed=progress.done)
@@ -159,7 +159,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> Table:
-    """One row for each row or grid point of a spec whose seeds share their fate."""
+    """One line for all seeds of a row or grid point with the same action and reason."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold", min_width=20)
     table.add_column("seeds", overflow="fold")
@@ -196,7 +196,7 @@ def _epsilon(run: Run) -> str:
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """The reasons that the table's last column counts."""
+    """The reasons that the table's last column refers to by number."""
     return [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
 
 

@@ -58,12 +58,12 @@ group_option = click.option(
     "--group-size",
     callback=whole,
     metavar="G",
-    help="Groups of so many records: by the event, else by the generic bound.",
+    help="Size of the groups of records: by the event, else by the generic bound.",
 )
 
 
 def release_options(verb: Verb) -> Verb:
-    """The options; the verb gets them as keyword arguments, None where nothing was said."""
+    """Add the options; the verb gets them as keyword arguments, None where one was not given."""
     for option in reversed(
         [
             click.option("--n", callback=whole, metavar="N", help="Number of records N."),
@@ -91,7 +91,7 @@ def release_options(verb: Verb) -> Verb:
                 "--sensitivity",
                 type=float,
                 metavar="S",
-                help="Of gaussian and laplace, in clip norms: 2 for replace_one, else 1, unless given.",
+                help="For gaussian and laplace, in clip norms. Default: 2 for replace_one, else 1.",
             ),
             click.option("--sampler", metavar="NAME", help="poisson (default), without_replacement or shuffled."),
             click.option("--projections", callback=whole, metavar="N", help="r of random_sensitivity_gaussian."),
@@ -115,7 +115,7 @@ def release_options(verb: Verb) -> Verb:
 
 
 def said(options: Mapping[str, Any], group_size: int | None = None) -> tuple[Said, int]:
-    """What the options say, and the size of groups for the generic bound (1 where the event has its own groups)."""
+    """The given options, and the group size for the generic bound (1 if the event has its own groups)."""
     from dpbench.privacy.releases import Said, needs
 
     event = "SampledGaussian" if options["event"] is None else options["event"]
@@ -129,7 +129,7 @@ def said(options: Mapping[str, Any], group_size: int | None = None) -> tuple[Sai
 
 
 def described(options: Mapping[str, Any], file: Path | None, group_size: int | None) -> tuple[Releases, int]:
-    """The releases of the file or of the options. Raises DpbenchError for a mistake in either, and where both speak."""
+    """The releases of the file or of the options. Raises DpbenchError for a mistake, and if both describe them."""
     from dpbench.privacy.releases import releases
 
     if file is None:
@@ -139,7 +139,7 @@ def described(options: Mapping[str, Any], file: Path | None, group_size: int | N
 
 
 def in_file(file: Path, options: Mapping[str, Any]) -> Releases:
-    """The releases of a file of `kind: events`. Raises DpbenchError for its mistakes, and where options speak too."""
+    """The releases of a file of `kind: events`. Raises DpbenchError for its mistakes, and if options describe any."""
     from dpbench.errors import DpbenchError
     from dpbench.privacy.event_files import load_events
     from dpbench.privacy.releases import option
@@ -151,7 +151,7 @@ def in_file(file: Path, options: Mapping[str, Any]) -> Releases:
 
 
 def facts(found: Releases, group_size: int) -> dict[str, Any]:
-    """What was released, for JSON."""
+    """The releases, for JSON."""
     from dpbench.events import to_json
     from dpbench.privacy.statement import summary
 

@@ -46,7 +46,7 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:
         made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
-    except ProblemsError as error:  # the records are whole without the specs
+    except ProblemsError as error:  # the records are complete without the specs
         click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
         made = None
     written = write_reports(store, made)
@@ -99,7 +99,7 @@ def _table(found: Sequence[Difference]) -> Table:
         words = [f"{key}: {a} -> {b}" for key, (a, b) in changes.items() if key != "format"]
         if "format" in row.configuration:
             one, other = (1 if number is None else number for number in row.configuration["format"])
-            words.insert(0, f"key format {one} -> {other}: records that stand apart, however much is equal")
+            words.insert(0, f"key format {one} -> {other}: different formats are never the same run")
         words += [f"code of {name}" for name in row.sources]
         only = {"only_a": ["only in A"], "only_b": ["only in B"]}.get(row.matched, [])
         table.add_row(

@@ -1,9 +1,9 @@
 """The JSON Schemas of run files, events and claims, for editors: made from the same tables that the readers use.
 
 A run's keys come from `spec/keys.py`, names from the catalog, other packages' entry points included; events from
-`events.PARAMETERS` and the fields of each event; claims from `judging/claims/grammar.py`. Left to the readers is what
-needs the whole file, the code of a mechanism or the digits of a number: that probabilities sum to 1, that a claim
-exists which coverage names, that a judge can be loaded.
+`events.PARAMETERS` and the fields of each event; claims from `judging/claims/grammar.py`. Only the readers check what
+needs the whole file, the code of a mechanism or the digits of a number: that probabilities sum to 1, that the claims
+named in coverage exist, that a judge can be loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 import dpbench
 from dpbench.catalog import catalog
 from dpbench.events import EVENTS, PARAMETERS, Values
-from dpbench.judging.claims.claim import BOUND_VERDICTS, VERDICTS, Key
+from dpbench.judging.claims.claim import BOUND_VERDICTS, Key
 from dpbench.judging.claims.grammar import (
     BOUNDS,
     CLAIM,
@@ -38,6 +38,7 @@ from dpbench.spec.annotations import Slot
 from dpbench.spec.keys import RUN, SECTIONS, SETTABLE
 from dpbench.spec.names import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.spec.points import CHOICES, NOT_IN_ROWS
+from dpbench.verdicts import VERDICTS
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -152,13 +153,13 @@ def _apart(one: str, other: str) -> Schema:
 
 
 def _pairs(section: str) -> Schema:
-    """Of two keys that say the same thing, one at most."""
+    """Of two keys with the same meaning, one at most."""
     pairs = [_apart(one, other) for home, one, other in _EITHER if home == section]
     return {"allOf": pairs} if pairs else {}
 
 
 def _whole() -> Schema:
-    """What a file without grid, zip and rows must hold, because nothing else completes it."""
+    """What a file without grid, zip and rows must hold."""
     sections: dict[str, Schema] = {}
     for section in ("budget", "training"):
         required = [name for name, slot in SECTIONS[section].items() if slot.required]
@@ -174,7 +175,7 @@ def _name_of(kind: str) -> Schema:
 
 
 def _choice(key: str) -> Schema:
-    """A name, or a mapping with the name and the parameters that this name takes."""
+    """A name, or a mapping with the name and its parameters."""
     kind = FOLDERS[key]
     name = {**_name_of(kind), "description": f"name of the {key}, or your own as package.module:factory"}
     parameters = {"type": "object", "description": f"parameters of the {key}"}
@@ -356,7 +357,7 @@ _CLAIMS_FILE: Schema = {
         }
     ],
 }
-_SCALAR = ["string", "number", "boolean"]  # YAML reads 3 and true as no text; the ledger takes them as they are written
+_SCALAR = ["string", "number", "boolean"]  # YAML reads 3 and true as no text; claims take them as they are written
 _TEXT: Schema = {"type": _SCALAR, "pattern": r"\S"}
 _ALONE: Schema = {  # a claim with `holds:`
     "not": {"anyOf": [{"required": ["by"]}, {"required": ["events"]}]},
@@ -427,7 +428,7 @@ def _form(key: Key) -> Schema:
 
 
 def _rules() -> list[Schema]:
-    """What each kind of claim needs: `_LedgerReader._whole` in other words."""
+    """What each kind of claim needs, as `_ClaimsReader._whole` checks it."""
     waits = {**_is(verdict=("not_run",), kind=UNJUDGED), "required": ["verdict", "kind"]}
     single: Schema = {
         "anyOf": [_NUMBER, {"type": "object", "required": ["value"], "properties": {"value": {}}, "maxProperties": 1}]

@@ -12,9 +12,10 @@ ALPHAS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0
 
 
 def trade_off(one: Guarantee, curve: PrivacyCurve) -> dict[str, Any]:
-    """Alpha, f for all neighbours and by direction, total variation, the tangent and the smallest μ.
+    """Alpha, f for both directions together and each alone, total variation, and two values of μ.
 
-    `tangent_mu` is that of the Gaussian which touches at the guarantee's own ε; `smallest_mu` at `touches_at`.
+    `tangent_mu`: the Gaussian trade-off function that is tangent at the guarantee's own ε. `smallest_mu`: the smallest
+    μ whose Gaussian trade-off function lies nowhere above f, down to δ = 1e-12; it is tangent at the ε `touches_at`.
     """
     from dpbench.privacy.trade_off import smallest_mu, tangent_mu, trade_off_table
 
@@ -60,7 +61,7 @@ def show_trade_offs(found: dict[str, dict[str, Any]]) -> None:
         out.print(table)
         say(
             out,
-            f"Total variation {data['total_variation']:.8g}. The Gaussian that touches at this ε has mu"
-            f" {data['tangent_mu']:.8g}; down to delta = 1e-12 all lies below that of mu {data['smallest_mu']:.6g},"
-            f" which touches at epsilon = {data['touches_at']:.4g}.",
+            f"Total variation {data['total_variation']:.8g}. The Gaussian that is tangent at this ε has mu"
+            f" {data['tangent_mu']:.8g}; down to delta = 1e-12 the releases are mu-GDP with mu ="
+            f" {data['smallest_mu']:.6g}, tangent at epsilon = {data['touches_at']:.4g}.",
         )

@@ -205,7 +205,7 @@ def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
 
 
 def _same_command() -> str:
-    """The command that goes on with this one; what has a record now is not forced again."""
+    """The same command without --force, which goes on where this one stopped."""
     return shlex.join(["dpbench", *(part for part in sys.argv[1:] if part != "--force")])
 
 

@@ -1,1 +1,1 @@
-"""Claims of papers, checks of mechanisms, accountants held against enclosures: all that ends in a verdict."""
+"""Claims of papers, checks of mechanisms, accountants against enclosures: everything that ends in a verdict."""

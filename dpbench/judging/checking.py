@@ -1,7 +1,7 @@
-"""Which checks apply to what, all of them run on it, and what that makes of a mechanism's ε.
+"""Run all checks that apply to a subject, and derive one verdict from theirs.
 
-A mechanism is `holds` when every check that concerns privacy could look and none refuted it; `refuted` when one did;
-else `unchecked`. That holds is no proof: the checks look for faults of the kinds that they know, on small problems.
+A mechanism is `refuted` if a check that concerns privacy refutes it, `holds` if all of them ran and none did, else
+`unchecked`. `holds` is no proof: the checks look for known kinds of faults on small problems.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dpbench.store.check_records import CheckRecord, code_of, described, write_c
 from dpbench.verdicts import Verdict
 
 PLANNED = 200  # steps of a run that no spec plans
-OF_THE_ESTIMATE = ("gradient_unbiased",)  # of what training aims at, not of what it gives away
-Telling = Callable[[str, int, int], None]
+OF_THE_ESTIMATE = ("gradient_unbiased",)  # about the gradient estimate, not about privacy
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One verdict with what was looked at, in words."""
+    """One verdict, and in words what was checked."""
 
     looked_at: str
     verdict: Verdict
@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Checkup:
-    """All that was found of one subject; `verdict` and `reason` are about its ε where it is a private mechanism."""
+    """All verdicts on one subject; for a private mechanism `verdict` and `reason` are about its ε."""
 
     subject: str
     kind: str
@@ -61,7 +61,7 @@ class Checkup:
 
     @property
     def false_alarm(self) -> float:
-        """At most: the probability that a true property is refuted by chance."""
+        """An upper bound on the probability that a true property is refuted by chance."""
         return sum(line.verdict.false_alarm for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Checkup:
 
 @dataclass(frozen=True)
 class Target:
-    """Something to be checked: a subject, built when its turn comes, with the planned length of its runs."""
+    """Something to be checked: a subject, built when it is needed, with the planned steps of its runs."""
 
     kind: str
     name: str
@@ -110,7 +110,7 @@ GENERATOR, SAMPLER = Target("generator", "randomness"), Target("samplers", "pois
 
 
 def everything() -> list[Target]:
-    """All that the package and other packages' entry points have, of the kinds that checks look at."""
+    """Everything that can be checked, of the package and of other packages' entry points."""
     own = [Target(kind, name) for kind in ("clipping", "mechanisms") for name in catalog(kind)]
     return [GENERATOR, SAMPLER, *own]
 
@@ -134,18 +134,18 @@ def named(name: str) -> Target:
     return Target("clipping" if first == "net" else "mechanisms", name)
 
 
-def check_up(target: Target, *, seed: int = 0, told: Telling = lambda _name, _done, _of: None) -> Checkup:
-    """Run every check that applies; one that cannot look says why. Raises DpbenchError where nothing can be built."""
+def check_up(target: Target, *, seed: int = 0, progress: Progress = lambda _name, _done, _of: None) -> Checkup:
+    """Run every check that applies; one that cannot run says why. Raises DpbenchError if no subject can be built."""
     subject = target.subject()
     checks = {name: entry.load() for name, entry in sorted(catalog("checks").items())}
     lines = []
     for done, (name, check) in enumerate(checks.items()):
-        told(target.title, done, len(checks))
-        # A process for each: what a mechanism remembers outside its state reaches no other check, and no training.
+        progress(target.title, done, len(checks))
+        # One process for each: what a mechanism keeps outside its state reaches no other check and no training.
         verdict = apart(partial(_looked, name, check, subject, target.planned, seed))
         if verdict is not None:
             lines.append(Line(_looked_at(catalog("checks")[name].module), verdict))
-    told(target.title, len(checks), len(checks))
+    progress(target.title, len(checks), len(checks))
     verdicts = [line.verdict for line in lines]
     return Checkup(target.title, target.kind, tuple(lines), *_together(subject, verdicts), target.planned)
 
@@ -157,11 +157,11 @@ def check_mechanism(
     *,
     out: Path | None = None,
     seed: int = 0,
-    told: Telling = lambda _name, _done, _of: None,
+    progress: Progress = lambda _name, _done, _of: None,
 ) -> tuple[Checkup, CheckRecord]:
     """Check one mechanism and, with `out`, keep the verdict there."""
     code = code_of(name, parameters)
-    found = check_up(Target("mechanisms", name, parameters, planned), seed=seed, told=told)
+    found = check_up(Target("mechanisms", name, parameters, planned), seed=seed, progress=progress)
     record = CheckRecord(
         code=code.hash,
         mechanism=name,
@@ -180,7 +180,7 @@ def check_mechanism(
 
 
 def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) -> Verdict | None:
-    """The verdict; `not_run` where the check has something to look at and no way to; None where there is nothing."""
+    """The verdict; `not_run` if the check is meant for the subject but cannot run, None if it is not meant for it."""
     try:
         if not check.applies(subject):
             why = _out_of_reach(name, subject)
@@ -189,20 +189,20 @@ def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) ->
             check = dataclasses.replace(check, planned=planned)
         found: Verdict = check(subject, seed=seed)
         return found
-    except Exception as error:  # noqa: BLE001 - somebody's own code may raise anything; that is no verdict on it
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        return Verdict(name, subject.name, "undecided", f"could not be looked at: {words[:300]}")
+        return Verdict(name, subject.name, "undecided", f"could not be checked: {words[:300]}")
 
 
 def _out_of_reach(name: str, subject: Subject) -> str | None:
-    """Why a check cannot look at a mechanism that it should look at."""
+    """Why a check cannot run on a mechanism for which it is meant; None where it is not meant for it."""
     from dpbench.judging.checks import _steps as steps
 
     if subject.kind != "mechanisms":
         return None
     mechanism, private = subject.value, bool(subject.value.private)
     inside = (
-        "its update is no field `update` of a dataclass, or it tells neither the event of a step (`release`) nor"
+        "its update is no field `update` of a dataclass, or it has neither the event of a step (`release`) nor"
         " `reach` and `inclusion`; dpbench/judging/checks/_steps.py says what they are"
     )
     if name in ("gradient_unbiased", "mechanism_inclusion") or (name == "noise_scale" and private):
@@ -231,6 +231,6 @@ def _together(subject: Subject, verdicts: Sequence[Verdict]) -> tuple[Literal["h
 
 @cache
 def _looked_at(module: str) -> str:
-    """What a check looks at: the first sentence of its module."""
+    """What a check is about: the first sentence of its module."""
     text = " ".join((importlib.import_module(module).__doc__ or module).split())
     return text.split(". ")[0].rstrip(".")

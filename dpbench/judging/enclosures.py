@@ -1,6 +1,6 @@
-"""Stored enclosures of δ(ε): points with proven ends that accountants are held against.
+"""Stored enclosures of δ(ε): points with proven ends, with which accountants are compared.
 
-A table is a JSON file of type `reference_table`, as those in `TABLES`; this reads what both shapes of it share.
+A table is a JSON file of type `reference_table`, like those in `TABLES`; both of its forms are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TABLES = Path(__file__).parents[1] / "references" / "tables"  # those that came 
 
 @dataclass(frozen=True)
 class Point:
-    """δ of `composition` at `epsilon`, the worse direction's, lies between `lower` and `upper`.
+    """δ of `composition` at `epsilon`, the larger of both directions, lies between `lower` and `upper`.
 
     `budget` is the relative error that an exact accountant is allowed; `regime` groups points.
     """
@@ -34,7 +34,7 @@ class Point:
 
 
 def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
-    """The points of tables and of folders of tables. Raises DpbenchError for what is no such table.
+    """The points of tables and of folders of tables. Raises DpbenchError for a file that is no such table.
 
     >>> read_points([Path("none.json")])
     Traceback (most recent call last):

@@ -1,9 +1,9 @@
-"""Does what was printed come out here? Statistics over seeds, and a verdict for each printed number.
+"""Are printed numbers reproduced? Statistics over seeds, and a verdict for each printed number.
 
-A printed accuracy is the mean of m runs of somebody else; ours are n seeds with mean x̄ and deviation s (n − 1 in its
-denominator). If all runs are independent draws of one normal law, (printed − x̄) / (s sqrt(1/n + 1/m)) follows
-Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m) contains the printed mean with 95 % probability.
-The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
+A printed accuracy is the mean of m runs of the source; ours are n seeds with mean x̄ and standard deviation s (n − 1 in
+its denominator). If all runs are independent draws of one normal distribution, (printed − x̄) / (s sqrt(1/n + 1/m))
+follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m) contains the printed mean with 95 %
+probability. The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def spread(values: Sequence[float], level: float = LEVEL) -> Spread:
 def prediction_interval(
     values: Sequence[float], runs: int, half_unit: float = 0.0, level: float = LEVEL
 ) -> tuple[float, float]:
-    """Where the printed mean of `runs` further runs lies with probability `level` or more, given our `values`.
+    """The interval that contains the printed mean of `runs` further runs with probability `level`, given our `values`.
 
     `half_unit` is half a unit of the last printed digit. Raises ValueError for fewer than two values or runs < 1.
 
@@ -81,7 +81,7 @@ def prediction_interval(
     (93.168, 98.832)
     """
     if len(values) < 2:
-        raise ValueError(f"values: {len(values)} given: expected two or more, to know how far seeds scatter")
+        raise ValueError(f"values: {len(values)} given: expected two or more, to estimate the deviation of seeds")
     if runs < 1:
         raise ValueError(f"runs = {runs!r}: expected 1 or more")
     ours = spread(values, level)
@@ -101,8 +101,8 @@ def accuracy_verdict(
 ) -> Verdict:
     """The printed test accuracy (percent) against our seeds' last-epoch accuracies.
 
-    `barred` says why the two may not be compared (a reduced setting, synthetic data). Where the source does not say
-    over how many runs it averages, one is assumed: the widest interval.
+    `barred` says why the two may not be compared (a reduced setting, synthetic data). If the source does not say over
+    how many runs it averages, one is assumed, which gives the widest interval.
     """
     check = "printed_accuracy"
     if barred is not None or not percents:
@@ -120,7 +120,7 @@ def accuracy_verdict(
     }
     stated = f"ours {ours.mean:.2f}, printed {printed.text}: a difference of {difference:+.2f} percentage points"
     if ours.count < 2:
-        reason = f"{stated}; one seed does not show how far seeds scatter"
+        reason = f"{stated}; one seed does not show the deviation of seeds"
         return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
     runs = averaged_over or 1
     low, high = prediction_interval(percents, runs, printed.half_unit)
@@ -143,7 +143,7 @@ def number_verdict(
     upper: float | None = None,
     source: str = "",
 ) -> Verdict:
-    """A printed ε or μ against ours, rounded to the printed digits; on the edge, either neighbour is a rounding.
+    """A printed ε or μ against ours, rounded to the printed digits; a tie may be rounded either way.
 
     With an enclosure (`lower` and `upper`) the verdict is `undecided` when only part of it rounds to what is printed.
 

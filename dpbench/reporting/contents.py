@@ -1,4 +1,4 @@
-"""What a report shows, as frozen data: every number is computed before it comes here, and `to_json` writes it down."""
+"""What a report shows, as frozen data: every number is already computed; `to_json` gives plain data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dpbench.judging.claims.summary import ClaimsReport
 from dpbench.judging.reproduction import Spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
-from dpbench.verdicts import STATUSES, Verdict
+from dpbench.verdicts import VERDICTS, Verdict
 
 
 @dataclass(frozen=True)
 class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
-    `unchecked`: what the ledger tells is believed; no check has looked at whether the mechanism does that.
+    `unchecked`: no check has tested whether the mechanism does what its ledger says.
     """
 
     accountant: str
@@ -42,7 +42,7 @@ class GuaranteeLine:
 
     @property
     def promise(self) -> bool:
-        """Whether one may rely on the number: its kind is a promise, and the mechanism was not left unchecked."""
+        """Whether the number is a guarantee: its kind is a promise, and the mechanism is not unchecked."""
         return self.kind in PROMISES and not self.unchecked
 
 
@@ -78,7 +78,7 @@ class Settings:
 class Row:
     """One configuration over its seeds.
 
-    `variant` tells rows of one label apart when the spec changed between runs; `barred` says why nothing printed is
+    `variant` distinguishes rows of one label when the spec changed between runs; `barred` says why nothing printed is
     compared with it; `engine` is what the runs were computed with. Accuracies in percent, seconds per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
     """
@@ -110,7 +110,7 @@ class Row:
 
     @property
     def unchecked(self) -> bool:
-        """Whether no check has looked at what the mechanism does."""
+        """Whether no check has tested the mechanism."""
         return self.checked is not None and self.checked.verdict == "unchecked"
 
     @property
@@ -120,14 +120,14 @@ class Row:
 
     @property
     def other_engine(self) -> str | None:
-        """What the runs were computed with, in words, where the spec asks for something else: its time is not known."""
+        """The engine of the runs, in words, where the spec asks for another one, whose time is not known."""
         if not self.context.engine or not self.engine or self.context.engine == self.engine:
             return None
         return ", ".join(f"{name} = {value}" for name, value in self.engine.items())
 
     @property
     def seconds_per_epoch(self) -> float | None:
-        """Measured training time over the epochs T·q; of this machine, so it judges no printed one."""
+        """Measured training time over the epochs T·q, on this machine; None if another engine was used."""
         if self.other_engine:
             return None
         return self.seconds.mean / (self.settings.sampling_rate * self.settings.steps)
@@ -173,7 +173,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Specs that train the same model on the same data: what each mechanism bought."""
+    """Specs that train the same model on the same data."""
 
     id: str
     dataset: str
@@ -216,7 +216,7 @@ class EnvironmentLine:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that a reader should know before believing the rest; `level` is `problem` or `caution`."""
+    """Something that limits the trust in the numbers; `level` is `problem` or `caution`."""
 
     level: str
     text: str
@@ -224,7 +224,7 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class Report:
     """Everything that one report shows."""
 
     sections: tuple[Section, ...]
@@ -255,8 +255,8 @@ class Assessment:
             yield from row.verdicts
 
     def counts(self) -> dict[str, int]:
-        """How many verdicts of each status there are, zeros included."""
-        return dict.fromkeys(STATUSES, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
+        """How many verdicts there are of each word, zeros included."""
+        return dict.fromkeys(VERDICTS, 0) | Counter[str](verdict.verdict for verdict in self.verdicts())
 
     def expected_false_alarms(self) -> float:
         """How many true printed numbers are refuted by chance on average, if all of them are true."""

@@ -1,4 +1,4 @@
-"""Ledgers of records to guarantees: every accountant's answer for a row, and for each place along its training."""
+"""Guarantees from the ledgers of records: every accountant's answer for a row, and for points of its training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dpbench.reporting.contents import GuaranteeLine, Row
 from dpbench.store.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
-BOUND = "rdp"  # which no exact answer may exceed; where it does, `account` withdraws the exact one
-ASKED = ("exact", "rdp", "gdp_clt")  # where a spec names none: the truth, a bound and the usual approximation
+BOUND = "rdp"  # an exact answer above it is withdrawn by `account`
+ASKED = ("exact", "rdp", "gdp_clt")  # by default: the truth, a bound and the usual approximation
 
 
 class Accounts:
@@ -30,7 +30,7 @@ class Accounts:
     def line(
         self, ledger: Mapping[str, Any], delta: float, name: str, requested: bool, releases: int | None = None
     ) -> GuaranteeLine:
-        """What `name` says of the first `releases` releases of the ledger (None: of all)."""
+        """The answer of the accountant `name` for the first `releases` releases of the ledger (None: for all)."""
         key = (json.dumps(ledger, sort_keys=True), releases, delta, name)
         if key not in self._known:
             self._known[key] = self._answer(ledger, delta, name, releases)
@@ -47,7 +47,7 @@ class Accounts:
         try:
             if releases is not None:
                 composition = composition.prefix(releases)
-            # A number that stands as the truth is held against a bound; a whole ledger's is enough for that.
+            # An exact answer is compared with a bound, but only for the whole ledger.
             beside = [BOUND] if name == "exact" and releases is None else []
             found, *_ = account(composition, delta=delta, accountants=[name, *beside])
         except (DpbenchError, ValueError, ArithmeticError) as error:
@@ -77,8 +77,7 @@ def guarantees(
 ) -> tuple[GuaranteeLine, ...]:
     """One line per accountant: those that the spec asks for, then those whose number is printed.
 
-    No number of a ledger stands where a check refuted that the mechanism does what it tells; where none looked, the
-    line says so.
+    If a check refuted the mechanism, no ε is stated; if none tested it, the line says so.
     """
     ledgers = {json.dumps(run.ledger, sort_keys=True): run.ledger for run in runs if run.ledger is not None}
     if not ledgers:
@@ -97,7 +96,7 @@ def guarantees(
         if checked is not None and checked.verdict == "refuted":
             lines.append(refused(name, context.delta, f"withheld, the mechanism is refuted: {checked.reason}"))
             continue
-        # Seeds of an adaptive mechanism may have spent differently: the row states the most.
+        # Seeds of an adaptive mechanism may have spent different amounts: the row states the largest.
         answers = [accounted.line(ledger, context.delta, name, name in requested) for ledger in ledgers.values()]
         refusals = [line for line in answers if line.epsilon is None]
         line = refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0)

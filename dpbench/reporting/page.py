@@ -1,4 +1,4 @@
-"""An assessment as one self-contained HTML file, as CSV and as LaTeX. Renders; computes nothing.
+"""A report as one self-contained HTML file, as CSV and as LaTeX. Renders; computes nothing.
 
 A chapter of the report is a template and a condition (`CHAPTERS`): to add one, add both. The page forbids itself every
 request by its content policy; its only style sheet and script stand inside it, named in the policy by their hashes.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_text
 from dpbench.privacy.formatting import MISSING
-from dpbench.reporting.contents import Assessment
+from dpbench.reporting.contents import Report
 from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import draw, swatch
 from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
@@ -39,38 +39,38 @@ class Chapter:
 
     anchor: str
     title: str
-    applies: Callable[[Assessment], bool]
+    applies: Callable[[Report], bool]
 
 
 CHAPTERS: tuple[Chapter, ...] = (
-    Chapter("results", "Results", lambda told: bool(told.sections)),
-    Chapter("claims", "Claims", lambda told: told.claims is not None),
-    Chapter("accountants", "Accountants against enclosures", lambda told: told.conformance is not None),
-    Chapter("failures", "Failures", lambda told: bool(told.failures)),
-    Chapter("records", "All records", lambda told: bool(told.records)),
+    Chapter("results", "Results", lambda report: bool(report.sections)),
+    Chapter("claims", "Claims", lambda report: report.claims is not None),
+    Chapter("accountants", "Accountants against enclosures", lambda report: report.conformance is not None),
+    Chapter("failures", "Failures", lambda report: bool(report.failures)),
+    Chapter("records", "All records", lambda report: bool(report.records)),
     Chapter("environment", "Environment", lambda _: True),
     Chapter("legend", "How to read this", lambda _: True),
 )
 _TEMPLATES = Path(__file__).parent / "rendering" / "templates"
 
 
-def render(assessment: Assessment) -> str:
+def render(report: Report) -> str:
     """The report as one HTML file that asks for nothing outside itself.
 
-    >>> from dpbench.reporting.assess import assess
-    >>> render(assess([])).startswith("<!doctype html>")
+    >>> from dpbench.reporting.collect import collect
+    >>> render(collect([])).startswith("<!doctype html>")
     True
     """
     environment = _environment()
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    figures = {section.id: _drawn(section_figures(assessment, section)) for section in assessment.sections}
-    figures |= {item.id: _drawn(comparison_figures(assessment, item)) for item in assessment.comparisons}
-    for record in assessment.claims.verdicts if assessment.claims is not None else ():
+    figures = {section.id: _drawn(section_figures(report, section)) for section in report.sections}
+    figures |= {item.id: _drawn(comparison_figures(report, item)) for item in report.comparisons}
+    for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
             figures[record.id] = _drawn([claim_figure(record)])
     return environment.get_template("report.html").render(
-        assessment=assessment,
-        chapters=[chapter for chapter in CHAPTERS if chapter.applies(assessment)],
+        report=report,
+        chapters=[chapter for chapter in CHAPTERS if chapter.applies(report)],
         figures=figures,
         style=style,
         script=script,
@@ -78,17 +78,17 @@ def render(assessment: Assessment) -> str:
     )
 
 
-def write_report(assessment: Assessment, out: Path) -> list[Path]:
+def write_report(report: Report, out: Path) -> list[Path]:
     """Write report.html, report.csv, records.csv, report.tex and report.json into `out`, each whole or not at all.
 
     Returns their paths, the HTML first. Raises DpbenchError when `out` cannot be written.
     """
     files = {
-        "report.html": render(assessment),
-        "report.csv": rows_csv(assessment),
-        "records.csv": records_csv(assessment),
-        "report.tex": tables_latex(assessment),
-        "report.json": json.dumps(assessment.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        "report.html": render(report),
+        "report.csv": rows_csv(report),
+        "records.csv": records_csv(report),
+        "report.tex": tables_latex(report),
+        "report.json": json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     return [write_text(Path(out) / name, content) for name, content in files.items()]
 

@@ -1,8 +1,8 @@
-"""What is known of a mechanism's code: the stored verdict of its checks, by a hash of that code.
+"""Stored verdicts on mechanisms, by a hash of their code.
 
 `OUT/checks/<hash>.json` holds one verdict. The hash covers the module of the mechanism and of its clipping engine,
-every module of the same package (or folder) that these import, directly or not, the part of dpbench in which every
-step takes place, and the parameters. A change in any of them makes the mechanism unchecked again.
+every module of the same package (or folder) that these import, directly or not, the part of dpbench that every step
+uses, and the parameters. A change in any of them makes the mechanism unchecked again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpbench.store.provenance import code_hash
 from dpbench.store.records import Checked, RunRecord, finite, restored
 from dpbench.store.run_key import code_modules, full_parameters, plain
 
-RULES = 1  # raised when the checks have learnt something that old verdicts do not know
+RULES = 1  # raised when new checks make old verdicts invalid
 SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")
 UNCHECKED = Checked("unchecked", "no check of this code is known here; make one with: dpbench check SPEC")
 
@@ -51,13 +51,13 @@ class CheckRecord:
 
     @property
     def checked(self) -> Checked:
-        """What a run's record keeps of it."""
+        """The part that a run's record keeps."""
         return Checked(self.verdict, self.reason, self.code, self.planned)
 
 
 @dataclass(frozen=True)
 class Code:
-    """Whose code it is: the hash, the hashes of its modules, and whether all of it is dpbench's own."""
+    """A mechanism's code: its hash, the hashes of its modules, and whether all of it is dpbench's own."""
 
     hash: str
     modules: Mapping[str, str]
@@ -112,7 +112,7 @@ def shipped(mechanism: Mapping[str, Any]) -> bool:
 
 
 def read_checks(out: Path) -> dict[str, CheckRecord]:
-    """The readable verdicts of an OUT folder, and of its published part, by hash; what is damaged counts as none."""
+    """The readable verdicts of OUT/checks and OUT/published/checks, by hash; damaged files are skipped."""
     found: dict[str, CheckRecord] = {}
     for folder in (Path(out) / "checks", Path(out) / "published" / "checks"):
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
@@ -132,14 +132,14 @@ def write_check(out: Path, record: CheckRecord) -> None:
 
 
 def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:
-    """What is known of this code for a run of so many steps."""
+    """The verdict on this code for a run of so many steps."""
     if code.shipped:
         return SHIPPED
     return _covering(checks.get(code.hash), steps) or UNCHECKED
 
 
 def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | None:
-    """What is known of a recorded run; None where it is not private. A later verdict on its code comes first."""
+    """The verdict on a recorded run; None if it is not private. A later verdict on its code takes precedence."""
     if not run.facts.private:
         return None
     if run.checked is None and shipped(run.resolved["mechanism"]):
@@ -151,7 +151,7 @@ def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | No
 
 
 def worst(several: Iterable[Checked | None]) -> Checked | None:
-    """The least favourable of what is known of several runs."""
+    """The least favourable of several runs' verdicts."""
     rank = {"refuted": 0, "unchecked": 1, "holds": 2}
     return min((one for one in several if one is not None), key=lambda one: rank[one.verdict], default=None)
 

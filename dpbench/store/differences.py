@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dpbench.store.records import RunRecord, finite, run_record
 
 Matched = Literal["run_key", "name", "only_a", "only_b"]
-_SELDOM_EQUAL = ("time_utc",)  # differs between any two runs and says nothing
+_SELDOM_EQUAL = ("time_utc",)  # differs between any two runs
 
 
 @dataclass(frozen=True)

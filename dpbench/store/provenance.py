@@ -1,4 +1,4 @@
-"""Where a result comes from: the environment it was made in, and the hash of the code that took part."""
+"""Where a result comes from: its environment, and the hash of the code that computed it."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def code_hash(module_name: str) -> str:
-    """SHA-256 of a module's code: comments, docstrings, blank lines and spacing do not change it, all else does.
+    """SHA-256 of a module's code: comments, docstrings, blank lines and spacing do not change it, everything else does.
 
-    The source text itself is hashed, normalised; the tokens and the syntax tree only say where comments, strings and
-    docstrings lie, so every supported Python gives the same hash. The module is not executed (its parent packages
+    The normalised source text is hashed. Tokens and syntax tree are used only to find comments, strings and docstrings,
+    so every supported Python gives the same hash. The module is not executed (its parent packages
     are). Raises DpbenchError when the module has no readable source.
 
     >>> len(code_hash("dpbench.errors"))
@@ -132,7 +132,7 @@ def code_hash(module_name: str) -> str:
 
 
 def _read(what: Callable[[str, Path, int, int], Read], module: str, path: Path) -> Read:
-    """What a cached function reads from a module's file as it is now."""
+    """The value of a cached function of a module's file, by its time and size."""
     try:
         status = path.stat()
         return what(module, path, status.st_mtime_ns, status.st_size)
@@ -225,7 +225,7 @@ def _source(module: str) -> Path | None:
 
 @cache
 def _imported(module: str, path: Path, _modified: int, _size: int) -> frozenset[str]:
-    """Names of the modules that a file imports, and of those that a `from` may mean."""
+    """Names of the modules that a file imports, and of those that a `from` may import."""
     if path.suffix != ".py":
         return frozenset()
     tree = ast.parse(path.read_bytes())
@@ -246,7 +246,7 @@ def _imported(module: str, path: Path, _modified: int, _size: int) -> frozenset[
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The modules whose code is no longer the one recorded in `sources` (name -> hash): why a record is stale.
+    """The modules whose code differs from that recorded in `sources` (name -> hash): why a record is stale.
 
     >>> changed_sources({"dpbench.errors": code_hash("dpbench.errors"), "dpbench.events": "0" * 64})
     ('dpbench.events',)
@@ -266,15 +266,15 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 def _file_hash(_module: str, path: Path, _modified: int, _size: int) -> str:
     content = path.read_bytes()
     if path.suffix != ".py":
-        return hashlib.sha256(content).hexdigest()  # compiled: its bytes are all there is
+        return hashlib.sha256(content).hexdigest()  # compiled: hash its bytes
     return hashlib.sha256(normalise_source(content).encode("utf-8")).hexdigest()
 
 
 def normalise_source(content: bytes) -> str:
-    """Python source as one line per statement line, without comments and docstrings, strings kept to the letter.
+    """Python source as one line per logical line, without comments and docstrings, with strings unchanged.
 
-    Each logical line stands behind as many tabs as its block is deep; white space inside a line stays (as one space)
-    only between two words. Raises SyntaxError (or UnicodeDecodeError) for what is not Python.
+    Each line begins with as many tabs as its block is deep; white space inside a line stays (as one space) only between
+    two words. Raises SyntaxError (or UnicodeDecodeError) for what is not Python.
 
     >>> normalise_source(b'def f( a,\\n    b ): # why\\n    "Adds."\\n\\n    return a  +  b\\n')
     'def f(a,b):\\n\\treturn a+b'
@@ -321,7 +321,7 @@ def _without_docstrings(text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """(kind, text) of all that matters; an f-string is one piece on every Python version."""
+    """(kind, text) of all tokens but comments and blank lines; an f-string is one piece on every Python version."""
     rows = text.split("\n")  # splitlines would also break at form feeds and the like, which Python does not
     opening, closing = ({getattr(token, f"{kind}STRING_{end}", None) for kind in "FT"} for end in ("START", "END"))
     skipped = {token.COMMENT, token.NL, token.ENDMARKER, token.ENCODING}

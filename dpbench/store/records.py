@@ -1,9 +1,9 @@
-"""Records: what each run leaves behind, as typed JSON files written whole or not at all.
+"""Records of runs, as typed JSON files that are written whole or not at all.
 
 `OUT/records/<run_key>.json` holds a finished run, `OUT/failures/<run_key>.json` one that failed,
-`OUT/checkpoints/<run_key>.pt` the place of an unfinished one. `OUT/published/records` holds records that came with the
-project; they count as existing. JSON knows no infinity: a number that is not finite stands as null beside a key
-`<name>_reason` and is read back as it was.
+`OUT/checkpoints/<run_key>.pt` the state of an unfinished one. `OUT/published/records` holds records that came with the
+project; they count as existing. JSON has no infinity: a number that is not finite is null beside a key
+`<name>_reason`, and is read back as it was.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a reviewer asks first; None where the mechanism does not state it."""
+    """Facts that reviewers ask for; None where the mechanism does not state it."""
 
     private: bool
     privacy_unit: str | None = None
@@ -90,9 +90,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checks of `dpbench check` say of a run's mechanism, by the hash of its code; `planned`: steps covered.
+    """The verdict of `dpbench check` on a run's mechanism, by the hash of its code; `planned`: steps covered.
 
-    `unchecked`: nobody looked, or something could not be looked at, which `reason` names.
+    `unchecked`: no check was run, or something could not be checked, which `reason` names.
     """
 
     verdict: Literal["holds", "refuted", "unchecked"]
@@ -102,7 +102,7 @@ class Checked:
 
 
 def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan decides what a resolved run holds; this is the part that readers rely on."""
+    """Validates the keys of a resolved run that readers rely on; the plan may add others."""
     problems = []
     for name in _CHOICES:
         choice: Any = value.get(name)
@@ -203,7 +203,7 @@ class Store:
         return self.failures_folder / f"{_checked_key(run_key)}.json"
 
     def checkpoint_path(self, run_key: str) -> Path:
-        """Where the unfinished run's place is kept."""
+        """Where the unfinished run's state is kept."""
         return self.checkpoints_folder / f"{_checked_key(run_key)}.pt"
 
     def is_unfinished(self, run_key: str) -> bool:
@@ -250,7 +250,7 @@ class Store:
         return found
 
     def read(self) -> Contents:
-        """All records and failures, each file by itself: what cannot be used is listed and harms no other.
+        """All records and failures; a file that cannot be used is listed as damaged, and the others are read.
 
         A failure older than the record of the same run is left out: the run was repeated with success.
         """
@@ -344,7 +344,7 @@ def _reason(value: Any) -> str:
 
 
 def _json_files(folder: Path) -> Iterator[Path]:
-    """The record files of a folder in the order of their names; hidden and temporary files are none."""
+    """The record files of a folder in the order of their names, without hidden and temporary files."""
     if folder.is_dir():
         yield from sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
 

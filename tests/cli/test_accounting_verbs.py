@@ -50,7 +50,7 @@ def call(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     return caught.value.code, captured.out, captured.err
 
 
-def told(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def shown(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     status, out, err = call(f"{line} --json", capsys)
     assert (status, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
@@ -94,17 +94,17 @@ class TestAccount:
 
     def test_steps_that_were_not_rounded(self, capsys: pytest.CaptureFixture[str]) -> None:
         """The printed 1.19 of the paper: T = 3515.625, which nobody takes, so it is an approximation."""
-        by_name = {one["accountant"]: one for one in told(f"account {ROW_1}", capsys)["guarantees"]}
+        by_name = {one["accountant"]: one for one in shown(f"account {ROW_1}", capsys)["guarantees"]}
         rounded, paper = by_name["moments"], by_name["moments, T=3515.625"]
         assert paper["kind"] == "approximation"
         assert rounded["kind"] == "upper_bound"
         assert paper["epsilon"] < rounded["epsilon"]
         assert round(paper["epsilon"], 2) == 1.19
-        whole = told(f"account {SMALL}", capsys)["guarantees"]
+        whole = shown(f"account {SMALL}", capsys)["guarantees"]
         assert not [one for one in whole if "T=" in one["accountant"]]
 
     def test_delta_at_an_epsilon(self, capsys: pytest.CaptureFixture[str]) -> None:
-        data = told(f"account {SMALL} --epsilon 0.5 --accountant rdp --accountant gdp_clt", capsys)
+        data = shown(f"account {SMALL} --epsilon 0.5 --accountant rdp --accountant gdp_clt", capsys)
         composition = Composition(((SampledGaussian(0.01, 1.0), 100),))
         at_delta, at_epsilon = data["guarantees"][:2], data["guarantees"][2:]
         assert [one["accountant"] for one in data["guarantees"]] == ["rdp", "gdp_clt"] * 2
@@ -113,12 +113,12 @@ class TestAccount:
             curve = load_accountant(one["accountant"]).curve(composition)
             assert one["delta"] == curve.delta(0.5).value
             assert one["epsilon"] == 0.5
-        alone = told("account --sampling-rate 0.01 --steps 100 --sigma 1 --epsilon 0.5 --accountant rdp", capsys)
+        alone = shown("account --sampling-rate 0.01 --steps 100 --sigma 1 --epsilon 0.5 --accountant rdp", capsys)
         assert alone["guarantees"][0]["delta"] == at_epsilon[0]["delta"]
 
     def test_infinite_epsilon_is_null_with_a_reason(self, capsys: pytest.CaptureFixture[str]) -> None:
         line = "account --sampling-rate 0.5 --steps 3 --sigma 1e-200 --delta 1e-5 --accountant rdp"
-        [one] = told(line, capsys)["guarantees"]
+        [one] = shown(line, capsys)["guarantees"]
         assert one["epsilon"] is None
         assert one["reason"]
         assert one["refused"] is None
@@ -140,7 +140,7 @@ class TestAccount:
         ],
     )
     def test_other_events(self, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-        [one] = told(f"account {line} --accountant rdp", capsys)["guarantees"]
+        [one] = shown(f"account {line} --accountant rdp", capsys)["guarantees"]
         assert one["refused"] is None
         assert 0 < one["epsilon"] < math.inf
 
@@ -154,7 +154,7 @@ class TestAccount:
         assert "none of the accountants asked" in err
 
     def test_groups(self, capsys: pytest.CaptureFixture[str]) -> None:
-        generic = told(f"account {SMALL} --group-size 3 --accountant rdp", capsys)
+        generic = shown(f"account {SMALL} --group-size 3 --accountant rdp", capsys)
         assert generic["group_size"] == 3
         [expected] = ask(Composition(((SampledGaussian(0.01, 1.0), 100),)), delta=1e-5, accountants="rdp", group_size=3)
         assert generic["guarantees"][0]["epsilon"] == expected.epsilon.value  # type: ignore[union-attr]
@@ -168,14 +168,14 @@ class TestAccount:
             "  - {event: sampled_gaussian, sampling_rate: 0.01, noise_multiplier: 1, count: 50}\n"
             "  - {event: gaussian, noise_multiplier: 20}\n"
         )
-        data = told(f"account {path} --delta 1e-5 --accountant rdp", capsys)
+        data = shown(f"account {path} --delta 1e-5 --accountant rdp", capsys)
         assert [part["count"] for part in data["composition"]["parts"]] == [50, 1]
         status, _, err = call(f"account {path} --sigma 1 --delta 1e-5", capsys)
         assert status == 2
         assert "describes the releases already" in err
 
     def test_adaptive_parameters_leave_the_filters(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for one in told(f"account {SMALL} --adaptive", capsys)["guarantees"]:
+        for one in shown(f"account {SMALL} --adaptive", capsys)["guarantees"]:
             assert (one["refused"] is None) == ("filter" in one["accountant"])
 
     @pytest.mark.parametrize("question", ["--delta 1e-5", "--epsilon 2", "--delta 1e-5 --epsilon 2 --curve"])
@@ -187,7 +187,7 @@ class TestAccount:
         event = "{event: sampled_gaussian, sampling_rate: 0.01, noise_multiplier: 1, count: 100}"
         path.write_text(f"kind: events\nadaptive: true\nevents:\n  - {event}\n")
         how = how.replace("FILE", str(path))
-        data = told(f"account {how} {question}", capsys)
+        data = shown(f"account {how} {question}", capsys)
         assert "fixed before the first release" in data["reservation"]
         status, out, _ = call(f"account {how} {question}", capsys)
         assert status == 0
@@ -204,7 +204,7 @@ class TestAccount:
         assert "--trade-off: there is none" in err
         fixed = how.replace(" --adaptive", "")
         if fixed != how:
-            assert told(f"account {fixed} {question}", capsys)["reservation"] is None
+            assert shown(f"account {fixed} {question}", capsys)["reservation"] is None
             assert "*" not in call(f"account {fixed} {question}", capsys)[1]
 
     @pytest.mark.parametrize("find", ["noise_multiplier", "steps", "sampling_rate", "epochs"])
@@ -214,8 +214,8 @@ class TestAccount:
         given = {"noise_multiplier": "--sigma 1", "steps": "--steps 100", "sampling_rate": "--sampling-rate 0.01"}
         rest = " ".join(text for name, text in given.items() if name != {"epochs": "steps"}.get(find, find))
         line = f"calibrate --find {find} {rest} --epsilon 2 --delta 1e-5 --accountant rdp_filter"
-        assert told(line, capsys)["promise"] is True
-        data = told(f"{line} --adaptive", capsys)
+        assert shown(line, capsys)["promise"] is True
+        data = shown(f"{line} --adaptive", capsys)
         assert data["promise"] is False
         assert "fixed before the first release" in data["reservation"]
         assert "But later parameters depend" in call(f"{line} --adaptive", capsys)[1]
@@ -224,7 +224,7 @@ class TestAccount:
         rest = (
             "--recalibrate rdp_filter --accountant rdp_filter --sampling-rate 0.01 --steps 100 --sigma 1 --delta 1e-5"
         )
-        data = told(f"calibrate {rest} --adaptive", capsys)
+        data = shown(f"calibrate {rest} --adaptive", capsys)
         assert data["promise"] is False
         assert "fixed before the first release" in data["reservation"]
         out = call(f"calibrate {rest} --adaptive", capsys)[1]
@@ -232,7 +232,7 @@ class TestAccount:
         assert "But later parameters depend" in out
 
     def test_a_curve_as_table_and_as_points(self, capsys: pytest.CaptureFixture[str]) -> None:
-        data = told(f"account {SMALL} --curve --points 5 --accountant rdp", capsys)
+        data = shown(f"account {SMALL} --curve --points 5 --accountant rdp", capsys)
         [curve] = data["curve"]
         curve_of = load_accountant("rdp").curve(Composition(((SampledGaussian(0.01, 1.0), 100),)))
         assert len(curve["points"]) == 5
@@ -408,7 +408,7 @@ def test_bad_input_is_one_sentence(line: str, message: str, capsys: pytest.Captu
 class TestCalibrate:
     def test_the_noise_meets_the_target_and_its_neighbour_does_not(self, capsys: pytest.CaptureFixture[str]) -> None:
         line = "calibrate --n 60000 --batch 256 --epochs 15 --epsilon 1 --delta 1e-5"
-        data = told(line, capsys)
+        data = shown(line, capsys)
         [attained] = data["guarantees"]
         assert set(attained) >= KEYS
         assert attained["epsilon"] <= 1.0 < data["neighbour_attained"]["epsilon"]
@@ -436,7 +436,7 @@ class TestCalibrate:
         ],
     )
     def test_what_else_can_be_looked_for(self, find: str, options: str, capsys: pytest.CaptureFixture[str]) -> None:
-        data = told(f"calibrate --find {find} {options} --sigma 1.3 --epsilon 1 --delta 1e-5 --accountant rdp", capsys)
+        data = shown(f"calibrate --find {find} {options} --sigma 1.3 --epsilon 1 --delta 1e-5 --accountant rdp", capsys)
         assert data["find"] == find
         assert data["guarantees"][0]["epsilon"] <= 1.0 < data["neighbour_attained"]["epsilon"]
         [again] = ask(from_json(data["composition"]), delta=1e-5, accountants="rdp")
@@ -466,7 +466,7 @@ class TestCalibrate:
         path.write_text(UNLIKE)
         line = f"calibrate {path} --epsilon 2 --delta 1e-5" + (f" --accountant {accountant}" if accountant else "")
         line += "" if find == "noise_factor" else f" --find {find}"
-        data = told(line, capsys)
+        data = shown(line, capsys)
         assert data["find"] == find
         [attained] = data["guarantees"]
         assert attained["accountant"] == (accountant or "exact")
@@ -501,13 +501,13 @@ class TestCalibrate:
 
     def test_an_approximation_promises_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         line = "calibrate --sampling-rate 0.01 --steps 1000 --epsilon 1 --delta 1e-5 --accountant gdp_clt"
-        assert told(line, capsys)["promise"] is False
+        assert shown(line, capsys)["promise"] is False
         assert "the true ε may be larger than 1" in call(line, capsys)[1]
 
     def test_recalibration_gives_the_printed_noise(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Bu et al. 2020, figure 4: σ = 1.3 for 20 epochs, σ̃ = 1.06."""
         line = "calibrate --recalibrate moments --sigma 1.3 --n 60000 --batch 256 --epochs 20 --delta 1e-5"
-        data = told(line, capsys)
+        data = shown(line, capsys)
         assert round(data["value"], 2) == 1.06
         assert data["given"]["noise_multiplier"] == 1.3
         assert data["guarantees"][0]["accountant"] == "gdp_clt"
@@ -521,7 +521,7 @@ class TestCalibrate:
 
 class TestCertify:
     def test_the_first_row_of_the_paper(self, capsys: pytest.CaptureFixture[str]) -> None:
-        data = told(f"certify {ROW_1}", capsys)
+        data = shown(f"certify {ROW_1}", capsys)
         [one] = data["guarantees"]
         assert set(one) >= KEYS
         assert one["kind"] == data["certificate"]["kind"] == "certified"
@@ -538,8 +538,8 @@ class TestCertify:
 
     def test_a_group_is_certified_as_such(self, capsys: pytest.CaptureFixture[str]) -> None:
         line = "--event group --group-size 3 --sampling-rate 0.01 --steps 10 --sigma 2 --delta 1e-5"
-        data = told(f"certify {line} --digits 4", capsys)
-        [exact] = told(f"account {line} --accountant exact", capsys)["guarantees"]
+        data = shown(f"certify {line} --digits 4", capsys)
+        [exact] = shown(f"account {line} --accountant exact", capsys)["guarantees"]
         assert data["guarantees"][0]["epsilon_lower"] <= exact["epsilon"] <= data["guarantees"][0]["epsilon_upper"]
         assert "every group of 3 records that are all there or all absent" in data["statement"]
         assert "differ in 3 records, all added or all removed" in data["statement"]

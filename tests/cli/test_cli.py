@@ -117,7 +117,7 @@ def test_run_then_nothing_to_do_then_report(tmp_path: Path, capsys: pytest.Captu
     assert call("diff", str(out), str(tmp_path / "other"), "--json") == 0
 
 
-def test_three_typos_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_typos_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = SPEC.replace("digits", "digit").replace("learning_rate", "lerning_rate").replace("noisy_sgd", "noisy_sdg")
     path = tmp_path / "spec.yaml"
     path.write_text(text)
@@ -245,9 +245,9 @@ def test_killed_at_random_moments_nothing_finished_is_lost(tmp_path: Path, kills
         time.sleep(chance.uniform(0, 2.5))
         process.send_signal(signal.SIGKILL)
         ended, _ = process.communicate(timeout=200)
-        told = {event["run_key"] for event in map(json.loads, ended.splitlines()) if event["event"] == "ended"}
+        ended_runs = {event["run_key"] for event in map(json.loads, ended.splitlines()) if event["event"] == "ended"}
         now = records(out)  # every file is whole: it parses
-        assert told <= set(now)  # what was said to be finished is there
+        assert ended_runs <= set(now)  # what was said to be finished is there
         assert all(now[key] == record for key, record in known.items())
         known = now
     done = start("run", "spec.yaml", "--out", "out", "--quiet", cwd=tmp_path)

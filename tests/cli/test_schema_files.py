@@ -20,12 +20,13 @@ from dpbench.cli import cli
 from dpbench.cli.schemas import claims_schema, events_schema
 from dpbench.errors import ProblemsError
 from dpbench.events import EVENTS, PARAMETERS
-from dpbench.judging.claims.claim import BOUND_VERDICTS, KINDS, VERDICTS
+from dpbench.judging.claims.claim import BOUND_VERDICTS, KINDS
 from dpbench.judging.claims.grammar import CLAIM
-from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.reading import PAPERS, read_claims
 from dpbench.privacy.event_files import parse_events
 from dpbench.privacy.releases import event_class, snake_case, spellings
 from dpbench.spec.yaml_loader import parse, plain
+from dpbench.verdicts import VERDICTS
 
 ROOT = Path(__file__).parents[2]
 EVENTS_FILE = Draft202012Validator(events_schema())
@@ -62,7 +63,7 @@ def claims_read(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], boo
 
     def taken(value: Any) -> bool:
         path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
-        return not read_ledgers([path]).problems
+        return not read_claims([path]).problems
 
     return taken
 

@@ -15,7 +15,7 @@ from dpbench import randomness
 from dpbench.catalog import catalog
 from dpbench.judging.checks._subject import Subject
 from dpbench.step.stages import PoissonSampler
-from dpbench.verdicts import STATUSES, Verdict
+from dpbench.verdicts import VERDICTS, Verdict
 from tests.judging.faults.planted import PLANTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,7 +52,7 @@ def test_applies_says_yes_or_no(name: str) -> None:
 
 @every_check
 def test_verdicts_are_valid_and_set_by_the_seed(name: str) -> None:
-    check, words = CHECKS[name], STATUSES
+    check, words = CHECKS[name], VERDICTS
     if hasattr(check, "planned") and name != "noise_scale":  # a short run: how long it is changes neither
         check = dataclasses.replace(check, planned=12)
     subject = next(subject for subject in subjects() if check.applies(subject))

@@ -21,7 +21,7 @@ from dpbench.errors import DpbenchError
 from dpbench.judging import checking
 from dpbench.judging.checking import Target, check_mechanism, check_up
 from dpbench.privacy.formatting import bound
-from dpbench.reporting.assess import assess
+from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.exports import rows_csv, tables_latex
 from dpbench.store.check_records import code_of, read_checks
@@ -150,7 +150,7 @@ def inside(package: Path, few_checks: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("checks", [pytest.param("all", marks=pytest.mark.long), "few"])
-def test_every_line_says_what_was_looked_at_and_found(
+def test_every_line_says_what_was_checked_and_found(
     checks: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """As a program with all checks, or in this process with the quick ones."""
@@ -206,14 +206,14 @@ def test_bad_input_is_one_sentence(
     with pytest.raises(SystemExit) as caught:
         main(["check", *arguments])
     assert caught.value.code == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert words in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.usefixtures("few_checks")
-def test_what_could_not_be_looked_at_has_a_line(package: Path) -> None:
-    """Noise that does not pass the door: neither refuted nor held, so its ε stays unchecked."""
+def test_what_could_not_be_checked_has_a_line(package: Path) -> None:
+    """Noise that the checks cannot observe: neither refuted nor `holds`, so its ε stays unchecked."""
     found = check_up(Target("mechanisms", f"{package.stem}_own:own", planned=10))
     by_name = {line.verdict.check: line.verdict for line in found.lines}
     assert by_name["mechanism_replay"].verdict == by_name["mechanism_releases"].verdict == "undecided"
@@ -231,7 +231,7 @@ def test_a_check_that_raises_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(MechanismReplay, "__call__", broken)
     found = check_up(Target("mechanisms", "noisy_sgd", planned=10))
     assert found.verdict == "unchecked"
-    assert "could not be looked at: RuntimeError: a mechanism of somebody else" in found.reason
+    assert "could not be checked: RuntimeError: a mechanism of somebody else" in found.reason
 
 
 # The hash of the code
@@ -303,33 +303,33 @@ def test_run_checks_once_and_every_place_goes_by_the_verdict(package: Path, insi
 
 
 def rows(checked: Checked | None, **changes: Any) -> Any:
-    """An assessment of one run of somebody's mechanism."""
+    """A report of one run of somebody's mechanism."""
     data = run_json(**changes)
     mechanism = {"name": "theirs:made", "parameters": {}}
     run = run_record({**data, "resolved": {**data["resolved"], "mechanism": mechanism}})
-    return assess([replace(run, checked=checked)])
+    return collect([replace(run, checked=checked)])
 
 
-def shown(assessment: Any) -> dict[str, str]:
-    return {"html": render(assessment), "csv": rows_csv(assessment), "latex": tables_latex(assessment)}
+def shown(report: Any) -> dict[str, str]:
+    return {"html": render(report), "csv": rows_csv(report), "latex": tables_latex(report)}
 
 
 def test_an_old_record_of_somebody_s_mechanism_is_unchecked() -> None:
-    assessment = rows(None)
-    (row,) = assessment.rows()
+    report = rows(None)
+    (row,) = report.rows()
     assert row.unchecked
     assert all(line.unchecked for line in row.guarantees if line.epsilon is not None)
-    for name, text in shown(assessment).items():
+    for name, text in shown(report).items():
         assert "unchecked" in text, name
 
 
 def test_a_run_that_released_something_else_than_planned_has_a_caution() -> None:
     """`train` leaves `releases` empty where the ledger of the plan does not begin with what was released."""
     run = run_record(run_json())
-    assert "not what the ledger of the plan told" not in render(assess([run]))
+    assert "differs from the planned ledger" not in render(collect([run]))
     last = replace(run.curve[-1], releases=None)
-    told = render(assess([replace(run, curve=(*run.curve[:-1], last))]))
-    assert "not what the ledger of the plan told" in told
+    page = render(collect([replace(run, curve=(*run.curve[:-1], last))]))
+    assert "differs from the planned ledger" in page
 
 
 PRINTED = {"epsilon": {"moments": printed("1.19")}, "mu": printed("0.23"), "accuracy_percent": printed("95.0")}
@@ -337,7 +337,7 @@ PRINTED |= {"averaged_over": 1}
 
 
 def two_specs(checked: Checked | None) -> tuple[Any, Any, Any]:
-    """An assessment of somebody's mechanism in two rows beside a shipped one on the same data, and the row of each."""
+    """A report of somebody's mechanism in two rows beside a shipped one on the same data, and the row of each."""
     accountants = ["exact", "rdp", "gdp_clt"]
     theirs = []
     for label, sigma in (("one", 1.3), ("two", 1.7)):
@@ -347,10 +347,10 @@ def two_specs(checked: Checked | None) -> tuple[Any, Any, Any]:
         run = run_record({**data, "resolved": {**data["resolved"], "mechanism": mechanism}})
         theirs.append(replace(run, checked=checked))
     ours = run_record(run_json("ours", sigma=1.1, context={"accountants": accountants}))
-    assessment = assess([*theirs, ours])
-    assert assessment.comparisons, "one figure of both"
-    of_name = {row.context.name: row for row in assessment.rows()}
-    return assessment, of_name["theirs"], of_name["ours"]
+    report = collect([*theirs, ours])
+    assert report.comparisons, "one figure of both"
+    of_name = {row.context.name: row for row in report.rows()}
+    return report, of_name["theirs"], of_name["ours"]
 
 
 def pieces(html: str) -> list[str]:
@@ -368,9 +368,9 @@ def numbers_of(row: Any) -> set[str]:
 @pytest.mark.parametrize("checked", [None, Checked("unchecked", "nobody looked", "a" * 64, 10)])
 def test_every_place_that_prints_an_unchecked_number_says_so(checked: Checked | None) -> None:
     """In the page: each cell and sentence, and never in bold. In the exports: each cell, or the cell beside it."""
-    assessment, theirs, ours = two_specs(checked)
+    report, theirs, ours = two_specs(checked)
     numbers = numbers_of(theirs)
-    html = render(assessment)
+    html = render(report)
     said = [piece for piece in pieces(html) if any(number in piece for number in numbers)]
     assert len(said) > 6
     for piece in said:
@@ -378,19 +378,19 @@ def test_every_place_that_prints_an_unchecked_number_says_so(checked: Checked | 
     assert not any(number in bold for bold in re.findall(r"<b>(.*?)</b>", html) for number in numbers)
     assert any(number in bold for bold in re.findall(r"<b>(.*?)</b>", html) for number in numbers_of(ours))
 
-    (table,) = [part for part in tables_latex(assessment).split(r"\begin{table}") if "theirs: test" in part]
+    (table,) = [part for part in tables_latex(report).split(r"\begin{table}") if "theirs: test" in part]
     cells = [cell for line in table.splitlines() for cell in line.split("&")]
     shown_cells = [cell for cell in cells if any(number in cell for number in numbers)]
     assert len(shown_cells) > 3
     assert all("unchecked" in cell for cell in shown_cells)
 
-    for row in csv.DictReader(rows_csv(assessment).splitlines()):
+    for row in csv.DictReader(rows_csv(report).splitlines()):
         names = [name for name in row if re.fullmatch(r"(epsilon|mu)_(exact|rdp|gdp_clt|moments)", name) and row[name]]
         assert len(names) > 3
         for name in names:
             assert ("unchecked" in row[f"{name}_kind"]) == (row["spec"] == "theirs"), name
 
-    data = json.loads(json.dumps(assessment.to_json()))
+    data = json.loads(json.dumps(report.to_json()))
     for section in data["sections"]:
         for row in section["rows"]:
             assert all(line["unchecked"] for line in row["guarantees"] if line["epsilon"]) == (
@@ -400,17 +400,17 @@ def test_every_place_that_prints_an_unchecked_number_says_so(checked: Checked | 
 
 
 def test_a_refuted_row_keeps_its_target_and_what_others_print() -> None:
-    assessment, _, ours = two_specs(Checked("refuted", "half the noise", "a" * 64, 10))
+    report, _, ours = two_specs(Checked("refuted", "half the noise", "a" * 64, 10))
     _, believed, _ = two_specs(None)
     numbers = numbers_of(believed) - numbers_of(ours)
-    for name, text in shown(assessment).items():
+    for name, text in shown(report).items():
         assert not [number for number in numbers if re.search(rf"(?<![\d.]){re.escape(number)}", text)], name
-    text = json.dumps(assessment.to_json())
+    text = json.dumps(report.to_json())
     assert not [line for line in believed.guarantees if line.epsilon is not None and repr(line.epsilon) in text]
-    assert "Target ε" in render(assessment)
-    targets = {row["target_epsilon"] for row in csv.DictReader(rows_csv(assessment).splitlines())}
+    assert "Target ε" in render(report)
+    targets = {row["target_epsilon"] for row in csv.DictReader(rows_csv(report).splitlines())}
     assert targets == {"3.0", ""}
-    (section,) = [section for section in assessment.to_json()["sections"] if section["name"] == "theirs"]
+    (section,) = [section for section in report.to_json()["sections"] if section["name"] == "theirs"]
     assert not any(point["epsilon"] for row in section["rows"] for point in row["curve"])
 
 
@@ -420,18 +420,18 @@ def test_a_refuted_mechanism_shows_no_epsilon_anywhere() -> None:
     numbers = {f"{line.epsilon:.4g}" for line in good.guarantees if line.epsilon is not None}
     assert numbers
     assert all("unchecked" not in re.sub(r"<dt>unchecked.*?</dd>", "", text) for text in shown(holds).values())
-    assessment = rows(Checked("refuted", "half the noise", "a" * 64, 10))
-    for name, text in shown(assessment).items():
+    report = rows(Checked("refuted", "half the noise", "a" * 64, 10))
+    for name, text in shown(report).items():
         for number in numbers:
             assert number not in text, (name, number)
         assert "withheld" in text, name
-    assert "half the noise" in render(assessment)
+    assert "half the noise" in render(report)
 
 
 def test_a_shipped_mechanism_needs_no_verdict() -> None:
     run: RunRecord = run_record(run_json())
-    assessment = assess([run])
-    (row,) = assessment.rows()
+    report = collect([run])
+    (row,) = report.rows()
     assert row.checked is not None
     assert row.checked.verdict == "holds"
     assert "contract tests" in row.checked.reason

@@ -45,36 +45,36 @@ def test_all_tables_are_read() -> None:
 def test_an_accountant_at_stored_points(name: str, table: str, every: int) -> None:
     """Promises are kept at every point; an exact accountant is right at every point that it does not refuse."""
     found = list(hold([name], [point for point in POINTS if point.table == table][::every]))
-    assert [held for held in found if held.finding == "crashes"] == []
+    assert [one for one in found if one.verdict == "crashes"] == []
     allowed = ("sound", "refuses") if KINDS[name] == "exact" else ("sound", "loose", "refuses")
     if KINDS[name] != "approximation":
-        assert [held for held in found if held.finding not in allowed] == []
+        assert [one for one in found if one.verdict not in allowed] == []
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, "rdp_data_dependent")])
 def test_no_accountant_refuses_everything(name: str) -> None:
-    assert any(held.finding != "refuses" for held in hold([name], POINTS[::20]))
+    assert any(one.verdict != "refuses" for one in hold([name], POINTS[::20]))
 
 
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.parametrize("every", [111, pytest.param(1, marks=pytest.mark.long)])
 def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -> None:
     found = list(hold([name], POINTS[::every]))
-    assert [held for held in found if held.finding not in ("sound", "loose", "refuses")] == []
-    assert any(held.finding == "sound" for held in found)
+    assert [one for one in found if one.verdict not in ("sound", "loose", "refuses")] == []
+    assert any(one.verdict == "sound" for one in found)
 
 
 def test_exact_answers_on_every_certified_point() -> None:
-    """But for three of one composition, at δ = 1e-20 and less between the bulk and rare large losses.
+    """Except three points of one composition, at δ = 1e-20 and less between the bulk and rare large losses.
 
     There its interval is wider than what is compared here, or it refuses ε.
     """
     points = [point for point in POINTS if point.table == "certified"]
     found = list(hold(["exact"], points))
-    beyond = [held for held in found if held.finding != "sound"]
+    beyond = [one for one in found if one.verdict != "sound"]
     assert len(beyond) <= 3
-    assert all(held.point.regime == "tiny_delta" and held.point.upper < 1e-19 for held in beyond)
-    assert {held.finding for held in beyond} <= {"refuses", "loose"}
+    assert all(one.point.regime == "tiny_delta" and one.point.upper < 1e-19 for one in beyond)
+    assert {one.verdict for one in beyond} <= {"refuses", "loose"}
 
 
 TRUTH = load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),)))
@@ -126,14 +126,14 @@ def _points(*epsilons: float) -> list[Point]:
     return found
 
 
-def _findings(planted: Any, monkeypatch: pytest.MonkeyPatch, *epsilons: float) -> list[str]:
+def _verdicts(planted: Any, monkeypatch: pytest.MonkeyPatch, *epsilons: float) -> list[str]:
     monkeypatch.setattr(conformance, "load_accountant", lambda _name: planted)
-    held = list(hold(["planted"], _points(*(epsilons or (0.5, 1.0, 2.0, 4.0)))))
-    line = summarise(held).lines[0]
-    found = [one.finding for one in held]
-    assert line.findings == {finding: found.count(finding) for finding in conformance.FINDINGS if finding in found}
+    judged = list(hold(["planted"], _points(*(epsilons or (0.5, 1.0, 2.0, 4.0)))))
+    line = summarise(judged).lines[0]
+    found = [one.verdict for one in judged]
+    assert line.findings == {verdict: found.count(verdict) for verdict in conformance.VERDICTS if verdict in found}
     assert bool(line.unsound) == ("unsound" in found)
-    assert all(one.reason for one in held if one.finding not in ("sound", "loose"))
+    assert all(one.reason for one in judged if one.verdict not in ("sound", "loose"))
     return found
 
 
@@ -142,11 +142,11 @@ ALL_KINDS: tuple[GuaranteeKind, ...] = (*PROMISED, "approximation")
 
 
 class TestPlanted:
-    """Each direction of each question, wrong alone, is called by its name, whatever the accountant says it is."""
+    """Each direction of each question, wrong alone, gets the right verdict, whatever kind the accountant states."""
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_the_truth_is_sound(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert _findings(_Planted(kind), monkeypatch, 0.0, 1e-9, 1e-3, 0.5, 1.0, 4.0, 20.0, 38.0) == ["sound"] * 8
+        assert _verdicts(_Planted(kind), monkeypatch, 0.0, 1e-9, 1e-3, 0.5, 1.0, 4.0, 20.0, 38.0) == ["sound"] * 8
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     @pytest.mark.parametrize("factor", [0.5, 0.98])
@@ -154,14 +154,14 @@ class TestPlanted:
         self, kind: GuaranteeKind, factor: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         planted = _Planted(kind, of_epsilon=lambda _, epsilon: factor * epsilon)
-        assert _findings(planted, monkeypatch) == ["unsound"] * 4
+        assert _verdicts(planted, monkeypatch) == ["unsound"] * 4
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_delta_too_low_where_epsilon_is_right(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of an approximation ε is judged; its δ contradicts it."""
+        """An approximation is judged by its ε; its δ contradicts it."""
         expected = "inconsistent" if kind == "approximation" else "unsound"
         planted = _Planted(kind, of_delta=lambda _, delta: delta / 2)
-        assert _findings(planted, monkeypatch, 0.5, 4.0, 8.0, 20.0) == [expected] * 4  # δ down to 2e-91
+        assert _verdicts(planted, monkeypatch, 0.5, 4.0, 8.0, 20.0) == [expected] * 4  # δ down to 2e-91
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     def test_what_is_too_high_is_loose_by_that_much(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +171,10 @@ class TestPlanted:
         inverse = _Planted(kind, lambda epsilon, _: TRUTH.delta(epsilon / 1.5).value, above)
         only_epsilon = _Planted("upper_bound" if kind == "approximation" else kind, of_epsilon=above)
         for planted in (inverse, only_epsilon):
-            assert _findings(planted, monkeypatch) == ["loose"] * 4
-            assert all(
-                held.excess == pytest.approx(0.5, abs=1e-6) for held in hold(["planted"], _points(0.5, 1.0, 2.0))
-            )
+            assert _verdicts(planted, monkeypatch) == ["loose"] * 4
+            assert all(one.excess == pytest.approx(0.5, abs=1e-6) for one in hold(["planted"], _points(0.5, 1.0, 2.0)))
         exact = _Planted("exact", of_epsilon=lambda _, epsilon: epsilon * (1 + 1e-7))
-        assert _findings(exact, monkeypatch) == ["loose"] * 4
+        assert _verdicts(exact, monkeypatch) == ["loose"] * 4
 
     @pytest.mark.parametrize("kind", ALL_KINDS)
     @pytest.mark.parametrize("where", ["delta", "epsilon", "both"])
@@ -185,32 +183,32 @@ class TestPlanted:
         self, kind: GuaranteeKind, where: str, value: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wrong = {f"of_{name}": lambda _, __: value for name in ("delta", "epsilon") if where in (name, "both")}
-        assert _findings(_Planted(kind, **wrong), monkeypatch) == ["crashes"] * 4
-        assert _findings(_Planted(kind, of_delta=lambda _, __: 1.5), monkeypatch) == ["crashes"] * 4
+        assert _verdicts(_Planted(kind, **wrong), monkeypatch) == ["crashes"] * 4
+        assert _verdicts(_Planted(kind, of_delta=lambda _, __: 1.5), monkeypatch) == ["crashes"] * 4
 
     def test_a_nan_among_right_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         planted = _Planted("exact", of_epsilon=lambda delta, epsilon: math.nan if delta < 1e-2 else epsilon)
-        assert _findings(planted, monkeypatch, 0.5, 1.0, 4.0) == ["sound", "sound", "crashes"]
+        assert _verdicts(planted, monkeypatch, 0.5, 1.0, 4.0) == ["sound", "sound", "crashes"]
 
     @pytest.mark.parametrize("kind", PROMISED)
     def test_delta_that_rises(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
         """δ is never too low, and ε is right: but beyond ε = 1.5 δ is larger than before."""
         planted = _Planted(kind, of_delta=lambda epsilon, delta: 0.9 if epsilon > 1.5 else delta)
-        assert _findings(planted, monkeypatch, 0.5, 1.0, 2.0)[2] == "non_monotone"
+        assert _verdicts(planted, monkeypatch, 0.5, 1.0, 2.0)[2] == "non_monotone"
 
     @pytest.mark.parametrize("kind", PROMISED)
     def test_epsilon_that_rises(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
         """ε is never too low, and δ is right: but at the larger δ it is larger."""
         planted = _Planted(kind, of_epsilon=lambda delta, epsilon: 9.0 if delta > 0.1 else epsilon)
-        assert _findings(planted, monkeypatch, 4.0, 2.0, 1.0)[2] == "non_monotone"
+        assert _verdicts(planted, monkeypatch, 4.0, 2.0, 1.0)[2] == "non_monotone"
 
     @pytest.mark.parametrize("kind", [*PROMISED, "approximation"])
     def test_a_pair_that_contradicts_itself(self, kind: GuaranteeKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No answer is too low; but at the ε that is promised for δ the same accountant promises twice that δ."""
+        """No answer is too low, but δ(ε(δ)) is twice δ."""
         planted = _Planted(kind, of_delta=lambda _, delta: 2 * delta)
-        assert _findings(planted, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
+        assert _verdicts(planted, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
         slightly = _Planted(kind, of_delta=lambda _, delta: delta * (1 + (1e-2 if kind == "upper_bound" else 2e-2)))
-        assert _findings(slightly, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
+        assert _verdicts(slightly, monkeypatch, 1.0, 2.0, 4.0) == ["inconsistent"] * 3
 
     def test_stated_errors_count_for_the_accountant(self) -> None:
         """δ at the upper end of ε, at its lower end, is not above δ: no contradiction."""
@@ -218,57 +216,57 @@ class TestPlanted:
         exact = TRUTH.epsilon(0.12)
         found = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1199, 0.122)))
         assert classify("exact", found, point) == ("sound", "")
-        told = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1201, 0.122)))
-        assert classify("exact", told, point)[0] == "inconsistent"
+        stated = Answers(TRUTH.delta(1.0), back=(0.12, Estimate(0.121, 0.1201, 0.122)))
+        assert classify("exact", stated, point)[0] == "inconsistent"
         assert exact.upper is not None
 
     def test_a_value_below_the_truth_whose_interval_reaches_it_is_loose(self) -> None:
-        """What a promise uses is the interval's safe end; where that is too low as well, nothing excuses it."""
+        """Guarantees use the interval's upper end; if that is too low as well, the answer is unsound."""
         point, low = _points(1.0)[0], TRUTH.delta(1.0).value * (1 - 1e-6)
-        for upper, finding in ((low * (1 + 2e-6), "loose"), (low * (1 + 0.5e-6), "unsound")):
+        for upper, verdict in ((low * (1 + 2e-6), "loose"), (low * (1 + 0.5e-6), "unsound")):
             found = Answers(Estimate(low, low * (1 - 2e-6), upper))
-            assert classify("exact", found, point)[0] == finding
+            assert classify("exact", found, point)[0] == verdict
             assert classify("upper_bound", found, point)[0] == "unsound"
         below = (point.lower, Estimate(1 - 1e-6, 1 - 2e-6, 1 + 1e-6))
         assert classify("exact", Answers(TRUTH.delta(1.0), below=below), point)[0] == "loose"
 
     @pytest.mark.parametrize(
-        ("error", "finding"), [(ZeroDivisionError("planted"), "refuses"), (KeyError("planted"), "crashes")]
+        ("error", "verdict"), [(ZeroDivisionError("planted"), "refuses"), (KeyError("planted"), "crashes")]
     )
-    def test_errors(self, error: Exception, finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_errors(self, error: Exception, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def fails(_: float, __: float) -> float:
             raise error
 
         for wrong in ({"of_delta": fails}, {"of_epsilon": fails}):
-            assert _findings(_Planted("exact", **wrong), monkeypatch) == [finding] * 4
+            assert _verdicts(_Planted("exact", **wrong), monkeypatch) == [verdict] * 4
 
     @pytest.mark.parametrize("kind", ["exact", "upper_bound"])
-    @pytest.mark.parametrize(("factor", "finding"), [(1.0, "sound"), (1 - 3e-9, "unsound"), (1 + 3e-9, "loose")])
+    @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "sound"), (1 - 3e-9, "unsound"), (1 + 3e-9, "loose")])
     def test_an_error_of_three_in_a_thousand_million_is_found(
-        self, kind: GuaranteeKind, factor: float, finding: str, monkeypatch: pytest.MonkeyPatch
+        self, kind: GuaranteeKind, factor: float, verdict: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """δ moved by a factor, and ε with it; of a bound nobody minds that it is loose by so little."""
+        """δ changed by a factor, and ε with it; a bound that is loose by so little is sound."""
 
         def back(delta: float, _: float) -> float:
             return TRUTH.epsilon(delta / factor).value if delta < factor else 0.0
 
         planted = _Planted(kind, lambda _, delta: delta * factor, back)
-        expected = "sound" if kind == "upper_bound" and factor > 1 else finding
-        assert _findings(planted, monkeypatch, 1.0) == [expected]
+        expected = "sound" if kind == "upper_bound" and factor > 1 else verdict
+        assert _verdicts(planted, monkeypatch, 1.0) == [expected]
 
     def test_wide_enclosures_are_judged_by_their_own_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Between the ends of [δ(2), δ(0.5)] nobody knows: ε from 0.5 to 2 may be the truth at ε = 1, not 0.4."""
+        """Between the ends of [δ(2), δ(0.5)] the truth is open: at ε = 1 an ε from 0.5 to 2 may be true, not 0.4."""
         lower, upper = TRUTH.delta(2.0).value, TRUTH.delta(0.5).value
         point = Point("demo", "wide", Composition(((Gaussian(1.0), 1),)), 1.0, lower, upper, 0.0)
         monkeypatch.setattr(conformance, "load_accountant", lambda _name: planted)
-        for factor, finding in ((1.0, "sound"), (0.6, "sound"), (0.45, "unsound"), (1.9, "sound"), (2.1, "loose")):
+        for factor, verdict in ((1.0, "sound"), (0.6, "sound"), (0.45, "unsound"), (1.9, "sound"), (2.1, "loose")):
             planted = _Planted(
                 "exact",
                 lambda epsilon, _, factor=factor: TRUTH.delta(epsilon / factor).value,
                 lambda _, epsilon, factor=factor: epsilon * factor,
             )
-            (held,) = hold(["planted"], [point])
-            assert held.finding == finding, factor
+            (one,) = hold(["planted"], [point])
+            assert one.verdict == verdict, factor
 
 
 def test_approximations_are_called_what_they_are() -> None:
@@ -283,8 +281,8 @@ def test_approximations_are_called_what_they_are() -> None:
     assert (
         classify("upper_bound", answers(1.2), point)[0] == classify("approximation", answers(1.2), point)[0] == "loose"
     )
-    for delta, finding in ((0.09, "unsound"), (0.0999, "sound"), (0.2, "loose")):  # where ε could not be asked for
-        assert classify("approximation", Answers(Estimate(delta)), point)[0] == finding
+    for delta, verdict in ((0.09, "unsound"), (0.0999, "sound"), (0.2, "loose")):  # where ε could not be asked for
+        assert classify("approximation", Answers(Estimate(delta)), point)[0] == verdict
 
 
 def test_the_record_is_written_and_read_again(tmp_path: Path) -> None:

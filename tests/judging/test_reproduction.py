@@ -1,4 +1,4 @@
-"""Statistics over seeds, verdicts on printed numbers, the assessment's rows, and differences between two folders."""
+"""Statistics over seeds, verdicts on printed numbers, the report's rows, and differences between two folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import from_json
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, prediction_interval, spread
 from dpbench.privacy.accounting import account
-from dpbench.reporting.assess import MOST_CURVE_POINTS, assess
+from dpbench.reporting.collect import MOST_CURVE_POINTS, collect
 from dpbench.spec.keys import Printed
 from dpbench.store.differences import diff
 from dpbench.store.records import Damaged
@@ -69,7 +69,7 @@ def test_the_prediction_interval_covers_as_often_as_it_says() -> None:
     assert low <= misses <= high
 
 
-def test_a_wrong_paper_is_found_out() -> None:
+def test_a_wrong_paper_is_refuted() -> None:
     """Power: a printed mean that is 1.5 points too high (five of our deviations) is refuted in most of 200 papers."""
     draw = random.Random(2)
     refuted = 0
@@ -176,13 +176,13 @@ def test_another_way_of_rounding_is_named() -> None:
     assert "after the last" not in number_verdict("c", "s", 2.36, Printed.of("2.32")).reason
 
 
-# The assessment
+# The report
 
 
 def test_rows_are_configurations_over_seeds() -> None:
     runs = [run_json("b", "row 10", seed, accuracy=0.95 + seed / 100) for seed in (2, 0, 1)]
     runs += [run_json("b", "row 9", 0, sigma=1.1), run_json("a", "", 5, sigma=None)]
-    found = assess(runs)
+    found = collect(runs)
     assert [(section.name, [row.label for row in section.rows]) for section in found.sections] == [
         ("a", [""]),
         ("b", ["row 9", "row 10"]),
@@ -200,7 +200,7 @@ def test_rows_are_configurations_over_seeds() -> None:
 
 def test_guarantees_are_the_accountants_own() -> None:
     run = run_json()
-    (row,) = assess([run]).sections[0].rows
+    (row,) = collect([run]).sections[0].rows
     names = [line.accountant for line in row.guarantees]
     assert names[:3] == ["exact", "rdp", "gdp_clt"]
     answers = account(from_json(run["ledger"]), delta=1e-5, accountants=names)
@@ -212,7 +212,7 @@ def test_guarantees_are_the_accountants_own() -> None:
 
 def test_epsilon_along_the_curve_is_that_of_the_releases_so_far() -> None:
     run = run_json(context={"accountants": ["rdp"]})
-    (row,) = assess([run]).sections[0].rows
+    (row,) = collect([run]).sections[0].rows
     assert len(row.curve) == 15
     for point, line in zip(run["curve"], row.curve, strict=True):
         (theirs,) = account(from_json(run["ledger"]).prefix(point["releases"]), delta=1e-5, accountants=["rdp"])
@@ -224,7 +224,7 @@ def test_epsilon_along_the_curve_is_that_of_the_releases_so_far() -> None:
 
 
 def test_a_long_curve_is_accounted_for_at_some_points_the_last_included() -> None:
-    (row,) = assess([run_json(epochs=120, context={"accountants": ["gdp_clt"]})]).sections[0].rows
+    (row,) = collect([run_json(epochs=120, context={"accountants": ["gdp_clt"]})]).sections[0].rows
     accounted = [line for line in row.curve if line.epsilon]
     assert len(row.curve) == 120
     assert len(accounted) <= MOST_CURVE_POINTS
@@ -237,7 +237,7 @@ def test_verdicts_on_a_paper() -> None:
         run_json(seed=seed, accuracy=accuracy, context={"published": published, "source": "A paper"})
         for seed, accuracy in enumerate((0.9494, 0.9512, 0.9503))
     ]
-    (row,) = assess(runs).sections[0].rows
+    (row,) = collect(runs).sections[0].rows
     accuracy = row.verdict("printed_accuracy")
     assert accuracy is not None
     assert (accuracy.verdict, accuracy.source) == ("holds", "A paper")
@@ -259,7 +259,7 @@ def test_verdicts_on_a_paper() -> None:
 
 def test_an_accountant_that_only_the_paper_names_is_asked_too() -> None:
     published = {"epsilon": {"gdp_clt": printed("0.83")}}
-    (row,) = assess([run_json(context={"accountants": ["rdp"], "published": published})]).sections[0].rows
+    (row,) = collect([run_json(context={"accountants": ["rdp"], "published": published})]).sections[0].rows
     assert [(line.accountant, line.requested) for line in row.guarantees] == [("rdp", True), ("gdp_clt", False)]
     assert row.verdict("printed_epsilon", "gdp_clt").verdict == "holds"  # type: ignore[union-attr]
 
@@ -272,7 +272,7 @@ def test_an_accountant_that_only_the_paper_names_is_asked_too() -> None:
     ],
 )
 def test_reduced_and_synthetic_runs_never_stand_beside_a_paper(change: dict[str, Any], reason: str) -> None:
-    found = assess([run_json(seed=seed, **change) for seed in range(3)])
+    found = collect([run_json(seed=seed, **change) for seed in range(3)])
     assert found.counts() == {"holds": 0, "refuted": 0, "undecided": 0, "not_run": 2}
     assert all(reason in verdict.reason for verdict in found.verdicts())
     assert any(reason in notice.text for notice in found.notices)
@@ -282,7 +282,7 @@ def test_an_unknown_accountant_and_a_ledger_that_cannot_be_read_are_refusals() -
     run = run_json(context={"accountants": ["rdp", "nonesuch"]})
     broken = run_json(label="broken")
     broken["ledger"] = {"parts": [{"event": "Laplace", "count": 3}]}
-    first, second = assess([run, broken]).sections[0].rows
+    first, second = collect([run, broken]).sections[0].rows
     assert "nonesuch" in str(next(line for line in first.guarantees + second.guarantees if line.refused).refused)
     assert all(
         "cannot be read" in str(line.refused)
@@ -295,7 +295,7 @@ def test_an_unknown_accountant_and_a_ledger_that_cannot_be_read_are_refusals() -
 def test_a_spec_that_changed_gives_two_rows_and_only_the_present_one_is_compared() -> None:
     old = [run_json(label="row 1", seed=s, learning_rate=0.1, context={"published": PAPER}) for s in range(3)]
     new = [run_json(label="row 1", seed=s, learning_rate=0.25, context={"published": PAPER}) for s in range(3)]
-    found = assess(old + new, contexts={run["run_key"]: run["context"] for run in new})
+    found = collect(old + new, contexts={run["run_key"]: run["context"] for run in new})
     present, past = found.sections[0].rows
     assert (present.variant, past.variant) == ("learning_rate = 0.25", "learning_rate = 0.1")
     assert present.verdict("printed_accuracy").verdict == "holds"  # type: ignore[union-attr]
@@ -308,22 +308,23 @@ def test_contexts_of_today_replace_recorded_ones_and_a_run_may_serve_two_specs()
     run = run_json("old name", "old label")
     first = run["context"] | {"name": "one", "label": "row 1", "published": PAPER}
     second = run["context"] | {"name": "two", "label": ""}
-    found = assess([run], contexts={run["run_key"]: [first, second]})
+    found = collect([run], contexts={run["run_key"]: [first, second]})
     assert [section.name for section in found.sections] == ["one", "two"]
     assert [line.run_key for line in found.records] == [run["run_key"]]
     assert len(list(found.verdicts())) == 2
-    assert [s.name for s in assess([run], contexts={run["run_key"]: first}).sections] == ["one"]
+    assert [s.name for s in collect([run], contexts={run["run_key"]: first}).sections] == ["one"]
 
 
 def test_the_order_of_the_contexts_is_the_order_of_the_report() -> None:
     runs = [run_json("z", "b"), run_json("a", ""), run_json("z", "a")]
-    found = assess(runs, contexts={run["run_key"]: run["context"] for run in runs})
+    found = collect(runs, contexts={run["run_key"]: run["context"] for run in runs})
     assert [(s.name, [row.label for row in s.rows]) for s in found.sections] == [("z", ["b", "a"]), ("a", [""])]
 
 
 def test_failures_are_shown_and_counted_in_no_mean() -> None:
     runs = [run_json(label="row 1", seed=s, accuracy=0.9) for s in range(2)]
-    found = assess(runs, [failure_json(label="row 1", seed=7), failure_json("alone")], damaged=[Damaged(None, "x bad")])  # type: ignore[arg-type]
+    failures = [failure_json(label="row 1", seed=7), failure_json("alone")]
+    found = collect(runs, failures, damaged=[Damaged(None, "x bad")])  # type: ignore[arg-type]
     (row,) = next(section for section in found.sections if section.name == "quick").rows
     assert row.seeds == (0, 1)
     assert row.failed_seeds == (7,)
@@ -339,7 +340,7 @@ def test_failures_are_shown_and_counted_in_no_mean() -> None:
 
 def test_stale_and_dirty_records_are_noticed() -> None:
     runs = [run_json(seed=0, sources={"dpbench.errors": "0" * 64}), run_json(seed=1, environment={"dirty": True})]
-    found = assess(runs)
+    found = collect(runs)
     assert [line.stale for line in found.records] == [("dpbench.errors",), ()]
     (row,) = found.rows()
     assert row.stale_seeds == (0,)
@@ -351,7 +352,7 @@ def test_stale_and_dirty_records_are_noticed() -> None:
 
 def test_baselines_and_comparisons_join_specs_of_the_same_task() -> None:
     records, failures = example()
-    found = assess(records, failures)
+    found = collect(records, failures)
     (comparison,) = found.comparisons
     assert comparison.dataset == "digits"
     assert len({found.row(row_id).context.name for row_id in comparison.rows}) == 3
@@ -367,17 +368,17 @@ def test_baselines_and_comparisons_join_specs_of_the_same_task() -> None:
     assert found.expected_false_alarms() == pytest.approx(0.05 * 3)
 
 
-def test_an_assessment_is_plain_json() -> None:
+def test_a_report_is_plain_json() -> None:
     records, failures = example()
     records[0]["curve"][0]["train_loss"] = math.inf
-    data = json.loads(json.dumps(assess(records, failures).to_json(), allow_nan=False))
+    data = json.loads(json.dumps(collect(records, failures).to_json(), allow_nan=False))
     assert data["schema_version"] == 1
     assert len(data["records"]) == len(records)
 
 
 def test_what_is_no_record_is_refused_by_name() -> None:
     with pytest.raises(DpbenchError, match="resolved: field required"):
-        assess([{"run_key": "a" * 64}])
+        collect([{"run_key": "a" * 64}])
 
 
 # Differences

@@ -18,7 +18,7 @@ from dpbench.judging.checks._problems import hyperparameters, linear_network
 from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms._dpis_rules import VARIANTS, all_norms
 from dpbench.randomness import ESTIMATE, REJECT, SAMPLE
-from dpbench.reporting.assess import assess
+from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
 from dpbench.step.pipeline import Hyperparameters, State
 from dpbench.store.records import run_record
@@ -116,7 +116,7 @@ def test_a_coin_at_its_probability_falls_as_the_norm_is_rounded() -> None:
 def test_the_report_promises_the_same_batches_except_where_rounding_moves_them() -> None:
     """What a reader is told of a run that went on from a checkpoint, beside what happens at unlucky coins."""
     moved = len({drawn_at(0.0, *way)[0] for way in WAYS}) > 1
-    page = render(assess([run_record(run_json())]))
+    page = render(collect([run_record(run_json())]))
     (told,) = [words for entry, words in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page) if "resumed" in entry]
     assert "the same batches and noise" in told
     assert ("for dpis unless rounding moves a probability past a coin" in told) is moved

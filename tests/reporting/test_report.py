@@ -19,9 +19,9 @@ import pytest
 
 from dpbench.errors import DpbenchError
 from dpbench.privacy.formatting import bound, duration, number, seeds
-from dpbench.reporting import page as report
-from dpbench.reporting.assess import assess
-from dpbench.reporting.contents import Assessment
+from dpbench.reporting import page as pages
+from dpbench.reporting.collect import collect
+from dpbench.reporting.contents import Report
 from dpbench.reporting.page import render, write_report
 from dpbench.reporting.rendering.exports import latex, records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
@@ -67,13 +67,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def assessment() -> Assessment:
-    return assess(*example())
+def report() -> Report:
+    return collect(*example())
 
 
 @pytest.fixture(scope="module")
-def html(assessment: Assessment) -> str:
-    return render(assessment)
+def html(report: Report) -> str:
+    return render(report)
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +91,13 @@ def test_every_tag_is_closed_and_every_id_is_its_own(page: Page) -> None:
     assert {name for names in labelled for name in str(names).split()} <= set(ids)
 
 
-def test_one_line_per_record_of_every_seed(assessment: Assessment, page: Page) -> None:
+def test_one_line_per_record_of_every_seed(report: Report, page: Page) -> None:
     lines = [
         attributes["data-record"] for tag, attributes in page.elements if tag == "tr" and "data-record" in attributes
     ]
     records, _ = example()
     assert sorted(map(str, lines)) == sorted(record["run_key"] for record in records)
-    assert len(lines) == len(assessment.records)
+    assert len(lines) == len(report.records)
 
 
 def test_nothing_asks_for_anything_and_the_policy_forbids_it(page: Page) -> None:
@@ -148,14 +148,14 @@ def test_the_reviewers_facts_and_every_kind_of_number_are_there(html: str, page:
     assert all(attributes.get("scope") in ("row", "col") for attributes in headers)
 
 
-def test_numbers_in_the_page_are_those_of_the_assessment(assessment: Assessment, page: Page) -> None:
+def test_numbers_in_the_page_are_those_of_the_report(report: Report, page: Page) -> None:
     text = " ".join(page.text)
-    for row in assessment.rows():
+    for row in report.rows():
         if row.accuracy.half_width is not None:
             assert f"{row.accuracy.mean:.2f} ± {row.accuracy.half_width:.2f}" in text
         for line in row.guarantees:
             assert bound(line.epsilon, line.kind) in text
-    counts = assessment.counts()
+    counts = report.counts()
     assert re.search(rf"{counts['holds']}\s*✓ printed numbers\s+hold", re.sub(r"\s+", " ", text))
 
 
@@ -177,7 +177,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     runs.append(run_json(HOSTILE, "plain", 0, sigma=None, environment={"device_name": HOSTILE, "commit": HOSTILE}))
     runs.append(run_json("other", HOSTILE, 0))
     failures = [failure_json(HOSTILE, HOSTILE, 1, HOSTILE)]
-    found = assess(runs, failures)
+    found = collect(runs, failures)
     text = render(found)
     page = Page(text)
     assert page.wrong == []
@@ -195,10 +195,10 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_gives_a_page_that_says_so() -> None:
-    page = Page(render(assess([])))
+    page = Page(render(collect([])))
     assert page.wrong == []
     assert "No run has finished yet" in " ".join(page.text)
-    only_failed = Page(render(assess([], [failure_json()])))
+    only_failed = Page(render(collect([], [failure_json()])))
     assert only_failed.wrong == []
     assert "No run of this spec has finished." in " ".join(only_failed.text)
 
@@ -210,7 +210,7 @@ def test_odd_values_render() -> None:
     bare = run_json("bare", facts={"privacy_unit": None, "generator": None}, context={"delta": None})
     bare["environment"], bare["curve"] = {}, []
     many = [run_json("many", f"epsilon={i}", 0, sigma=0.5 + i / 10, epochs=3) for i in range(20)]
-    page = Page(render(assess([run, bare, *many])))
+    page = Page(render(collect([run, bare, *many])))
     assert page.wrong == []
     assert "not stated" in " ".join(page.text)
 
@@ -234,9 +234,9 @@ def assert_latex(text: str) -> None:
         assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}")
 
 
-def test_latex_has_a_table_per_spec_and_parses(assessment: Assessment) -> None:
-    text = tables_latex(assessment)
-    assert text.count(r"\toprule") == len(assessment.sections)
+def test_latex_has_a_table_per_spec_and_parses(report: Report) -> None:
+    text = tables_latex(report)
+    assert text.count(r"\toprule") == len(report.sections)
     assert_latex(text)
     assert r"95.13 $\pm$ 0.17 (95.0)" in text
     assert r"0.8345 (0.83)" in text
@@ -254,7 +254,7 @@ def test_latex_leaves_no_special_character_bare(character: str) -> None:
 def test_printed_times_stand_beside_measured_ones_and_are_not_judged() -> None:
     """80 s over 3516 steps of 256 of 60,000 examples are 5.33 s an epoch; another machine's 434 s judge nothing."""
     numbers = {"seconds_per_epoch": printed("434"), "memory_percent": printed("38")}
-    found = assess([run_json(context={"source": "Table 2", "published": numbers})])
+    found = collect([run_json(context={"source": "Table 2", "published": numbers})])
     (row,) = csv.DictReader(io.StringIO(rows_csv(found)))
     assert (row["seconds_per_epoch_printed"], row["memory_percent_printed"]) == ("434", "38")
     assert float(row["seconds_per_epoch_measured"]) == pytest.approx(80 / (3516 * 256 / 60000))
@@ -262,9 +262,9 @@ def test_printed_times_stand_beside_measured_ones_and_are_not_judged() -> None:
     assert not found.sections[0].rows[0].verdicts
 
 
-def test_csv_has_a_line_per_row_and_per_record_unrounded(assessment: Assessment) -> None:
-    rows = list(csv.DictReader(io.StringIO(rows_csv(assessment))))
-    expected = list(assessment.rows())
+def test_csv_has_a_line_per_row_and_per_record_unrounded(report: Report) -> None:
+    rows = list(csv.DictReader(io.StringIO(rows_csv(report))))
+    expected = list(report.rows())
     assert len(rows) == len(expected)
     for line, row in zip(rows, expected, strict=True):
         assert float(line["accuracy_percent_mean_measured"]) == row.accuracy.mean
@@ -276,25 +276,25 @@ def test_csv_has_a_line_per_row_and_per_record_unrounded(assessment: Assessment)
     assert (paper["accuracy_percent_printed"], paper["accuracy_verdict"]) == ("97.0", "refuted")
     assert paper["epsilon_moments_printed"] == "7.10"
     assert float(paper["epsilon_moments"]) == pytest.approx(7.10, abs=0.005)
-    records = list(csv.DictReader(io.StringIO(records_csv(assessment))))
-    assert [line["run_key"] for line in records] == [record.run_key for record in assessment.records]
-    assert records[0]["test_accuracy_percent"] == repr(assessment.records[0].accuracy)
+    records = list(csv.DictReader(io.StringIO(records_csv(report))))
+    assert [line["run_key"] for line in records] == [record.run_key for record in report.records]
+    assert records[0]["test_accuracy_percent"] == repr(report.records[0].accuracy)
 
 
 # Writing
 
 
 def test_the_files_are_written_and_written_again(tmp_path: Path) -> None:
-    assessment = assess([run_json(epochs=2)])
+    report = collect([run_json(epochs=2)])
     for _ in range(2):
-        paths = write_report(assessment, tmp_path / "new" / "folder")
+        paths = write_report(report, tmp_path / "new" / "folder")
         names = ["report.html", "report.csv", "records.csv", "report.tex", "report.json"]
         assert [path.name for path in paths] == names
         assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(p.name for p in paths)
 
 
 def test_a_full_disk_leaves_the_earlier_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (path, *_) = write_report(assess([]), tmp_path)
+    (path, *_) = write_report(collect([]), tmp_path)
     before = path.read_bytes()
 
     def full(_: int) -> None:
@@ -302,13 +302,13 @@ def test_a_full_disk_leaves_the_earlier_report(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DpbenchError, match="No space left on device"):
-        write_report(assess([run_json(epochs=2)]), tmp_path)
+        write_report(collect([run_json(epochs=2)]), tmp_path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_the_same_assessment_gives_the_same_bytes(assessment: Assessment, html: str) -> None:
-    assert render(assessment) == html
+def test_the_same_report_gives_the_same_bytes(report: Report, html: str) -> None:
+    assert render(report) == html
 
 
 def test_importing_the_report_loads_neither_matplotlib_nor_jinja_nor_torch() -> None:
@@ -319,12 +319,12 @@ def test_importing_the_report_loads_neither_matplotlib_nor_jinja_nor_torch() -> 
 
 
 def test_a_later_chapter_is_a_template_and_a_line(
-    assessment: Assessment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from jinja2 import ChoiceLoader, FileSystemLoader
 
-    (tmp_path / "chapter_audits.html").write_text("<p>{{ assessment.records|length }} audited</p>", encoding="utf-8")
-    original = report._environment
+    (tmp_path / "chapter_audits.html").write_text("<p>{{ report.records|length }} audited</p>", encoding="utf-8")
+    original = pages._environment
 
     def with_folder() -> Any:
         environment = original()
@@ -332,12 +332,12 @@ def test_a_later_chapter_is_a_template_and_a_line(
         environment.loader = ChoiceLoader([environment.loader, FileSystemLoader(tmp_path)])
         return environment
 
-    chapter = report.Chapter("audits", "Audits", lambda _: True)
-    monkeypatch.setattr(report, "_environment", with_folder)
-    monkeypatch.setattr(report, "CHAPTERS", (*report.CHAPTERS, chapter))
-    text = render(assessment)
+    chapter = pages.Chapter("audits", "Audits", lambda _: True)
+    monkeypatch.setattr(pages, "_environment", with_folder)
+    monkeypatch.setattr(pages, "CHAPTERS", (*pages.CHAPTERS, chapter))
+    text = render(report)
     assert '<h2 id="audits">Audits</h2>' in text
-    assert f"<p>{len(assessment.records)} audited</p>" in text
+    assert f"<p>{len(report.records)} audited</p>" in text
     assert '<a href="#audits">Audits</a>' in text
 
 

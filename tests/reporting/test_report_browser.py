@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpbench.reporting.assess import assess
+from dpbench.reporting.collect import collect
 from dpbench.reporting.page import write_report
 from tests.reporting.chromium import Page, browser, find_chromium
 from tests.store.record_samples import example, run_json
@@ -31,7 +31,7 @@ def page() -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path, *_ = write_report(assess(*example()), tmp_path_factory.mktemp("report"))
+    path, *_ = write_report(collect(*example()), tmp_path_factory.mktemp("report"))
     return path.as_uri()
 
 
@@ -42,7 +42,7 @@ def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> str:
     wide = "w" * 300
     runs = [run_json(name, wide, seed, context={"source": wide, "tuned": wide, "file": wide}) for seed in range(2)]
     runs += [run_json(wide, name, 0), run_json(wide, wide, 1, sigma=None)]
-    path, *_ = write_report(assess(runs), tmp_path_factory.mktemp("hostile"))
+    path, *_ = write_report(collect(runs), tmp_path_factory.mktemp("hostile"))
     return path.as_uri()
 
 

@@ -26,7 +26,7 @@ from dpbench.job import run
 from dpbench.plan.planning import Choices, Plan, Run, build_mechanism, context, dataset_source, make_plan, model_builder
 from dpbench.privacy.accounting import account
 from dpbench.randomness import INIT, STREAMS
-from dpbench.reporting.assess import assess
+from dpbench.reporting.collect import collect
 from dpbench.spec.loading import Choice, load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import initial_parameters, network
@@ -121,7 +121,7 @@ def test_common_runs_share_and_say_so(tmp_path: Path) -> None:
     assert summary.exit_status == 0
     (record,) = Store(tmp_path / "out").read().runs
     assert "may not be released together" in str(record.facts.generator)
-    assert any("may not be released together" in notice.text for notice in assess([record]).notices)
+    assert any("may not be released together" in notice.text for notice in collect([record]).notices)
 
 
 def test_a_run_draws_the_same_alone_and_in_any_company(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_rows_that_differ_in_their_engine_are_one_run(tmp_path: Path) -> None:
     shown = {row["label"]: row for section in report["sections"] for row in section["rows"]}
     assert set(shown) == {"ghost", "loop", "vmap"}
     assert summary.exit_status == 0
-    rows_of = {row.label: row for row in assess([record], contexts={record.run_key: contexts(again)}).rows()}
+    rows_of = {row.label: row for row in collect([record], contexts={record.run_key: contexts(again)}).rows()}
     assert rows_of["ghost"].seconds_per_epoch is not None
     assert rows_of["loop"].seconds_per_epoch is None
     assert rows_of["loop"].other_engine == "clipping = ghost"
@@ -453,7 +453,7 @@ def test_records_of_the_first_format_stand_apart_and_say_so(tmp_path: Path) -> N
     (planned,) = plan_of(tmp_path, SPEC).runs
     assert planned.action == "train"
     assert "one of an older format stands apart" in planned.reason
-    found = assess([first, second])
+    found = collect([first, second])
     assert [len(section.rows) for section in found.sections] == [2]
     assert any("older format than 2" in notice.text and "1 of 2 records" in notice.text for notice in found.notices)
     (row,) = diff([first], [second])
@@ -461,4 +461,4 @@ def test_records_of_the_first_format_stand_apart_and_say_so(tmp_path: Path) -> N
     assert row.configuration["format"] == (None, 2)
     console = Console(width=300, record=True)
     console.print(results._table(diff([first], [second])))
-    assert "key format 1 -> 2: records that stand apart" in console.export_text()
+    assert "key format 1 -> 2: different formats are never the same run" in console.export_text()

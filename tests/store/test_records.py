@@ -427,7 +427,7 @@ def test_write_bytes_replaces_in_one_step(tmp_path: Path) -> None:
 # Provenance
 
 
-def test_environment_is_plain_json_and_asks_torch_only_when_told() -> None:
+def test_environment_is_plain_json_and_loads_torch_only_on_request() -> None:
     code = (
         "import json, sys; from dpbench.store.provenance import environment; found = environment();"
         "assert 'torch' not in sys.modules and found['torch'] is None; print(json.dumps(found))"

@@ -3,12 +3,12 @@
 | file | |
 | --- | --- |
 | `claim.py` | what a claim is |
-| `grammar.py`, `ledger.py` | files of `kind: claims` |
+| `grammar.py`, `reading.py` | files of `kind: claims` |
 | `quantities.py`, `bounds.py` | judged from a composition of events; no code needed |
 | `expressions.py` | judged by arithmetic with printed numbers; no code needed |
 | `judges.py`, `search.py` | decorators of the functions that judge the rest, in `judging/papers/` |
-| `controls.py` | other printed numbers and planted mistakes, which have to change the verdict |
-| `judge.py` | one claim to its judgement |
-| `judging.py` | many claims, in several processes, with records that are resumed |
-| `record.py`, `summary.py` | what is written down, and what the report shows of it |
+| `controls.py` | negative controls: other printed numbers and planted mistakes, which have to change the verdict |
+| `judge.py` | judges one claim |
+| `judging.py` | judges many claims, in several processes, with records |
+| `record.py`, `summary.py` | stored verdicts, and what the report shows of them |
 """

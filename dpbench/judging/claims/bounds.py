@@ -1,7 +1,7 @@
-"""A printed bound, "(ε, δ)-DP", "μ-GDP" or "(α, ε)-RDP", against the truth; docs/claims.md tells the verdicts.
+"""A printed bound, "(ε, δ)-DP", "μ-GDP" or "(α, ε)-RDP", against the truth; docs/claims.md lists the verdicts.
 
-A number that was rounded to the nearest is not held against its source: the truth may round to what is printed.
-Without `certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven one.
+A printed number that is the truth rounded to the nearest is sound, even where the truth lies above it. Without
+`certify` the truth is `exact`'s value with its error, else the interval of `lattice`; with it, a proven interval.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dpbench.privacy.composition import as_composition, common_adjacency, merge
 from dpbench.privacy.statement import describe
 from dpbench.privacy.supporting_lines import deltas
 
-_LEAST_DELTA = 1e-12  # μ-GDP is held against the truth where the Gaussian's δ is at least that; plots begin there
+_LEAST_DELTA = 1e-12  # μ-GDP is compared with the truth where the Gaussian's δ is at least this; plots begin there
 _PLACES = 25
-_QUADRATURE = 1e-12  # relative; fifteen digits are asked of the quadrature, which is no proof
+_QUADRATURE = 1e-12  # relative error, not proven: the quadrature is asked for fifteen digits
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a number: it lies between `lower` and `upper`; `route` says who says so."""
+    """What is known of a number: it lies between `lower` and `upper`, by the method `route`."""
 
     lower: float
     upper: float
@@ -36,13 +36,13 @@ class Known:
 
     @property
     def middle(self) -> float:
-        """A number for people."""
+        """The number that is shown."""
         return (self.lower + self.upper) / 2 if math.isfinite(self.upper) else self.lower
 
 
 def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     """The verdict on a bound from events."""
-    assert claim.events is not None  # the ledger has seen to it
+    assert claim.events is not None  # the reader has checked it
     if "rdp" in claim.printed:
         return _judge_renyi(claim, claim.events)
     if "mu" in claim.printed:
@@ -86,14 +86,14 @@ def _plot(places: Sequence[float], lines: Mapping[str, Sequence[float]], least: 
 
 
 def shown_end(verdict: str, lower: float, upper: float) -> float:
-    """The one number that stands for an interval: the end that decided the verdict, the middle of a narrow one."""
+    """The number that is shown for an interval: the middle of a narrow one, else the end that decided the verdict."""
     if math.isfinite(upper) and (upper - lower <= 1e-4 * abs(upper) or verdict == "undecided"):
         return (lower + upper) / 2
     return upper if verdict in ("sound", "loose") else lower
 
 
 def _second_route(composition: Composition, epsilon: float, delta: float, certified: bool) -> dict[str, Any]:
-    """What a second look says: δ at the printed ε in ball arithmetic, or `exact`'s ε where the first was certified."""
+    """A second computation: δ at the printed ε in ball arithmetic, or `exact`'s ε where the first was certified."""
     if certified:
         try:
             return {"exact": truth(composition, False, delta=delta).middle}
@@ -148,7 +148,7 @@ def as_printed(
 def truth(
     composition: Composition, certified: bool, *, delta: float | None = None, epsilon: float | None = None
 ) -> Known:
-    """What is known of ε at `delta`, or of δ at `epsilon`. Raises DpbenchError where no accountant knows anything."""
+    """What is known of ε at `delta`, or of δ at `epsilon`. Raises DpbenchError where no accountant answers."""
     attained = all(event.attained for event, count in composition.parts if count)
     refusals = []
     if certified:
@@ -174,13 +174,13 @@ def truth(
         lower = 0.0 if estimate.lower is None else estimate.lower
         upper = math.inf if estimate.upper is None else estimate.upper
         return Known(lower, upper, name, attained)
-    raise DpbenchError("no accountant knows the truth of these releases: " + "; ".join(refusals))
+    raise DpbenchError("no accountant answers for these releases: " + "; ".join(refusals))
 
 
 def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
     """μ-GDP: δ(ε) may nowhere lie above the δ of one Gaussian release with noise 1/μ.
 
-    Searched where that δ is at least 1e-12; the worst place is certified, if that is asked.
+    Compared on a grid of ε where that δ is at least 1e-12; the worst ε is certified, if that is asked.
     """
     assert claim.events is not None
     most = load_accountant("gdp").curve(as_composition(Gaussian(1 / (printed.value + printed.unit / 2))))
@@ -222,9 +222,8 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
 def _judge_renyi(claim: Claim, releases: Composition) -> Judgement:
     """ε at the order `at: {order: ...}`, against the Rényi divergence, integrated from its definition.
 
-    Divergences of one order add up over releases; each direction is a composition of its own. The references integrate
-    by mpmath, so the interval is as wide as their digits. Raises DpbenchError for a bad order and for releases that no
-    reference covers.
+    Divergences of one order add up over releases, in each direction separately. The references integrate by mpmath to
+    fifteen digits. Raises DpbenchError for an order that is not above 1 and for releases that no reference covers.
     """
     from dpbench.references.unlike import reference
 

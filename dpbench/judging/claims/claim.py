@@ -1,4 +1,4 @@
-"""A claim: what somebody printed, where, what to compute to judge it, and the verdict that the ledger holds."""
+"""A claim: what somebody printed, where, what to compute to judge it, and the expected verdict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.events import Composition, Event
+from dpbench.verdicts import VERDICTS
 
 KINDS: Mapping[str, str] = {
     "number": "an ε, δ, μ, σ or other number in a table or in the text",
@@ -20,7 +21,6 @@ KINDS: Mapping[str, str] = {
     "comparison": "that one thing is better, cheaper or smaller than another, or by how much",
     "utility": "an accuracy, a perplexity or a time, judged by a run spec",
 }
-VERDICTS = ("holds", "refuted", "undecided", "not_run")
 BOUND_VERDICTS = ("sound", "loose", "unsound", "refuted", "undecided", "not_run")
 FAVOURABLE = ("holds", "sound", "loose")
 QUANTITIES = ("epsilon", "delta", "mu", "noise_multiplier")
@@ -35,7 +35,7 @@ def own_path(file: str) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """A key: what stands under it, and whether it has to be there. The reader and the schema know what each form is.
+    """A key of a file: what it means, the form of its value, and whether it is required.
 
     `name` is text that fits NAME, `choice` one of `choices`, `ids` a name or a list of them, `texts` a text or a list,
     `published` nested tables and lists of printed numbers, `paths` dotted places in them by name.
@@ -48,7 +48,7 @@ class Key:
 
 
 def key(about: str, form: str = "text", required: bool = False, choices: tuple[str, ...] = (), **default: Any) -> Any:
-    """A field that a ledger may give; `default` as in `dataclasses.field`."""
+    """A field that a file may give; `default` as in `dataclasses.field`."""
     return field(metadata={"key": Key(about, form, required, choices)}, **default)
 
 
@@ -80,7 +80,7 @@ class Printed:
         '0.01'
         """
         exponent = Decimal(self.text).as_tuple().exponent
-        assert isinstance(exponent, int)  # the ledger has refused infinities
+        assert isinstance(exponent, int)  # the reader has refused infinities
         return str(Decimal(1).scaleb(exponent))
 
     def moved(self, units: int) -> Printed:
@@ -119,7 +119,7 @@ class Claim:
     place: str = key("table and row, equation, theorem, page", required=True)
     kind: str = key("what is claimed", "choice", True, tuple(KINDS))
     says: str = key("the statement in your words")
-    verdict: str = key("what you hold to be right", "choice", True, tuple(dict.fromkeys(VERDICTS + BOUND_VERDICTS)))
+    verdict: str = key("the expected verdict", "choice", True, tuple(dict.fromkeys(VERDICTS + BOUND_VERDICTS)))
     because: str = key("why, in one sentence", required=True)
     printed: Mapping[str, Printed] = key(
         "the printed number, or numbers by name, with the digits that are printed", "printed", default_factory=dict
@@ -177,7 +177,7 @@ class Covered:
 class Mistake:
     """A paper's mistake that matters for privacy: `demonstration` is a command that shows it in seconds.
 
-    The texts may quote judgements: `{id.value}`, `{id.printed}`, `{id.evidence.name}`.
+    The texts may quote verdict records: `{id.value}`, `{id.printed}`, `{id.evidence.name}`.
     """
 
     title: str = key("the mistake in a few words", required=True)
@@ -189,7 +189,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ClaimsFile:
     """One file of `kind: claims`."""
 
     paper: str
@@ -203,7 +203,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What judging a claim gave.
+    """What judging a claim gave: the verdict with its reason and evidence.
 
     `value` is the number that was computed (or a word for it); `evidence` plain JSON values: numbers, enclosures,
     settings, sample sizes; `routes` the results of each mathematical route by name; `plot` an optional curve

@@ -1,9 +1,10 @@
 """Negative controls of a claim: other printed numbers and planted mistakes, each of which has to change the verdict.
 
-Every printed number of a judged claim is moved, by units of its last place, up and down, then by factors, until the
-verdict is another one; a claim that holds has to fail then. A number that is computed has to change it both ways within
-ten units. One number of a column has to change at least the rows in which an expression fails. Where a bound is so far
-from the truth that no δ matters, δ has to matter beside the truth. What the judge's `control` replaces comes on top.
+Every printed number of a claim is changed, up and down by units of its last place, then by factors, until the verdict
+is another one; a favourable verdict has to become an unfavourable one. A number that is computed from events has to
+change the verdict ten units above and ten units below. For one number of a column it is enough that an expression fails
+in other rows. Where a bound is so far from the truth that no δ changes the verdict, δ has to change the verdict on a
+bound just below the truth. The judge's own `control` comes on top.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8", "0")
 _FROM_ZERO = (10**6, -(10**6))  # units, where no factor leads away
 _JUST_BELOW = 1e-4  # relative
-_FARTHEST = 1e300  # an end of an interval that is no number to print
+_FARTHEST = 1e300  # an end of an interval from here on is not tried
 
 Path = tuple[Any, ...]  # a printed number's name, then its place in a table
 
@@ -39,7 +40,7 @@ class Control:
 def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
     """Every control of a claim, judged by `judge` in place of what `by` names where that is given.
 
-    None for what is undecided or not run, which says nothing about its numbers.
+    There are none for a claim that is undecided or not run.
 
     >>> claim = Claim("demo", "one", "here", "comparison", "", "holds", "", {"a": Printed("2"), "b": Printed("3")},
     ...               holds="a < b")
@@ -77,8 +78,8 @@ class _Controlled:
         return judge_of(claim)[0](claim, False) if self.judge is None else self.judge.judge(claim, change=change)
 
     def _compared(self, name: str, found: Judgement) -> Control:
-        held = self.claim.verdict
-        changed = found.verdict != held and not (held in FAVOURABLE and found.verdict in FAVOURABLE)
+        expected = self.claim.verdict
+        changed = found.verdict != expected and not (expected in FAVOURABLE and found.verdict in FAVOURABLE)
         return Control(name, changed, f"{found.verdict}: {found.reason}")
 
     def moved(self, path: Path, number: Printed) -> Iterator[Control]:
@@ -98,25 +99,25 @@ class _Controlled:
         yield control
 
     def _close(self, path: Path) -> _Controlled | None:
-        """For another number of a bound that is far from the truth: the same bound just below the truth."""
+        """For the other numbers of a bound far from the truth: the same bound moved to just below the truth."""
         name, lower = self._compared_number, self.found.evidence.get("lower")
         if self.claim.kind != "bound" or path == (name,) or not isinstance(lower, float) or not lower > 0:
             return None
         printed = Printed(format(Decimal(repr(lower * (1 - _JUST_BELOW))), "f"))
-        if printed == self.claim.printed[name]:  # it is
+        if printed == self.claim.printed[name]:  # the claim's own
             return None
         close = replace(self.claim, printed={**self.claim.printed, name: printed})
         return _Controlled(replace(close, verdict=self._judgement(close).verdict), self.judge)
 
     @property
     def _compared_number(self) -> str:
-        """The printed number of a bound that is held against the truth."""
+        """The name of the printed number of a bound that is compared with the truth."""
         if self.judge is not None:
             return self.judge.name
         return next((name for name in ("epsilon", "mu", "rdp") if name in self.claim.printed), "")
 
     def _others(self, path: Path, number: Printed) -> Iterator[Printed]:
-        """Other numbers to try: first what the judgement says is the truth, less or more than that, then the ladder."""
+        """Other numbers to try: first around the truth as the judgement has it, then units and factors."""
         lower, upper = self.found.evidence.get("lower"), self.found.evidence.get("upper")
         if self.claim.kind == "bound" and path == (self._compared_number,):
             if isinstance(lower, float) and lower > 0 and self.claim.verdict in FAVOURABLE:
@@ -143,7 +144,7 @@ class _Controlled:
                 rows = [one.evidence["fails_in_rows"] for one in (found, self.found)]
                 return replace(control, changed=control.changed or rows[0] != rows[1])
             return control
-        except Exception as error:  # noqa: BLE001 (what a judge refuses it does not judge: the next number is tried)
+        except Exception as error:  # noqa: BLE001 (the judge refuses this number: the next one is tried)
             return Control(name, False, f"{type(error).__name__}: {error}")
 
 

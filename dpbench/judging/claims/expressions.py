@@ -1,9 +1,9 @@
 """`holds: <expression>`: what a source says of its own printed numbers, judged by arithmetic; nothing is executed.
 
-docs/claims.md ("Printed numbers against each other") tells what is known. Arithmetic is exact, in the printed digits. A
-number of a table may have been rounded: an order (<, <=, >, >=) is refuted only where it fails for every number that
-rounds to what is printed, else undecided; equality is about the digits. What the claim itself prints is a statement,
-and means what it says.
+docs/claims.md ("Printed numbers against each other") lists operators and functions. Arithmetic is exact, in the printed
+digits. Numbers of tables may have been rounded: a comparison (<, <=, >, >=) that fails in the printed digits is refuted
+if it fails for all numbers that round to them, else undecided. Equality compares the digits. The claim's own numbers
+are taken as exact.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dpbench.judging.claims.claim import Claim, Judgement, Printed
 
 @dataclass(frozen=True)
 class Rounded:
-    """A number by the printed digits, and the least and the largest that it may be before rounding.
+    """A number: by the printed digits, and the smallest and largest that it may be before rounding.
 
-    Or an answer: by the printed digits, whether it is yes for all numbers that round to them, and for some.
+    Or a truth value: by the printed digits, for all numbers that round to them, and for at least one choice of them.
     """
 
     value: Any
@@ -121,7 +121,7 @@ class _Evaluation:
             return self._compared(node)
         if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
             return _FUNCTIONS[ast.unparse(node.func)](*map(self.at, node.args))
-        raise DpbenchError(f"{ast.unparse(node)!r} is not known in expressions; docs/claims.md tells what is")
+        raise DpbenchError(f"{ast.unparse(node)!r} is not known in expressions; docs/claims.md lists what is")
 
     def _named(self, name: str) -> Any:
         if name in self.claim.published:
@@ -166,7 +166,7 @@ def _rounded(number: Printed) -> Rounded:
 
 
 def _monotone(function: Callable[..., Any]) -> Callable[..., Rounded]:
-    """For a function that rises or falls in each argument on its own: its ends lie in the corners."""
+    """For a function that is monotone in each argument: its extremes lie at the corners of the box."""
 
     def applied(*numbers: Rounded) -> Rounded:
         corners = [function(*corner) for corner in itertools.product(*((one.low, one.high) for one in numbers))]
@@ -193,7 +193,7 @@ def _absolute(x: Rounded) -> Rounded:
 
 
 def _flat(value: Any, end: str, function: Callable[[list[Any]], Any]) -> Any:
-    """Of one end of every number in nested columns."""
+    """A function of one end of every number in nested columns."""
 
     def numbers(value: Any) -> Iterator[Any]:
         if isinstance(value, Rounded):
@@ -206,7 +206,7 @@ def _flat(value: Any, end: str, function: Callable[[list[Any]], Any]) -> Any:
 
 
 def _answer(function: Callable[[list[Any]], Any]) -> Callable[..., Rounded]:
-    """For a function of many numbers or answers that does not fall in any of them."""
+    """For a function of many numbers or truth values that is nondecreasing in each of them."""
     return lambda *values: Rounded(*(_flat(values, end, function) for end in ("value", "low", "high")))
 
 

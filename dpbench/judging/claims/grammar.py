@@ -1,7 +1,7 @@
 """What a file of `kind: claims` may hold: every key with its form and its description, written once.
 
-Keys of claims, coverage and mistakes stand beside the fields of their classes in `claim.py`. The reader (`ledger.py`)
-and the JSON Schema (`cli/schemas.py`) both read these tables; docs/claims.md tells them to people.
+Keys of claims, coverage and mistakes stand beside the fields of their classes in `claim.py`. The reader (`reading.py`)
+and the JSON Schema (`cli/schemas.py`) both use these tables; docs/claims.md explains them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import Field, TypeAdapter
 from dpbench.judging.claims.claim import Claim, Covered, Key, Mistake
 
 NAME = r"[a-z0-9][a-z0-9_-]*"
-NUMBER_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"  # of printed numbers, as expressions and functions know them
+NUMBER_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"  # of printed numbers: a name of an expression and of an argument
 DIGITS = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"  # of printed numbers
-PLAIN: Mapping[str, tuple[TypeAdapter[Any], str]] = {  # forms that are values of YAML, and what is expected, in words
+PLAIN: Mapping[str, tuple[TypeAdapter[Any], str]] = {  # forms of plain YAML values, and what is expected, in words
     "at": (TypeAdapter(dict[Literal["epsilon", "delta", "order"], float]), "such as {delta: 1e-5}"),
     "flag": (TypeAdapter(bool), "true or false"),
     "ids": (TypeAdapter(str | Annotated[list[str], Field(min_length=1)]), "a list of ids"),

@@ -1,4 +1,4 @@
-"""One claim to its verdict: by accountants from its events, by arithmetic, or by what its paper's own file holds."""
+"""Judge one claim: by accountants from its events, by arithmetic, or by a function in its paper's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove 
 
 
 def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord:
-    """Judge one claim; a check that cannot run is told by the verdict `crashes`, not raised.
+    """Judge one claim. A judge that raises gives the verdict `crashes`.
 
     >>> from dpbench.judging.claims.claim import Printed
     >>> from dpbench.events import Composition, Gaussian
@@ -34,7 +34,7 @@ def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord
     try:
         judged, there = judge_of(claim)
         found, place = judged(claim, certified), there
-    except Exception as error:  # noqa: BLE001 (whatever a check dies of, the rest of the ledger still runs)
+    except Exception as error:  # noqa: BLE001 (whatever a judge raises, the other claims are still judged)
         words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
         found = Judgement("crashes", words)
     same = ("paper", "place", "kind", "says", "because", "line", "by", "runs")
@@ -53,7 +53,7 @@ def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord
 
 
 def judge_of(claim: Claim) -> tuple[Judges, str]:
-    """What judges a claim, and its file and line (empty where that is training). Raises DpbenchError as `loaded`."""
+    """What judges a claim, and its file and line ("" for a claim judged by training). Raises as `loaded`."""
     if claim.holds:
         return judge_expression, f"{own_path(claim.file)}:{claim.line}"
     if claim.by:
@@ -66,11 +66,11 @@ def judge_of(claim: Claim) -> tuple[Judges, str]:
 
 
 def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
-    """Not run; a run spec is there where it lies below the folder in which we run, or one that holds the ledger."""
+    """Not run. A run spec is looked for from the working folder, then from the folders above the claims file."""
     places = [Path(), *(Path(claim.file).resolve().parents if claim.file else ())]
     missing = [run for run in claim.runs if not any((place / run).is_file() for place in places)]
-    told = f"; not written yet: {', '.join(missing)}" if missing else ""
-    return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{told}")
+    unwritten = f"; not written yet: {', '.join(missing)}" if missing else ""
+    return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{unwritten}")
 
 
 def loaded(claim: Claim) -> Judge:

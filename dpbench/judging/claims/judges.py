@@ -1,8 +1,8 @@
-"""What a file in `judging/papers/` holds: decorated functions of named arguments, each of which judges claims.
+"""Decorators for the functions in `judging/papers/` that judge claims.
 
-docs/claims.md ("Writing a judge") tells what a function returns under each decorator, and where its arguments come
+docs/claims.md ("Writing a judge") says what a function returns under each decorator, and where its arguments come
 from. A claim whose judge does not take one of its printed numbers is refused when it is read. `control` is the negative
-control: other values of some arguments, for which the verdict has to be another one; several are a sequence of them.
+control: a mapping with other values of some arguments, or a sequence of them, each of which has to change the verdict.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def place_of(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class Judge(ABC):
-    """A decorated function; it can be called as before. `pair` tells the datasets or distributions, for the evidence.
+    """A decorated function; it can be called as before.
 
-    `false_alarm` is the probability that a true claim is refuted by chance, `name` the printed number that the kind
-    compares itself, where it does.
+    `pair` names the datasets or distributions, for the evidence; `false_alarm` is the probability that a true claim is
+    refuted by chance; `name` is the printed number that the decorator compares by itself, if any.
     """
 
     function: Callable[..., Any]
@@ -119,11 +119,11 @@ class Number(Judge):
 
 @dataclass(frozen=True)
 class Bound(Judge):
-    """As a bound from events. `name` is the printed number that is held against the truth.
+    """As a bound from events. `name` is the printed number that is compared with the truth.
 
     `attained`: a pair of datasets attains the lower end under what is released (a claim's own `attained:` goes first).
-    `second`: the second route is another "value" of the same, or "lower" where it only has to lie below the upper end.
-    A function that takes `certified` is asked to prove its interval where that is true.
+    `second`: the second route computes the same "value", or a "lower" bound, which only has to lie below the upper end.
+    A function with an argument `certified` has to prove its interval where `certified` is true.
     """
 
     name: str = "epsilon"
@@ -284,7 +284,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Demonstration(Judge):
-    """Follows the printed text, never our implementation."""
+    """The function follows the printed text, never dpbench's implementation of the mechanism."""
 
     def _judged(self, claim: Claim, named: dict[str, Any], certified: bool) -> Judgement:  # noqa: ARG002
         found: Shown = self.function(**named)

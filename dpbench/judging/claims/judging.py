@@ -1,4 +1,4 @@
-"""Many claims at once: chosen, judged in several processes, written as records; certified ones are resumed."""
+"""`verify`: choose claims, judge them in several processes, write records; a certified verdict is computed once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dpbench.catalog import suggestion
 from dpbench.errors import DpbenchError, Problem
-from dpbench.judging.claims.claim import KINDS, Claim, Ledger
+from dpbench.judging.claims.claim import KINDS, Claim, ClaimsFile
 from dpbench.judging.claims.judge import judge
-from dpbench.judging.claims.ledger import PAPERS as PAPERS
-from dpbench.judging.claims.ledger import read_ledgers
+from dpbench.judging.claims.reading import PAPERS as PAPERS
+from dpbench.judging.claims.reading import read_claims
 from dpbench.judging.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, write_verdict
-from dpbench.judging.claims.summary import write_ledger
+from dpbench.judging.claims.summary import write_claims_file
 
 
 @dataclass(frozen=True)
@@ -37,26 +37,26 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The verdicts in the order of the ledgers, the ledgers, and the mistakes in their files."""
+class Verified:
+    """What `verify` found: the verdicts in the order of the files, the files, and the mistakes in them."""
 
     verdicts: tuple[VerdictRecord, ...]
-    ledgers: tuple[Ledger, ...]
+    files: tuple[ClaimsFile, ...]
     problems: tuple[Problem, ...] = ()
     resumed: int = 0
 
     @property
     def changed(self) -> tuple[VerdictRecord, ...]:
-        """Verdicts that are not the ledger's."""
-        return tuple(verdict for verdict in self.verdicts if not verdict.as_held)
+        """Verdicts that are not the expected ones."""
+        return tuple(verdict for verdict in self.verdicts if not verdict.as_expected)
 
     @property
     def exit_status(self) -> int:
-        """0 as held, 1 a verdict changed or a check could not run, 2 a mistake in a ledger."""
+        """0 all as expected, 1 a verdict is another one or a judge could not run, 2 a mistake in a file."""
         return 2 if self.problems else 1 if self.changed else 0
 
 
-Told = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), how many of how many
+Progress = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), done, of
 
 
 def verify(
@@ -67,8 +67,8 @@ def verify(
     workers: int = 1,
     out: Path | None = None,
     force: bool = False,
-    told: Told | None = None,
-) -> Outcome:
+    progress: Progress | None = None,
+) -> Verified:
     """Judge the chosen claims of some files and folders. Raises DpbenchError where the choice takes none of them.
 
     With `out` every verdict is written to OUT/verdicts as soon as it is known; certified verdicts that stand there
@@ -76,8 +76,8 @@ def verify(
     that calls this has to be importable (`if __name__ == "__main__":`).
     """
     choice = choice or Choice()
-    found = read_ledgers(paths, choice.takes)
-    claims = [claim for ledger in found.ledgers for claim in ledger.claims]
+    found = read_claims(paths, choice.takes)
+    claims = [claim for file in found.files for claim in file.claims]
     chosen = [claim for claim in claims if choice.takes(claim)]
     if claims and not chosen:
         raise DpbenchError(_none_chosen(choice, claims))
@@ -91,21 +91,21 @@ def verify(
     done = dict(proven) if certified and not force else {}
     due = [claim for claim in chosen if claim.name not in done]
     before = len(done)
-    for ledger in found.ledgers:
-        if out is not None and any(choice.takes(claim) for claim in ledger.claims):
-            write_ledger(out, ledger)
-    if told is not None:
-        told(None, 0, len(due))
+    for file in found.files:
+        if out is not None and any(choice.takes(claim) for claim in file.claims):
+            write_claims_file(out, file)
+    if progress is not None:
+        progress(None, 0, len(due))
     calls = [(claim, certified, key_of(claim, certified, sources[claim.paper])) for claim in due]
     with closing(_judged(calls, min(workers, len(due)))) as records:
         for record in records:
             done[record.id] = record
             if out is not None and (certified or record.id not in proven):  # what is proven stays
                 write_verdict(out, record)
-            if told is not None:
-                told(record, len(done) - before, len(due))
+            if progress is not None:
+                progress(record, len(done) - before, len(due))
     verdicts = tuple(done[claim.name] for claim in chosen)
-    return Outcome(verdicts, found.ledgers, found.problems, len(chosen) - len(due))
+    return Verified(verdicts, found.files, found.problems, len(chosen) - len(due))
 
 
 def _judged(calls: Sequence[tuple[Claim, bool, str]], workers: int) -> Generator[VerdictRecord]:
@@ -136,7 +136,7 @@ def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:
     papers = tuple(dict.fromkeys(claim.paper for claim in claims))
     for paper in choice.papers:
         if paper not in papers:
-            return f"--paper {paper}: no ledger here is about it{suggestion(paper, papers)}"
+            return f"--paper {paper}: there are no claims of it here{suggestion(paper, papers)}"
     for kind in choice.kinds:
         if kind not in KINDS:
             return f"--kind {kind}: expected one of {', '.join(KINDS)}"

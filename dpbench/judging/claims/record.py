@@ -24,8 +24,11 @@ _NUMERICS = (
 
 @dataclass(frozen=True)
 class VerdictRecord:
-    """A judged claim as plain data; `held` is the ledger's verdict, `judge` the file and line of what judged
-    it, `key` a hash of the claim and of the code."""
+    """A judged claim as plain data.
+
+    `held` is the expected verdict, `judge` the file and line of what judged the claim, `key` a hash of the claim and
+    of the code.
+    """
 
     id: str
     paper: str
@@ -52,8 +55,8 @@ class VerdictRecord:
     key: str = ""
 
     @property
-    def as_held(self) -> bool:
-        """Whether the verdict is the ledger's."""
+    def as_expected(self) -> bool:
+        """Whether the verdict is the expected one."""
         return self.verdict == self.held
 
     def to_json(self) -> dict[str, Any]:

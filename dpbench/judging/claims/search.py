@@ -1,7 +1,7 @@
 """The search for a counterexample of an inequality: where is its margin smallest?
 
-Hypothesis proposes points and is told the margin, so that it climbs down; SciPy's Nelder-Mead goes on from the best of
-them and from the source's own settings.
+Hypothesis proposes points and minimises the margin; SciPy's Nelder-Mead goes on from the best of them and from the
+source's own settings.
 """
 
 from __future__ import annotations

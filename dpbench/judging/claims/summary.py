@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.atomic import write_text
-from dpbench.judging.claims.claim import KINDS, Covered, Ledger, Mistake
+from dpbench.judging.claims.claim import KINDS, ClaimsFile, Covered, Mistake
 from dpbench.judging.claims.record import FOLDER, VerdictRecord, json_files, read_verdicts
 from dpbench.store.records import SCHEMA_VERSION, finite
 
-LEDGERS = f"{FOLDER}/ledgers"  # in the folder of records
+FILES = f"{FOLDER}/ledgers"  # in the folder of records, under the name that old reports have
 _QUOTED = re.compile(r"\{([a-z0-9][a-z0-9_-]*)\.([a-z_.A-Z0-9-]+)\}")
 
 
 @dataclass(frozen=True)
 class PaperClaims:
-    """One paper: its claims in the order of the ledger, its coverage and its mistakes, their texts filled in."""
+    """One paper: its claims in the order of the file, its coverage and its mistakes, their texts filled in."""
 
     paper: str
     title: str
@@ -60,27 +60,27 @@ class ClaimsReport:
         return tuple(Counter(record.verdict for record in self.verdicts))
 
 
-def write_ledger(out: Path, ledger: Ledger) -> Path:
-    """Write what the report needs of a ledger besides its claims, OUT/verdicts/ledgers/<paper>.json."""
+def write_claims_file(out: Path, file: ClaimsFile) -> Path:
+    """Write what the report needs of a file besides verdicts, OUT/verdicts/ledgers/<paper>.json."""
     data = {
         "schema_version": SCHEMA_VERSION,
         "type": "ledger",
-        "paper": ledger.paper,
-        "title": ledger.title,
-        "source": ledger.source,
-        "claims": [claim.name for claim in ledger.claims],
-        "coverage": [asdict(covered) for covered in ledger.coverage],
-        "mistakes": [asdict(mistake) for mistake in ledger.mistakes],
+        "paper": file.paper,
+        "title": file.title,
+        "source": file.source,
+        "claims": [claim.name for claim in file.claims],
+        "coverage": [asdict(covered) for covered in file.coverage],
+        "mistakes": [asdict(mistake) for mistake in file.mistakes],
     }
     text = json.dumps(finite(data), indent=1, ensure_ascii=False) + "\n"
-    return write_text(Path(out) / LEDGERS / f"{ledger.paper}.json", text)
+    return write_text(Path(out) / FILES / f"{file.paper}.json", text)
 
 
 def claims_report(out: Path) -> ClaimsReport | None:
-    """What OUT (and OUT/published) know of claims; None where they know nothing."""
+    """The claims that OUT and OUT/published have records of; None where there are none."""
     records = read_verdicts(out)
     papers: dict[str, PaperClaims] = {}
-    for path in json_files(out, LEDGERS):
+    for path in json_files(out, FILES):
         if path.stem not in papers:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 papers[path.stem] = _paper(json.loads(path.read_text(encoding="utf-8")), records)
@@ -110,7 +110,7 @@ def _filled(mistake: Mapping[str, Any], records: Mapping[str, VerdictRecord]) ->
 def filled(text: str, records: Mapping[str, VerdictRecord]) -> str:
     """A text with `{id.value}`, `{id.printed}` and `{id.evidence.name}` replaced by what the records say.
 
-    What no record knows stays as it is, in braces, so that it is seen.
+    A quotation that no record can fill stays as it is, in braces.
     """
 
     def quoted(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@
 | in Arb balls | `upper_tail`, `ends`, `enclosed_delta` |
 | by the project's accountants | `true_curve`, `accounted_curve`, `interval` |
 | a number by two routes against another | `compared` |
-| by halving | `largest` |
+| by bisection | `largest` |
 
 A mechanism's noise multiplier is `sigma`, its sampling rate `rate`, an order of a Rényi divergence `order`.
 """
@@ -81,7 +81,7 @@ def hockey_stick(epsilon: Real, mu: Real) -> Real:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """δ at ε of N(μ, 1) against N(0, 1) in closed form, by 30 digits where the two terms cancel.
+    """δ at ε of N(μ, 1) against N(0, 1) in closed form, with 30 digits where the two terms cancel.
 
     >>> round(gaussian_delta(0.0, 1.0), 6)
     0.382925
@@ -155,7 +155,7 @@ def upper_tail(x: Ball) -> Ball:
 
 
 def ends(ball: Ball) -> tuple[float, float]:
-    """Doubles below and above all of a ball."""
+    """Doubles below and above a ball."""
     return math.nextafter(float(ball.lower()), -math.inf), math.nextafter(float(ball.upper()), math.inf)
 
 
@@ -170,7 +170,7 @@ def enclosed_delta(releases: Composition, epsilon: float, digits: int = 4) -> tu
 
 @cache
 def true_curve(releases: Composition) -> Any:
-    """The curve of a composition by `exact`: both directions, the worse one."""
+    """The curve of a composition by `exact`: the larger of both directions."""
     return load_accountant("exact").curve(releases)
 
 
@@ -182,7 +182,7 @@ def accounted_curve(accountant: str, rate: float, sigma: float, count: float) ->
 
 
 def interval(found: Estimate) -> tuple[float, float]:
-    """Both ends of an estimate; the value itself where one is not told."""
+    """Both ends of an estimate; the value itself for an end that is not stated."""
     lower, upper = (float(found.value if end is None else end) for end in (found.lower, found.upper))
     return lower, upper
 
@@ -273,15 +273,15 @@ def compared(relation: str, of: str, routes: Mapping[str, Any], to: Mapping[str,
     True
     """
     value, ((name, limit),) = next(iter(routes.values())), to.items()
-    told = {route: float(number) for route, number in routes.items()}
-    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in told.values())
+    numbers = {route: float(number) for route, number in routes.items()}
+    agree = all(abs(number - float(value)) <= 1e-9 * abs(float(value)) for number in numbers.values())
     words = [str(number) if len(str(number)) < 12 else f"{float(number):.6g}" for number in (value, limit)]
     holds = bool(_RELATIONS[relation](value, limit)) if agree else None
-    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, told)
+    return Shown(holds, f"{of} is {words[0]}, {name} is {words[1]}", float(value), {name: float(limit)}, numbers)
 
 
 def largest(fits: Callable[[Any], bool], low: Any, high: Any, halvings: int = 160) -> Any:
-    """The end of what fits, between `low`, which does, and `high`, by halving; `high` where that fits as well.
+    """The largest number that fits, between `low`, which does, and `high`, by bisection; `high` if that fits as well.
 
     >>> round(largest(lambda x: x * x <= 2, 0.0, 2.0), 12)
     1.414213562373

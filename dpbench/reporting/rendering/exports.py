@@ -1,4 +1,4 @@
-"""An assessment as CSV (one line per row, one per record, unrounded) and as LaTeX tables (booktabs, one per spec)."""
+"""A report as CSV (one line per row, one per record, unrounded) and as LaTeX tables (booktabs, one per spec)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy.formatting import bound, number, words
-from dpbench.reporting.contents import Assessment, GuaranteeLine, Row, Section
+from dpbench.reporting.contents import GuaranteeLine, Report, Row, Section
 from dpbench.spec.keys import Printed, Published
 
 _SIGNS = {"ε": "varepsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "±": "pm", "∞": "infty", "≤": "leq", "≥": "geq"}
@@ -30,28 +30,28 @@ _LATEX = {
 _LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
 
 
-def rows_csv(assessment: Assessment) -> str:
+def rows_csv(report: Report) -> str:
     """One line per configuration; per accountant its ε, kind, μ, what was printed and the verdict."""
-    names = list(dict.fromkeys(name for row in assessment.rows() for name in _accountants(row)))
-    return _csv([_row_cells(section, row, names) for section in assessment.sections for row in section.rows])
+    names = list(dict.fromkeys(name for row in report.rows() for name in _accountants(row)))
+    return _csv([_row_cells(section, row, names) for section in report.sections for row in section.rows])
 
 
-def records_csv(assessment: Assessment) -> str:
-    """One line per record, whatever its row."""
+def records_csv(report: Report) -> str:
+    """One line per record."""
     lines = []
-    for record in assessment.records:
+    for record in report.records:
         cells = {**vars(record), "test_accuracy_percent": record.accuracy, "stale": " ".join(record.stale)}
         lines.append({name: cells[name] for name in cells if name not in ("accuracy", "row")})
     return _csv(lines)
 
 
-def tables_latex(assessment: Assessment) -> str:
+def tables_latex(report: Report) -> str:
     """A file to \\input: one table per spec. Needs the packages booktabs and, for accented text, an UTF-8 engine."""
     head = (
         "% Written by dpbench. In the preamble: \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
         "% Accuracies are measured: means over seeds at the last epoch with their 95 % confidence intervals.\n"
     )
-    return head + "\n".join(_table(section) for section in assessment.sections if section.rows)
+    return head + "\n".join(_table(section) for section in report.sections if section.rows)
 
 
 def latex(text: str) -> str:
@@ -194,7 +194,7 @@ def _table(section: Section) -> str:
 
 
 def _shown(row: Row, ours: str) -> str:
-    """A number of the row's ledger, as far as it may be stated."""
+    """A number of the row's ledger; nothing where it is withheld."""
     return "withheld" if row.withheld else f"{ours} (unchecked)" if ours and row.unchecked else ours
 
 

@@ -2,7 +2,7 @@
 
 The page's style decides fonts and colours (light, dark, print): matplotlib draws in stand-in colours, which become the
 style's variables. No `style` attribute, style sheet, script or link is left, so the page's content policy can forbid
-them. Series differ in colour, marker and line, so that they can be told apart without colour.
+them. Series differ in colour, marker and line, so that they can be distinguished without colour.
 """
 
 from __future__ import annotations

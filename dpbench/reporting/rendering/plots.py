@@ -1,4 +1,4 @@
-"""Which figures a report has, and what stands in them: rows of an assessment to points, nothing computed."""
+"""Which figures a report has, and what stands in them: rows of a report to points, nothing computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dpbench.judging.claims.record import VerdictRecord
 from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy.formatting import bound, number, percent
-from dpbench.reporting.contents import Assessment, Comparison, CurveLine, Row, Section
+from dpbench.reporting.contents import Comparison, CurveLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import Figure, Point, Series
 
 ACCURACY = "Test accuracy, %"
@@ -26,14 +26,14 @@ class Drawn:
     legend: tuple[tuple[int, str], ...]
 
 
-def section_figures(assessment: Assessment, section: Section) -> list[Drawn]:
+def section_figures(report: Report, section: Section) -> list[Drawn]:
     """Accuracy against ε, against seconds and against epochs, where there is something to show."""
     found = []
     accountant = section.headline
     private = [(style, row) for style, row in enumerate(section.rows) if _epsilon(row, accountant) is not None]
     if accountant is not None and private:
         rows = [row for _, row in private]
-        levels = _levels([assessment.row(row_id) for row_id in section.baselines])
+        levels = _levels([report.row(row_id) for row_id in section.baselines])
         figure = Figure(
             id=f"{section.id}-epsilon",
             title=f"{section.name}: accuracy against ε",
@@ -106,9 +106,9 @@ def claim_figure(record: VerdictRecord) -> Drawn:
     return Drawn(figure, tuple(enumerate(lines)))
 
 
-def comparison_figures(assessment: Assessment, comparison: Comparison) -> list[Drawn]:
+def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
     """Accuracy against ε of all specs that train one model on one dataset: one joined series per spec."""
-    rows = [assessment.row(row_id) for row_id in comparison.rows]
+    rows = [report.row(row_id) for row_id in comparison.rows]
     accountant = comparison.headline
     levels = _levels([row for row in rows if not row.facts.private])
     series: list[Series] = []
@@ -145,7 +145,7 @@ def _epsilon(row: Row, accountant: str | None) -> float | None:
 
 
 def _end(row: Row, x: float) -> tuple[Point, ...]:
-    """The last epoch with its interval, then the printed accuracy where it may stand beside."""
+    """The last epoch with its interval, then the printed accuracy where the two may be compared."""
     ours = Point(x, row.accuracy.mean, row.accuracy.low, row.accuracy.high)
     published = row.context.published
     if row.barred or published is None or published.accuracy_percent is None:
@@ -154,7 +154,7 @@ def _end(row: Row, x: float) -> tuple[Point, ...]:
 
 
 def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
-    """The best two baselines: more lines would say nothing more."""
+    """The best two baselines; more lines would only fill the figure."""
     best = sorted(baselines, key=lambda row: -row.accuracy.mean)[:2]
     return tuple(
         (row.accuracy.mean, row.accuracy.least, row.accuracy.most, f"not private: {percent(row.accuracy.mean)} %")

@@ -1,4 +1,4 @@
-"""What templates ask of rows and sections: selections and words, no numbers that are not there already."""
+"""Filters of the templates: selections and words, no new numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpbench.reporting.contents import GuaranteeLine, Row, Section
 
 
 def distinct(rows: Iterable[Row], path: str) -> list[Any]:
-    """The different values of a dotted attribute, in the order of the rows; where several, rows may differ."""
+    """The distinct values of a dotted attribute, in the order of the rows."""
     return list(dict.fromkeys(reduce(getattr, path.split("."), row) for row in rows))
 
 
@@ -59,7 +59,7 @@ def refusals(section: Section) -> list[tuple[str, str]]:
 
 
 def words_or_none(name: str | None) -> str | None:
-    """Words for a name from the data; None stays, so that the page can say that it is missing."""
+    """Words for a name from the data; None stays None, which the page shows as missing."""
     return None if name is None else formatting.words(name)
 
 

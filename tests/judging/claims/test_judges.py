@@ -1,4 +1,4 @@
-"""Every kind of judge: right claims hold, wrong ones do not, and a check that cannot run says so."""
+"""Every kind of judge: right claims hold, wrong ones do not, and a judge that cannot run says so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bound_of(verdict: str, count: int = 3516, event: Event = ROW_1, **printed: s
 @pytest.mark.parametrize(
     ("epsilon", "verdict"), [("0.83", "unsound"), ("0.86", "sound"), ("0.865", "sound"), ("1.19", "loose")]
 )
-def test_a_bound_is_held_against_the_truth(epsilon: str, verdict: str) -> None:
+def test_a_bound_is_compared_with_the_truth(epsilon: str, verdict: str) -> None:
     claim = bound_of(verdict, epsilon=epsilon, delta="1e-5")
     for certified in (False, True):
         found = judge_bound(claim, certified)
@@ -95,7 +95,7 @@ def test_a_number_rounds_to_what_is_printed() -> None:
     failed = judge(replace(claim, accountant="rdp"))
     assert failed.verdict == "crashes"
     assert "takes whole numbers of releases only" in failed.reason
-    assert not failed.as_held
+    assert not failed.as_expected
 
 
 def test_a_computation_compares_its_routes() -> None:
@@ -271,7 +271,7 @@ def test_one_unit_below_the_truth_is_below(lower: float, unit: str) -> None:
     assert 0 < found.value + found.unit / 2 < lower
 
 
-def test_a_run_spec_that_is_not_written_yet_is_told(tmp_path: Path) -> None:
+def test_a_run_spec_that_is_not_written_yet_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "table1.yaml").write_text("kind: run\n", encoding="utf-8")
     runs = ("runs/table1.yaml", "runs/table2.yaml")

@@ -1,4 +1,4 @@
-"""Verdicts are about the printed algorithm: its batches, its neighbours, and what it gives out."""
+"""Verdicts are about the printed algorithm: its batches, its neighbours, and its output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from dpbench.events import SampledGaussian
 from dpbench.judging.claims.bounds import shown_end
 from dpbench.judging.claims.judge import judge
-from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.reading import PAPERS, read_claims
 from dpbench.judging.papers.bu2020.last_iterate import SETTINGS, TAILS, Design, design, linear_delta
 from dpbench.judging.papers.bu2020.rows import ROWS
 from dpbench.judging.papers.jl2021.algorithms import microbatch_noise
 
-CLAIMS = {claim.name: claim for ledger in read_ledgers([PAPERS]).ledgers for claim in ledger.claims}
+CLAIMS = {claim.name: claim for file in read_claims([PAPERS]).files for claim in file.claims}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_last_iterate_holds_every_reading() -> None:
 
 
 def test_what_is_unsound_is_shown_for_the_last_iterate() -> None:
-    """A bound that only all iterates are shown to break is refuted: the algorithm gives out one."""
+    """A bound that is broken only by all iterates together is refuted, not unsound: the algorithm outputs one."""
     shown = {(row.rate, row.sigma, row.whole_steps) for row in SETTINGS}
     for claim in CLAIMS.values():
         if claim.paper != "bu2020" or claim.verdict != "unsound" or (claim.by or "").startswith("last_iterate:"):
@@ -161,10 +161,10 @@ def test_one_large_step_alone_breaks_the_epsilon_of_fixed_batches() -> None:
     rate, sigma, steps = 256 / 60000, 1.3, 1875
     lost = []
     for threshold in np.linspace(3.0, 8.0, 101):
-        silent = float(norm.sf(threshold / sigma))
-        present = (1 - rate) * silent + rate * float(norm.sf((threshold - 2) / sigma))
+        without = float(norm.sf(threshold / sigma))
+        present = (1 - rate) * without + rate * float(norm.sf((threshold - 2) / sigma))
         some = -math.expm1(steps * math.log1p(-present))
-        lost.append(some - math.exp(1.5) * -math.expm1(steps * math.log1p(-silent)))
+        lost.append(some - math.exp(1.5) * -math.expm1(steps * math.log1p(-without)))
     assert max(lost) > 1e-5
     found = judge(CLAIMS["jl2021.epsilon-mnist-outer"])
     assert found.evidence["lower"] == pytest.approx(3.4755, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Every claim of the ledgers has the verdict that the ledger holds, and every false version of it is caught."""
+"""Every claim has its expected verdict, and every false version of it is caught."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dpbench.judging.claims.claim import Claim, Ledger
+from dpbench.judging.claims.claim import Claim, ClaimsFile
 from dpbench.judging.claims.controls import controls
 from dpbench.judging.claims.judge import judge
-from dpbench.judging.claims.ledger import PAPERS, read_ledgers
+from dpbench.judging.claims.reading import PAPERS, read_claims
 
 ROOT = Path(__file__).parents[3]
-READ = read_ledgers([PAPERS], lambda _: True)
-CLAIMS = [claim for ledger in READ.ledgers for claim in ledger.claims]
+READ = read_claims([PAPERS], lambda _: True)
+CLAIMS = [claim for file in READ.files for claim in file.claims]
 CONVERTED = {
     "bu2020": "001_b2435100e387a3a7.txt",
     "jl2021": "004_5f94c762a1b54246.txt",
@@ -38,13 +38,13 @@ ONLY_READ = {  # what is printed contradicts itself: reading it is the evidence
 }
 
 
-def test_the_ledgers_have_no_mistakes_and_are_all_there() -> None:
+def test_the_claims_have_no_mistakes_and_are_all_there() -> None:
     assert [str(problem) for problem in READ.problems] == []
-    assert {ledger.paper for ledger in READ.ledgers} >= set(CONVERTED)
+    assert {file.paper for file in READ.files} >= set(CONVERTED)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_the_verdict_is_the_one_that_the_ledger_holds(claim: Claim) -> None:
+def test_the_verdict_is_the_expected_one(claim: Claim) -> None:
     found = judge(claim)
     assert found.verdict == claim.verdict, found.reason
 
@@ -73,22 +73,22 @@ def test_utilities_say_what_judges_them() -> None:
     assert [claim.name for claim in CLAIMS if claim.kind == "utility" and not (claim.runs or claim.text)] == []
 
 
-@pytest.mark.parametrize("ledger", READ.ledgers, ids=lambda ledger: ledger.paper)
-def test_every_claim_has_a_place_in_the_coverage(ledger: Ledger) -> None:
-    covered = {name for place in ledger.coverage for name in place.claims}
-    assert {claim.id for claim in ledger.claims} - covered == set()
-    places = Counter(place.place for place in ledger.coverage)
+@pytest.mark.parametrize("file", READ.files, ids=lambda file: file.paper)
+def test_every_claim_has_a_place_in_the_coverage(file: ClaimsFile) -> None:
+    covered = {name for place in file.coverage for name in place.claims}
+    assert {claim.id for claim in file.claims} - covered == set()
+    places = Counter(place.place for place in file.coverage)
     assert [place for place, number in places.items() if number > 1] == []
 
 
-@pytest.mark.parametrize("ledger", READ.ledgers, ids=lambda ledger: ledger.paper)
-def test_everything_that_the_paper_numbers_is_covered(ledger: Ledger) -> None:
-    path = TEXTS / CONVERTED.get(ledger.paper, "none")
+@pytest.mark.parametrize("file", READ.files, ids=lambda file: file.paper)
+def test_everything_that_the_paper_numbers_is_covered(file: ClaimsFile) -> None:
+    path = TEXTS / CONVERTED.get(file.paper, "none")
     if not path.is_file():
         pytest.skip("the papers' texts do not lie beside this checkout")
     text = path.read_text(encoding="utf-8")
     numbered = {f"{word.replace('Fig.', 'Figure')} {number.rstrip('.')}" for word, number in NUMBERED.findall(text)}
-    places = " ; ".join(place.place for place in ledger.coverage)
+    places = " ; ".join(place.place for place in file.coverage)
     known = {f"{word} {number.rstrip('.')}" for word, number in NUMBERED.findall(places.replace("Fig.", "Figure"))}
     missing = {name for name in numbered if name not in known}
     assert missing == set(), sorted(missing)

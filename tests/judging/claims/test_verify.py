@@ -16,7 +16,7 @@ from dpbench.judging.claims.judging import verify as judged
 from dpbench.judging.claims.record import VerdictRecord, read_verdicts
 from dpbench.judging.claims.summary import claims_report, filled
 
-LEDGER = """kind: claims
+CLAIMS = """kind: claims
 paper: mine
 title: A model card
 claims:
@@ -58,9 +58,9 @@ mistakes:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
+def claims(tmp_path: Path) -> Path:
     path = tmp_path / "mine.yaml"
-    path.write_text(LEDGER, encoding="utf-8")
+    path.write_text(CLAIMS, encoding="utf-8")
     return path
 
 
@@ -75,8 +75,8 @@ def objects(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_every_claim_is_one_line_of_json(ledger: Path, tmp_path: Path) -> None:
-    found = objects(verify(ledger, "--json", "--out", tmp_path / "out"))
+def test_every_claim_is_one_line_of_json(claims: Path, tmp_path: Path) -> None:
+    found = objects(verify(claims, "--json", "--out", tmp_path / "out"))
     assert [(one["id"], one["verdict"]) for one in found] == [
         ("mine.sound", "sound"),
         ("mine.unsound", "unsound"),
@@ -87,51 +87,51 @@ def test_every_claim_is_one_line_of_json(ledger: Path, tmp_path: Path) -> None:
     assert found[1]["value"] == pytest.approx(0.8645401912, abs=1e-9)
 
 
-def test_a_pipe_is_wide_enough_for_what_is_printed(ledger: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_wide_enough_for_what_is_printed(claims: Path, tmp_path: Path) -> None:
     name = "a-claim-with-a-name-as-long-as-the-longest-ones"
-    ledger.write_text(LEDGER.replace("id: sound", f"id: {name}").replace("claims: [sound]", f"claims: [{name}]"))
-    assert f"mine.{name}  bound   epsilon = 0.87, delta = 1e-5  " in verify(ledger, "--out", tmp_path / "out").stdout
+    claims.write_text(CLAIMS.replace("id: sound", f"id: {name}").replace("claims: [sound]", f"claims: [{name}]"))
+    assert f"mine.{name}  bound   epsilon = 0.87, delta = 1e-5  " in verify(claims, "--out", tmp_path / "out").stdout
 
 
-def test_a_verdict_that_changed_ends_with_one_either_way(ledger: Path, tmp_path: Path) -> None:
+def test_a_verdict_that_changed_ends_with_one_either_way(claims: Path, tmp_path: Path) -> None:
     for change in (("verdict: sound", "verdict: unsound"), ("verdict: unsound", "verdict: sound")):
-        ledger.write_text(LEDGER.replace(*change, 1), encoding="utf-8")
-        result = verify(ledger, "--out", tmp_path / "out", status=1)
-        assert "1 not as the ledger holds" in result.stdout
-    ledger.write_text(LEDGER.replace("accountant: gdp_clt", "accountant: rdp"), encoding="utf-8")
-    result = verify(ledger, "--out", tmp_path / "out", status=1)
-    assert f"{ledger}:19: mine.mu: crashes, but the ledger holds holds" in " ".join(result.stdout.split())
-    ledger.write_text(LEDGER.replace("count: 3516}", "sampler: shuffled, count: 3516}", 1), encoding="utf-8")
-    result = verify(ledger, "--out", tmp_path / "out", status=1)
-    assert f"{ledger}:5: mine.sound: crashes" in " ".join(result.stdout.split())
+        claims.write_text(CLAIMS.replace(*change, 1), encoding="utf-8")
+        result = verify(claims, "--out", tmp_path / "out", status=1)
+        assert "1 not as expected" in result.stdout
+    claims.write_text(CLAIMS.replace("accountant: gdp_clt", "accountant: rdp"), encoding="utf-8")
+    result = verify(claims, "--out", tmp_path / "out", status=1)
+    assert f"{claims}:19: mine.mu: crashes, expected holds" in " ".join(result.stdout.split())
+    claims.write_text(CLAIMS.replace("count: 3516}", "sampler: shuffled, count: 3516}", 1), encoding="utf-8")
+    result = verify(claims, "--out", tmp_path / "out", status=1)
+    assert f"{claims}:5: mine.sound: crashes" in " ".join(result.stdout.split())
     assert "mine.unsound bound" in " ".join(result.stdout.split())
 
 
-def test_a_bad_ledger_ends_with_two_and_the_rest_still_runs(ledger: Path, tmp_path: Path) -> None:
-    ledger.write_text(LEDGER.replace("accountant: gdp_clt", "accountant: gdp_ctl"), encoding="utf-8")
-    result = verify(ledger, "--json", "--out", tmp_path / "out", status=2)
-    assert f"{ledger}:24:17" in result.stderr
+def test_a_bad_file_ends_with_two_and_the_rest_still_runs(claims: Path, tmp_path: Path) -> None:
+    claims.write_text(CLAIMS.replace("accountant: gdp_clt", "accountant: gdp_ctl"), encoding="utf-8")
+    result = verify(claims, "--json", "--out", tmp_path / "out", status=2)
+    assert f"{claims}:24:17" in result.stderr
     assert "did you mean 'gdp_clt'?" in result.stderr
     assert [one["id"] for one in objects(result)] == ["mine.sound", "mine.unsound"]
 
 
-def test_claims_are_chosen_by_paper_kind_and_name(ledger: Path) -> None:
+def test_claims_are_chosen_by_paper_kind_and_name(claims: Path) -> None:
     def names(choice: Choice) -> list[str]:
-        return [record.id for record in judged([ledger], choice).verdicts]
+        return [record.id for record in judged([claims], choice).verdicts]
 
     assert names(Choice(kinds=("number",))) == ["mine.mu"]
     assert names(Choice(names=("mine.*sound",))) == ["mine.sound", "mine.unsound"]
     for choice, words in (
-        (Choice(papers=("mime",)), "--paper mime: no ledger here is about it; did you mean 'mine'?"),
+        (Choice(papers=("mime",)), "--paper mime: there are no claims of it here; did you mean 'mine'?"),
         (Choice(kinds=("bond",)), "--kind bond: expected one of number, bound"),
         (Choice(names=("nothing",)), "--only nothing: no claim has such a name"),
     ):
         with pytest.raises(DpbenchError) as caught:
-            judged([ledger], choice)
+            judged([claims], choice)
         assert str(caught.value).startswith(words)
 
 
-def test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones(ledger: Path, tmp_path: Path) -> None:
+def test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones(claims: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     seen: list[str] = []
 
@@ -141,28 +141,28 @@ def test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones(ledger: 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judged([ledger], certified=True, out=out, told=stop_after_the_first)
+        judged([claims], certified=True, out=out, progress=stop_after_the_first)
     assert seen == ["0 of 3", "1 of 3"]
-    again = judged([ledger], certified=True, out=out)
+    again = judged([claims], certified=True, out=out)
     assert again.resumed == 1
-    assert judged([ledger], certified=True, out=out).resumed == 3
-    assert judged([ledger], certified=True, out=out, force=True).resumed == 0
-    judged([ledger], out=out)
+    assert judged([claims], certified=True, out=out).resumed == 3
+    assert judged([claims], certified=True, out=out, force=True).resumed == 0
+    judged([claims], out=out)
     kept = read_verdicts(out)["mine.unsound"]
     assert kept.certified
     assert kept.evidence["lower"] <= 0.86454019122 <= kept.evidence["upper"] + 1e-9
-    ledger.write_text(LEDGER.replace("noise_multiplier: 1.3", "noise_multiplier: 1.31"), encoding="utf-8")
-    assert judged([ledger], certified=True, out=out).resumed == 0
+    claims.write_text(CLAIMS.replace("noise_multiplier: 1.3", "noise_multiplier: 1.31"), encoding="utf-8")
+    assert judged([claims], certified=True, out=out).resumed == 0
 
 
-def test_several_processes_give_the_same(ledger: Path) -> None:
-    alone, together = judged([ledger], workers=1).verdicts, judged([ledger], workers=2).verdicts
+def test_several_processes_give_the_same(claims: Path) -> None:
+    alone, together = judged([claims], workers=1).verdicts, judged([claims], workers=2).verdicts
     assert [(one.id, one.verdict, one.value) for one in alone] == [(one.id, one.verdict, one.value) for one in together]
 
 
-def test_the_report_has_the_claims_the_mistakes_and_the_coverage(ledger: Path, tmp_path: Path) -> None:
+def test_the_report_has_the_claims_the_mistakes_and_the_coverage(claims: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    verify(ledger, "--out", out)
+    verify(claims, "--out", out)
     found = claims_report(out)
     assert found is not None
     (paper,) = found.papers
@@ -170,7 +170,7 @@ def test_the_report_has_the_claims_the_mistakes_and_the_coverage(ledger: Path, t
     assert "between 0.86454 and 0.86454" in paper.mistakes[0].true
     assert filled("{nothing.value}", {}) == "{nothing.value}"
     with pytest.raises(SystemExit) as ended:
-        main(["report", "--out", str(out), str(ledger)])
+        main(["report", "--out", str(out), str(claims)])
     assert ended.value.code == 0
     page = (out / "report.html").read_text(encoding="utf-8")
     for words in (

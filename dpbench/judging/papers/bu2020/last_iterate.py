@@ -1,7 +1,7 @@
-"""A loss for which the last iterate of Algorithm 1, as printed, tells as much as all iterates.
+"""A loss for which the last iterate of Algorithm 1, as printed, reveals as much as all iterates.
 
-With a loss that is linear in θ the last iterate is one sum of all noisy steps and tells less. But a loss may depend on
-θ in any way, and so may the gradients: they can keep count of the noise. In units of η = R = 1, θ has the coordinates
+With a loss that is linear in θ the last iterate is one sum of all noisy steps and reveals less. But a loss, and with it
+the gradients, may depend on θ in any way: they can record the noise. In units of η = R = 1, θ has the coordinates
 
 | | | the gradient step takes it to |
 | --- | --- | --- |
@@ -19,8 +19,9 @@ gradient, and z adds −v/|I_t| in the first coordinate, so that the printed lin
 
 So the readings are independent, and |I_t| cancels in each: without z it is Student's t with `width` degrees of freedom,
 with z the noncentral one with noncentrality v/σ. The last iterate shows the last reading, and how many of the others
-lie in each cell: all that matters of independent readings. It is wrong only where noise is beyond `margin` deviations
-or a batch smaller than `batch`, which `Design.failure` bounds; `Design.room` sees to it that nothing is clipped.
+lie in each cell, a sufficient statistic of independent readings. It is wrong only where noise is beyond `margin`
+deviations or a batch smaller than `batch`, which `Design.failure` bounds; `Design.room` ensures that nothing is
+clipped.
 
 | here | in the paper |
 | --- | --- |
@@ -60,7 +61,7 @@ def _cells(below: Floats, above: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Design:
-    """The numbers of the loss: how many coordinates, how far z moves the sum, and what is held for impossible."""
+    """The numbers of the loss: how many coordinates, how far z moves the sum, and which events count as impossible."""
 
     rate: float
     records: int
@@ -212,8 +213,8 @@ def last_iterate(linear: bool = False) -> Shown:
             wrong = 1e-3 * every[1] / steps / (1 + math.exp(tail))
             used = design(setting.rate, setting.records, setting.sigma, _NEAR, wrong)
             last = [_delta(used, steps, epsilon, 0.1 * places[0] / steps) for epsilon in places]
-        told = [f"{setting.name}, ε = {epsilon:.4g}" for epsilon in places]
-        found += [(one / whole, at, whole, one) for at, whole, one in zip(told, every, last, strict=True)]
+        settings = [f"{setting.name}, ε = {epsilon:.4g}" for epsilon in places]
+        found += [(one / whole, at, whole, one) for at, whole, one in zip(settings, every, last, strict=True)]
     share, at, *_ = min(found)
     reason = f"the last iterate has at least {share:.4g} times the δ of all, least at {at}"
     evidence = {"at": [{"setting": at, "all": whole, "last": one} for _, at, whole, one in found], "move": _NEAR}

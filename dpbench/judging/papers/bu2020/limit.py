@@ -1,7 +1,7 @@
 """The central limit theorem: (3.1) as a limit, its error at finite T, Theorems 1 and 2, μ-GDP of the tables' models.
 
 "gdp_clt", "moments" and "true" are δ_CLT, δ_MA and the δ of the composition itself by the project's `exact` accountant
-(both directions, the worse one); (3.1) itself is judged from the variance of the privacy loss, by quadrature.
+(the larger of both directions); (3.1) itself is judged from the variance of the privacy loss, by quadrature.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def strictly_better_than_li(rates: Sequence[Fraction] = _PAPER_RATES) -> Shown:
     return Shown(weakest >= 0 and min(gains) > 0, reason, float(min(gains)), evidence)
 
 
-@shown(control={"odds": True}, pair="four records, and one more; the mechanism tells every subsample apart")
+@shown(control={"odds": True}, pair="four records, and one more; the mechanism reveals the subsample")
 def proof_mixture(odds: bool = False) -> Shown:
     """M∘Sample(S ∪ {x0}) = p · (with x0) + (1 − p) · (without): all bit strings. The control mixes by p/(1 − p)."""
     records, rate = (1, 2, 3, 4), Fraction(256, 60000)

@@ -89,7 +89,7 @@ def fast(order: int, rate: float, shift: float) -> float:
 
 
 def converted(order: float, loss: float, delta: float) -> float:
-    """ε from (α, τ)-RDP, equation (2); negative where the promise is trivial.
+    """ε from (α, τ)-RDP, equation (2); negative where the guarantee is trivial.
 
     >>> round(converted(10.0, 1.0, 1e-5), 4)
     1.918
@@ -98,7 +98,7 @@ def converted(order: float, loss: float, delta: float) -> float:
 
 
 def smallest(enough: Callable[[Any], bool], low: Any, high: Any, steps: int) -> Any:
-    """By halving: from where on `enough` is true."""
+    """The smallest number for which `enough` is true, by bisection."""
     for _ in range(steps):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)

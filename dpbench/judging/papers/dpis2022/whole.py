@@ -38,7 +38,7 @@ def _statistics(batch: int, size: int, noise: float) -> dict[int, float]:
 def whole_run(
     certified: bool, epsilon: Printed, delta: Printed, batch: int, size: int, oversampling: float
 ) -> tuple[float, float, float]:
-    """From below: δ at ε of the T released gradients of one epoch, K̃ = bC + ξ. A run releases more, up to 1 is left.
+    """A lower bound: δ at ε of the T released gradients of one epoch, K̃ = bC + ξ. A run releases more; above is 1.
 
     σ_G is the smallest that the paper's sum of losses allows at whole orders. K' is N(0, (0.02NC)²), plus C/p_K where
     z is drawn: below bC but for a chance of 1e-15, so K̃ = bC + ξ under both, and z is in X_p with probability 1/k and
@@ -63,7 +63,7 @@ def whole_run(
 def run_with_little_noise(
     epsilon: Printed, delta: Printed, batch: int, size: int, noise: float
 ) -> tuple[float, float, float]:
-    """δ at ε of the release of K̃ in one epoch, from below: the whole run has no less, and up to 1 is left.
+    """A lower bound: δ at ε of the release of K̃ in one epoch. The whole run has no smaller δ: the upper end is 1.
 
     With chance b/N z is in the sample and K' jumps by N/b (in units of C), for Ñ = N; (12) keeps what lies between b
     and N. Second route: (p' − e^ε p)₊ integrated over K' above b, and the atom at K̃ = bC + ξ where it counts. Nothing

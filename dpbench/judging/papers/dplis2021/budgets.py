@@ -97,8 +97,8 @@ def row_of_one_run(examples: int, batch: int, noise: float, budgets: tuple[Print
     start, stretch = run = (*good, *foretold)[0]
     last = (start + 4 * stretch) * per_epoch
     again = by_integral(rate, noise, last, epsilon(rate, noise, last)[1])
-    told = ", ".join(f"{found:.4g}" for found in foretold[run])
-    reason = f"{first.text} and {second.text} mean {start} epochs and then {stretch} each: the others would be {told}"
+    later = ", ".join(f"{found:.4g}" for found in foretold[run])
+    reason = f"{first.text} and {second.text} mean {start} epochs and then {stretch} each: the others would be {later}"
     evidence = {"first": start, "stretch": stretch, "steps": last, "foretold": foretold[run]}
     evidence["runs_that_fit_the_first_two"] = [list(one) for one in foretold]
     routes = {"binomial sum, the last ε": foretold[run][-1], "integral": again}

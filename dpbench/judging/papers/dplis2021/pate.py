@@ -177,9 +177,9 @@ def _upper(queries: int, answer_noise: float, delta: float) -> tuple[float, floa
     one, other = ((np.array(counts) - THRESHOLD) / SELECTION_NOISE for counts in zip(*_NEIGHBOURS, strict=True))
 
     def at(order: float) -> float:
-        silent = order * log_ndtr(-one) + (1 - order) * log_ndtr(-other)
+        unanswered = order * log_ndtr(-one) + (1 - order) * log_ndtr(-other)
         answered = order * log_ndtr(one) + (1 - order) * log_ndtr(other) + order * (order - 1) / answer_noise**2
-        moment = queries * float(np.logaddexp(silent, answered).max())
+        moment = queries * float(np.logaddexp(unanswered, answered).max())
         return moment / (order - 1) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
     return min((at(order), order) for order in map(float, 1 + np.geomspace(0.2, 60, 400)))
@@ -220,8 +220,8 @@ def fixed_number_of_queries(
         yes = {count: upper_tail((arb(THRESHOLD) - count) / SELECTION_NOISE) for count in _COUNTS}
 
         def moment(one: Ball, other: Ball) -> float:
-            silent = (order * ((1 - one) / (1 - other)).log()).exp() * (1 - other)
-            return ends((silent + (order * (one / other).log()).exp() * other * growth).log())[1]
+            unanswered = (order * ((1 - one) / (1 - other)).log()).exp() * (1 - other)
+            return ends((unanswered + (order * (one / other).log()).exp() * other * growth).log())[1]
 
         worst = max(moment(yes[one], yes[other]) for one, other in _NEIGHBOURS)
         term = (1 - 1 / order).log() - (arb(delta.text).log() + order.log()) / (order - 1)

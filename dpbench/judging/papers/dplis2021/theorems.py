@@ -33,14 +33,14 @@ from dpbench.judging.papers.mathematics import moments_epsilon, sampled, true_cu
 def _composed_log_delta(epsilon: float, delta: float, releases: int, total: float) -> float:
     """log of the true δ at `total` of k releases of the worst (ε, δ) mechanism, summed outcome by outcome.
 
-    That mechanism tells the record with probability δ and is randomized response with odds e^ε otherwise; every
+    That mechanism reveals the record with probability δ and is randomized response with odds e^ε otherwise; every
     (ε, δ) mechanism is a post-processing of it, so its composition is the worst one.
     """
     likely = np.arange(releases + 1, dtype=float)  # how many of the k answers are the likely one under P
     chances = binom.pmf(likely, releases, expit(epsilon))
     hidden = float(np.sum(chances * -np.expm1(-np.maximum((2 * likely - releases) * epsilon - total, 0.0))))
-    told = -math.expm1(releases * math.log1p(-delta))
-    return math.log(max(told + (1 - told) * hidden, 1e-300))
+    revealed = -math.expm1(releases * math.log1p(-delta))
+    return math.log(max(revealed + (1 - revealed) * hidden, 1e-300))
 
 
 @inequality(

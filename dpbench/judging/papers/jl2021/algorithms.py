@@ -60,9 +60,9 @@ def user_level(records: int = 2) -> Shown:
         p = arb(MNIST.batch) / MNIST.examples
         for k in range(1, records + 1):  # what k of them add to P(sum > 1/2), as k Z + σ N(0, 1) > 1/2
             drawn, scaled = math.comb(records, k), Run(1, 1, sigma / k, MNIST.projections)
-            silent = upper_tail(arb("0.5") / arb(str(sigma)))
+            without = upper_tail(arb("0.5") / arb(str(sigma)))
             lost += drawn * rate**k * (1 - rate) ** (records - k) * (scaled.above(0.5 / k) - float(ndtr(-0.5 / sigma)))
-            proven += drawn * p**k * (1 - p) ** (records - k) * (scaled.proven_above(0.5 / k) - silent)
+            proven += drawn * p**k * (1 - p) ** (records - k) * (scaled.proven_above(0.5 / k) - without)
     return _against_the_theorem(f"a user of {records} records", lost, proven, {"records_of_the_user": records})
 
 

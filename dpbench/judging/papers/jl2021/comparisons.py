@@ -2,7 +2,7 @@
 
 Lower bounds are explicit datasets, of one iteration or of a whole run; upper bounds are Theorem 4.1's pair, or proven
 without any accountant (`revealed_upper`). A run of more iterations only loses more, so that "at the same accuracy"
-needs no accuracy here: one iteration with r = 1 is held against a whole run with the other dimension.
+needs no accuracy here: one iteration with r = 1 is compared with a whole run with the other dimension.
 """
 
 from __future__ import annotations

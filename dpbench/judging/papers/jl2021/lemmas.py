@@ -195,11 +195,11 @@ def lemma_4_3(length: float, sigma: float, projections: int, epsilon: float, as_
 
 @cache
 def _composed(run: Run, cells: int) -> Any:
-    """The curve of T outputs on the explicit datasets, each told by its cell: a lower bound that rises with `cells`."""
+    """The curve of T outputs on the explicit datasets, rounded to cells: a lower bound that rises with `cells`."""
     edges = np.linspace(-4 * run.sigma, run.longest + 2 * run.sigma, cells - 1)
     there = np.maximum(-np.diff([1.0, *map(run.above, edges), 0.0]), 1e-30)
-    silent = np.diff([0.0, *ndtr(edges / run.sigma), 1.0])
-    pair = DiscretePair(tuple(there / there.sum()), tuple(silent / silent.sum()))
+    without = np.diff([0.0, *ndtr(edges / run.sigma), 1.0])
+    pair = DiscretePair(tuple(there / there.sum()), tuple(without / without.sum()))
     return load_accountant("lattice").curve(Composition(((pair, run.iterations),)))
 
 

@@ -117,8 +117,8 @@ class Run:
         """(δ, τ) of one iteration: P(output > τ | D) − e^ε P(output > τ | D') for the best τ."""
 
         def less(threshold: float) -> float:
-            silent = epsilon + float(log_ndtr(-threshold / self.sigma))
-            return math.exp(min(silent, 700.0)) - self.above(threshold)
+            without = epsilon + float(log_ndtr(-threshold / self.sigma))
+            return math.exp(min(without, 700.0)) - self.above(threshold)
 
         return _least(less, self.sigma)
 
@@ -169,8 +169,8 @@ class Run:
     def proven_lost(self, epsilon: str, threshold: float) -> float:
         """A lower bound of the δ that the test {output > τ} shows."""
         with ctx.workprec(128):
-            silent = upper_tail(threshold / arb(str(self.sigma)))
-            return float((self.proven_above(threshold) - arb(epsilon).exp() * silent).lower())
+            without = upper_tail(threshold / arb(str(self.sigma)))
+            return float((self.proven_above(threshold) - arb(epsilon).exp() * without).lower())
 
     def proven_epsilon(self, delta: str) -> float:
         """A lower bound of ε by the tests "some output > τ", near the best one: the cells lose a little."""

@@ -1,7 +1,7 @@
 """Trade-off functions: Propositions 4.1 to 4.5, B.1, B.2, Corollaries B.1 and B.2, equation (2) of jl2021.
 
 Discrete pairs are judged exactly, with fractions: T(P || Q)(α) is the least type II error among the tests of level α,
-reached by rejecting the outcomes with the largest Q/P first and the last of them by a coin. Gaussian pairs are judged
+attained by rejecting the outcomes with the largest Q/P first, the last of them at random. Gaussian pairs are judged
 by integrals of their densities.
 """
 

@@ -24,7 +24,7 @@ from dpbench.judging.claims.claim import Printed
 from dpbench.judging.claims.judges import Shown, bound, formula, grid, inequality, shown
 from dpbench.judging.papers.mathematics import compared, ends, normal_mass, upper_tail
 from dpbench.judging.papers.pidp2021.influence import influence, optimum
-from dpbench.judging.papers.pidp2021.neighbours import largest_silent
+from dpbench.judging.papers.pidp2021.neighbours import largest_passing
 from dpbench.judging.papers.pidp2021.risks import HALF, risk
 
 _SAME, _OPPOSITE = {(1, 1): HALF, (-1, -1): HALF}, {(1, -1): HALF, (-1, 1): HALF}
@@ -118,7 +118,7 @@ def uniform_threshold(epsilon: Printed, step_delta: float) -> tuple[float, float
     with ctx.workprec(256):
         lower, upper = ends(arb(step_delta) * (1 + (-arb(epsilon.value)).exp()))
     with mpmath.workdps(30):
-        return lower, upper, float(largest_silent(epsilon.value, step_delta) / 2)
+        return lower, upper, float(largest_passing(epsilon.value, step_delta) / 2)
 
 
 @shown(control={"steps": 1}, pair="T uniform laws, each shifted so that its own δ is δ₁; the event: any shows it")
@@ -166,7 +166,7 @@ def _looser_enclosed(epsilon: float, more: float) -> tuple[float, float]:
 )
 def looser_with_budget(epsilon: float, more: float, sign: int = 1) -> float:
     """The change of the largest |c|/(2rδ₁) without noise when ε₁ grows by `more`; the control asks whether it falls."""
-    largest = [largest_silent(at, 1.0) / 2 for at in (epsilon, epsilon + more)]
+    largest = [largest_passing(at, 1.0) / 2 for at in (epsilon, epsilon + more)]
     return float(sign * (largest[1] - largest[0]))
 
 
@@ -197,11 +197,13 @@ def rounds_continue(continued: bool = False) -> Shown:
 def error_added(record: int = 1) -> Shown:
     """Line 8 with the exact error E: c + E against the true move of the optimum; the other record's c is positive."""
     rows, left = ((1, 0), (1, 1)), (record, 1 - record)
-    told = influence(rows, optimum(rows), record)[0]
+    predicted = influence(rows, optimum(rows), record)[0]
     moved = optimum(rows, left) - optimum(rows)
-    error = abs(moved - told)
-    routes = {"optimum without the record": abs(moved), "c n/(n - 1), n = 2": abs(2 * told)}
-    return compared("<=", "the move of the optimum", routes, {f"|c + E| (c = {told}, E = {error})": abs(told + error)})
+    error = abs(moved - predicted)
+    routes = {"optimum without the record": abs(moved), "c n/(n - 1), n = 2": abs(2 * predicted)}
+    return compared(
+        "<=", "the move of the optimum", routes, {f"|c + E| (c = {predicted}, E = {error})": abs(predicted + error)}
+    )
 
 
 @shown(control={"projected": True}, pair="one record z = 0, loss ½(θ − z)², α = 1, from θ = 0")

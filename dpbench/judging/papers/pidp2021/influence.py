@@ -224,7 +224,7 @@ def remark_5(damping: int = 1) -> Shown:
     h, size = Fraction(1, 100), 1000
     rows = [(h, 0)] * (size - 1) + [(h, 1)]
     best, moved = optimum(rows), optimum(rows, [1] * (size - 1) + [0]) - optimum(rows)
-    error, again = (abs(moved - told) for told in influence(rows, best, size - 1, damping))
+    error, again = (abs(moved - predicted) for predicted in influence(rows, best, size - 1, damping))
     bound = 2 * (h + damping) * h / (size * (damping or h)) ** 2
     routes = {"equation (11)": error, "differences of the losses": again}
     return compared("<=", "the error", routes, {"the bound at the added zeta": bound})
@@ -278,9 +278,9 @@ def optimum_shift(ridge: float, logistic: float, spread: float, size: float, fac
 )
 def theorem_4_strongly_convex(ridge: float, logistic: float, spread: float, size: float, factor: float = 1.0) -> float:
     """(factor · bound − E) / bound; ζ = λ holds everywhere, L = λ + κ/4, C = κ/(6√3)."""
-    theta, left, told, steepest = _exchange(ridge, logistic, spread, size)
+    theta, left, predicted, steepest = _exchange(ridge, logistic, spread, size)
     s = _logistic(theta)
-    error = abs(left - theta - told / (ridge + logistic * s * (1 - s)) / size)
+    error = abs(left - theta - predicted / (ridge + logistic * s * (1 - s)) / size)
     smooth, third = ridge + logistic / 4, logistic / (6 * math.sqrt(3))
     return factor - error * (ridge * size) ** 2 / (2 * smooth * steepest + third * steepest**2 / ridge)
 
@@ -333,8 +333,8 @@ def sensitivity(least: bool = False) -> Shown:
     The loss is ½(x·θ − y)² with |θ| <= 1: G is 1. By the second coordinate alone, and by normal equations in doubles.
     """
     s = Fraction(1, 1000)
-    told = [influence([(s * s, label)], 0, 0)[0] for label in (1, -1)]
-    moved, allowed = abs(told[0] - told[1]), 2 / (s * s if least else Fraction(3))
+    predicted = [influence([(s * s, label)], 0, 0)[0] for label in (1, -1)]
+    moved, allowed = abs(predicted[0] - predicted[1]), 2 / (s * s if least else Fraction(3))
     sides = [np.linalg.solve(x.T @ x, -y[-1] * x[-1]) for x, y in (in_the_plane(s, (label,)) for label in (1, -1))]
     routes = {"rationals": moved, "normal equations": np.abs(sides[0] - sides[1]).max()}
     return compared("<=", "with n = 4 and H = diag(3, s^2)/4 the move", routes, {"2G/(n zeta)": allowed})
@@ -344,11 +344,11 @@ def sensitivity(least: bool = False) -> Shown:
 def current_model(at: Fraction = Fraction(1)) -> Shown:
     """c_t of the 1 at θ_r = 1, where its loss is least, and the first-order move of the optimum (11); θ* = 1/3."""
     rows: list[Quadratic] = [(1, 0), (1, 0), (1, 1)]
-    told, promised = influence(rows, at, 2)[0], influence(rows, optimum(rows), 2)[0]
+    predicted, promised = influence(rows, at, 2)[0], influence(rows, optimum(rows), 2)[0]
     step = Fraction(1, 10**6)
     derivative = (optimum(rows, (1, 1, 1 - step)) - optimum(rows, (1, 1, 1 + step))) / (2 * step)
     routes = {"equation (11)": promised, "derivative of the optimum": derivative}
-    return compared("==", "the first-order move of the optimum", routes, {f"c_t at theta_r = {at}": told})
+    return compared("==", "the first-order move of the optimum", routes, {f"c_t at theta_r = {at}": predicted})
 
 
 @shown(control={"second": (1, 0)}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 1), the last against (1/2, 1)")
@@ -363,8 +363,8 @@ def one_hessian(second: Quadratic = (Fraction(1, 4), 2)) -> Shown:
 @shown(control={"second": 1}, pair="½(y − θx)², (x, y) = (1, 1), (1, 0), (1, 0), the last against (1/2, 0)")
 def other_records(second: Fraction | int = Fraction(1, 4)) -> Shown:
     """The contribution of the first record, which both have, at θ̃ = 0 under D and under D'."""
-    (told, again), (other, _) = (influence([(1, 1), (1, 0), (last, 0)], 0, 0) for last in (1, second))
-    routes = {"equation (11)": told, "differences of the losses": again}
+    (predicted, again), (other, _) = (influence([(1, 1), (1, 0), (last, 0)], 0, 0) for last in (1, second))
+    routes = {"equation (11)": predicted, "differences of the losses": again}
     return compared("==", "the contribution of an unchanged record under D", routes, {"under D'": other})
 
 

@@ -25,7 +25,7 @@ influence is that of the model at the round's start, taken at its largest, |θ �
 
 **Equation (2)**, the noise σ = c G √(T ln(1/δ)) / (n ε) that Theorems 1, 5 and 6 take from the moments accountant, at
 T = ⌈ln n⌉; c is `constant`. With the linear loss ℓ(θ, z) = zθ, |z| <= 1 (so G = 1), D holds one 1 among zeros
-and D' holds zeros. The released iterates tell the increments z_t + b, independent draws of (1 − 1/n) N(0, σ²) +
+and D' holds zeros. The released iterates reveal the increments z_t + b, independent draws of (1 − 1/n) N(0, σ²) +
 (1/n) N(1, σ²) from D and of N(0, σ²) from D'. The event "some increment is above 1/2" bounds δ(ε) from below; coupling
 both runs until the 1 is chosen bounds it by 1 − (1 − 1/n)^T from above.
 """
@@ -58,7 +58,7 @@ def passes(influence: Any, epsilon: Any, delta: Any) -> bool:
     return bool(spent < top and top / (top - spent) <= growth**2)  # the logarithm taken off both sides
 
 
-def largest_silent(epsilon: Any, delta: Any) -> Any:
+def largest_passing(epsilon: Any, delta: Any) -> Any:
     """The largest |c| that lines 10 and 11 let pass at r = 1, by bisection of the printed tests."""
     return largest(lambda c: passes(c, mpmath.mpf(epsilon), mpmath.mpf(delta)), mpmath.mpf(0), 8 * mpmath.mpf(delta))
 
@@ -86,16 +86,16 @@ class Run:
         away = of(record) + (0 if self.rounds == 1 else 1)
         return 2 * (-away / self.records + 4 / of(self.records) ** 2)
 
-    def silent(self, record: float = 1.0) -> Any:
+    def noise_free(self, record: float = 1.0) -> Any:
         """The ball of p, at the precision in force."""
         room = arb(self.delta) * (1 + (-arb((1 - self.choice) * self.epsilon)).exp())
         deviation = self.deviation((arb("1.25") * self.rounds / arb(self.delta / 2)).log(), arb)
         centre = self.centre(record, arb)
         return upper_tail((-room - centre) / deviation) - upper_tail((room - centre) / deviation)
 
-    def silent_again(self, record: float = 1.0) -> Any:
+    def noise_free_again(self, record: float = 1.0) -> Any:
         """p by bisection of the printed test and an integral of the normal density."""
-        low = largest_silent((1 - self.choice) * self.epsilon, self.delta / 2)
+        low = largest_passing((1 - self.choice) * self.epsilon, self.delta / 2)
         logarithm = mpmath.log(mpmath.mpf("1.25") * self.rounds / mpmath.mpf(self.delta / 2))
         centre = self.centre(record, mpmath.mpf)
         return normal_mass(-low - centre, low - centre, 0, self.deviation(logarithm, mpmath.mpf))
@@ -124,7 +124,7 @@ def theorem_5(
     """
     run = Run(records, epsilon.value, delta.value, constant.text, choice, rounds)
     with ctx.workprec(256), mpmath.workdps(40):
-        p, other, chosen = run.silent(), run.silent_again(), 1 - (1 - arb(1) / records) ** steps
+        p, other, chosen = run.noise_free(), run.noise_free_again(), 1 - (1 - arb(1) / records) ** steps
         if one_draw:
             seen, again = p * chosen, other * _first_choices(records, steps)
         else:
@@ -139,14 +139,14 @@ def theorem_5_final_model(
     """δ(ε) from below where only the last model is released; α = ½ from θ̃ = 0. From above δ is at most 1.
 
     Without noise a run from D' stays at 0, and a run from D ends above 0 once it has chosen the 1. So P(S) is at least
-    P(all steps silent, 1 chosen) and Q(S) at most P'(some step noisy). Again by a union bound, in doubles:
+    P(no step noisy, 1 chosen) and Q(S) at most P'(some step noisy). Again by a union bound, in doubles:
     1 − (1 − 1/n)^T less (1 + e^ε) T times the largest chance of a noisy step.
     """
     run = Run(records, epsilon.value, delta.value, constant.text)
     with ctx.workprec(256):
-        zero = run.silent(0.0)
+        zero = run.noise_free(0.0)
         others = zero * (records - 1) / records
-        seen = (others + run.silent(1.0) / records) ** steps - others**steps
+        seen = (others + run.noise_free(1.0) / records) ** steps - others**steps
         lower = ends(seen - arb(epsilon.value).exp() * (1 - zero**steps))[0]
     room = delta.value * (1 + math.exp(-0.75 * epsilon.value)) - 2 / records - 8 / records**2
     noisy = erfc(room / run.deviation(math.log(2.5 / delta.value), float) / math.sqrt(2))
@@ -165,10 +165,10 @@ def naturally_private(
     """
     run = Run(records, 0.0, 0.0, "0")
     with ctx.workprec(256):
-        told = [run.centre(z, arb) for z in (0.0, record)]
-        silent = all(passes(one, arb(epsilon.value), arb(delta.value)) for one in told)
+        centres = [run.centre(z, arb) for z in (0.0, record)]
+        all_pass = all(passes(one, arb(epsilon.value), arb(delta.value)) for one in centres)
     exact = float(1 - (1 - Fraction(1, records)) ** steps)
-    return (exact if silent else 0.0), exact, _first_choices(records, steps)
+    return (exact if all_pass else 0.0), exact, _first_choices(records, steps)
 
 
 @shown(control={"epsilon": 4e6}, pair="a record without influence, z = θ̃ = 0, and the most influential, z = 1")
@@ -176,8 +176,8 @@ def noise_follows_influence(records: int, epsilon: float, delta: float, constant
     """P(noise) for both in one dimension; "only where the influence is large" needs one half between them."""
     run = Run(records, epsilon, delta, constant.text)
     with ctx.workprec(256), mpmath.workdps(30):
-        (without, _), (most, _) = balls = [ends(1 - run.silent(record)) for record in (0.0, 1.0)]
-        again = [float(1 - run.silent_again(record)) for record in (0.0, 1.0)]
+        (without, _), (most, _) = balls = [ends(1 - run.noise_free(record)) for record in (0.0, 1.0)]
+        again = [float(1 - run.noise_free_again(record)) for record in (0.0, 1.0)]
     agree = max(abs(without - again[0]), abs(most - again[1])) < 1e-9
     reason = f"a record without influence meets noise in {without:.4g} of its steps, the most influential in {most:.4g}"
     evidence = {"without influence, ten dimensions": 1 - (1 - without) ** 10, "epsilon": epsilon, "delta": delta}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpbench.events import SampledGaussian
-from dpbench.judging.claims.ledger import Read, read_ledgers
+from dpbench.judging.claims.reading import Read, read_claims
 
 HEAD = "kind: claims\npaper: mine\nclaims:\n"
 EVENTS = "events: [{event: sampled_gaussian, sampling_rate: 256/60000, noise_multiplier: 1.3, count: 3516}]"
@@ -25,13 +25,13 @@ GOOD = f"""  - id: front
 def read(folder: Path, text: str) -> Read:
     path = folder / "mine.yaml"
     path.write_text(text, encoding="utf-8")
-    return read_ledgers([path], lambda _: True)
+    return read_claims([path], lambda _: True)
 
 
 def test_a_bound_is_read_with_its_events_and_its_digits(tmp_path: Path) -> None:
     found = read(tmp_path, HEAD + GOOD)
     assert found.problems == ()
-    (claim,) = found.ledgers[0].claims
+    (claim,) = found.files[0].claims
     assert claim.name == "mine.front"
     assert claim.printed["epsilon"].text == "0.87"
     assert claim.events is not None
@@ -43,7 +43,7 @@ def test_a_count_that_is_not_whole_stands_for_numbers_only(tmp_path: Path) -> No
     number = GOOD.replace("kind: bound", "kind: number").replace("{epsilon: 0.87, delta: 1e-5}", "1.19")
     number = number.replace("count: 3516", "count: 15*60000/256").replace("sound", "holds")
     number += "    quantity: epsilon\n    accountant: moments\n    at: {delta: 1e-5}\n"
-    (claim,) = read(tmp_path, HEAD + number).ledgers[0].claims
+    (claim,) = read(tmp_path, HEAD + number).files[0].claims
     assert claim.events is None
     assert claim.counts[0][1] == 3515.625
     bound = read(tmp_path, HEAD + GOOD.replace("count: 3516", "count: 3515.5"))
@@ -66,7 +66,7 @@ def test_a_count_that_is_not_whole_stands_for_numbers_only(tmp_path: Path) -> No
         (("id: front", "id: Front Page"), 4, "expected small letters"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_the_rest_still_runs(
+def test_a_mistake_is_reported_with_its_line_and_the_rest_still_runs(
     tmp_path: Path, change: tuple[str, str], line: int, words: str
 ) -> None:
     assert change[0] in GOOD
@@ -75,10 +75,10 @@ def test_a_mistake_is_told_with_its_line_and_the_rest_still_runs(
     assert len(found.problems) == 1, found.problems
     assert found.problems[0].line == line
     assert words in f"{found.problems[0].message} {found.problems[0].hint}"
-    assert [claim.id for claim in found.ledgers[0].claims] == ["other"]
+    assert [claim.id for claim in found.files[0].claims] == ["other"]
 
 
-def test_unknown_accountants_and_doubled_names_are_told(tmp_path: Path) -> None:
+def test_unknown_accountants_and_doubled_names_are_reported(tmp_path: Path) -> None:
     extra = "    quantity: epsilon\n    accountant: moment\n"
     found = read(tmp_path, HEAD + GOOD + extra + GOOD + GOOD)
     messages = [problem.message for problem in found.problems]
@@ -98,7 +98,7 @@ def test_coverage_and_mistakes_name_claims_that_exist(tmp_path: Path) -> None:
         "page 3: expected either `claims:` or `no_claim:` with the reason",
         "the key 'instead' is missing",
     ]
-    assert found.ledgers[0].coverage[0].claims == ("front",)
+    assert found.files[0].coverage[0].claims == ("front",)
 
 
 ORDER = """  - id: order
@@ -115,7 +115,7 @@ TABLES = "published: {seconds: {new: [6.6, 38], old: [5.2, 40]}}\n"
 def test_published_numbers_are_taken_by_expressions(tmp_path: Path) -> None:
     found = read(tmp_path, TABLES + HEAD + ORDER)
     assert found.problems == ()
-    (claim,) = found.ledgers[0].claims
+    (claim,) = found.files[0].claims
     assert [number.text for number in claim.published["seconds.new"]] == ["6.6", "38"]
 
 
@@ -157,5 +157,5 @@ def test_a_judge_has_to_take_what_is_printed(tmp_path: Path) -> None:
 def test_folders_skip_other_kinds_and_files_that_are_named_do_not(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("kind: run\n", encoding="utf-8")
     read(tmp_path, HEAD + GOOD)
-    assert [ledger.paper for ledger in read_ledgers([tmp_path]).ledgers] == ["mine"]
-    assert "found kind: run; expected kind: claims" in read_ledgers([tmp_path / "run.yaml"]).problems[0].message
+    assert [file.paper for file in read_claims([tmp_path]).files] == ["mine"]
+    assert "found kind: run; expected kind: claims" in read_claims([tmp_path / "run.yaml"]).problems[0].message

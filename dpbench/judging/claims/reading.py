@@ -1,6 +1,6 @@
-"""Files of `kind: claims`, read with every mistake and its line; claims without mistakes are there all the same.
+"""Read files of `kind: claims`. Every mistake is reported with its line; claims without mistakes are read all the same.
 
-docs/claims.md tells the keys of each kind.
+docs/claims.md explains the keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dpbench.catalog import catalog, suggestion
 from dpbench.errors import DpbenchError, Problem
 from dpbench.events import Composition, Event
-from dpbench.judging.claims.claim import BOUND_VERDICTS, VERDICTS, Claim, Covered, Key, Ledger, Mistake, Printed
+from dpbench.judging.claims.claim import BOUND_VERDICTS, Claim, ClaimsFile, Covered, Key, Mistake, Printed
 from dpbench.judging.claims.controls import controls
 from dpbench.judging.claims.expressions import names_in
 from dpbench.judging.claims.grammar import (
@@ -36,6 +36,7 @@ from dpbench.privacy.composition import MOST_RELEASES
 from dpbench.privacy.event_files import EventReader
 from dpbench.privacy.releases import composed
 from dpbench.spec.yaml_loader import Document, Listing, Node, Place, Scalar, Table, plain, read
+from dpbench.verdicts import VERDICTS
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"  # where the papers' own claims lie beside their judges
 _SUFFIXES = (".yaml", ".yml")
@@ -50,44 +51,43 @@ _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
 @dataclass(frozen=True)
 class Read:
-    """The ledgers of some files, and the mistakes in them."""
+    """Some files of claims, and the mistakes in them."""
 
-    ledgers: tuple[Ledger, ...]
+    files: tuple[ClaimsFile, ...]
     problems: tuple[Problem, ...]
 
 
-def read_ledgers(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
-    """The ledgers of files and folders, searched to the bottom; in folders, files of other kinds are skipped.
+def read_claims(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
+    """Read files and, recursively, folders; in folders, files of other kinds are skipped.
 
-    What judges the `chosen` claims is loaded, to see that it takes every printed number; without it, nothing is.
+    The judges of the `chosen` claims are loaded, to check that they take every printed number; None loads none.
+    Never raises for what the files hold: claims with mistakes are left out, and the mistakes are returned.
 
-    Never raises for what the files hold: claims with mistakes are left out and their mistakes told.
-
-    >>> read_ledgers([Path("none.yaml")]).problems[0].message
+    >>> read_claims([Path("none.yaml")]).problems[0].message
     'there is no such file or folder'
     """
     problems: list[Problem] = []
-    ledgers = []
+    files = []
     for path, named in _files(paths, problems):
         document = read(path)
         root = document.root
         kind = root.get("kind") if isinstance(root, Table) else None
         if not named and (not isinstance(kind, Scalar) or kind.value != "claims"):
             continue
-        reader = _LedgerReader(document, chosen)
-        ledgers.append(reader.ledger())
+        reader = _ClaimsReader(document, chosen)
+        files.append(reader.claims_file())
         problems += reader.problems
     first: dict[str, Claim] = {}
-    for claim in (claim for ledger in ledgers for claim in ledger.claims):
+    for claim in (claim for file in files for claim in file.claims):
         other = first.setdefault(claim.name, claim)
         if other is not claim:
             message = f"{claim.name!r} is already used at {other.file}:{other.line}"
             problems.append(Problem(claim.file, claim.line, claim.column, claim.path, message, ""))
 
-    def unique(ledger: Ledger) -> Ledger:
-        return replace(ledger, claims=tuple(claim for claim in ledger.claims if first[claim.name] is claim))
+    def unique(file: ClaimsFile) -> ClaimsFile:
+        return replace(file, claims=tuple(claim for claim in file.claims if first[claim.name] is claim))
 
-    return Read(tuple(map(unique, ledgers)), tuple(problems))
+    return Read(tuple(map(unique, files)), tuple(problems))
 
 
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, bool]]:
@@ -103,7 +103,7 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
     return list(found.items())
 
 
-class _LedgerReader:
+class _ClaimsReader:
     """Reads one document and keeps its mistakes. The method `_form`, else `_plain`, reads a key of that form."""
 
     def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
@@ -117,9 +117,9 @@ class _LedgerReader:
         place = node if isinstance(node, Place) else node.place
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
 
-    def ledger(self) -> Ledger:
+    def claims_file(self) -> ClaimsFile:
         root = self.document.root
-        empty = Ledger("", "", "", (), file=self.file)
+        empty = ClaimsFile("", "", "", (), file=self.file)
         if not isinstance(root, Table):
             if root is not None:
                 self.add(root, "expected `key: value` lines, the first `kind: claims`")
@@ -135,7 +135,7 @@ class _LedgerReader:
             return empty
         named = (item.get("id") for item in listing.items if isinstance(item, Table))
         self.ids = {node.text for node in named if isinstance(node, Scalar)}
-        return Ledger(
+        return ClaimsFile(
             **{name: value for name, value in self.values(root, TOP).items() if name in _KEPT}, file=self.file
         )
 
@@ -266,7 +266,7 @@ class _LedgerReader:
     # ---- claims ----
 
     def _claims(self, node: Node, name: str, key: Key) -> tuple[Claim, ...]:  # noqa: ARG002
-        assert isinstance(node, Listing)  # `ledger` has seen to it
+        assert isinstance(node, Listing)  # `claims_file` has checked it
         before = len(self.problems)
         claims = tuple(claim for claim in map(self._claim, node.items) if claim is not None)
         root = self.document.root
@@ -297,7 +297,7 @@ class _LedgerReader:
             column=place.column,
             path=place.path,
         )
-        if any(map(_lacks, numbers.values())):  # which is told
+        if any(map(_lacks, numbers.values())):  # reported already
             return None
         for check in (self._whole, self._takes):
             if len(self.problems) == before:
@@ -386,7 +386,7 @@ class _LedgerReader:
         if claim.by:
             try:
                 judge = loaded(claim)
-            except Exception:  # noqa: BLE001 (judging it tells why it cannot be loaded)
+            except Exception:  # noqa: BLE001 (judging it says why it cannot be loaded)
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"
             for name in claim.parameters:

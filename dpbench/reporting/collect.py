@@ -1,4 +1,4 @@
-"""Records and failures to an assessment: rows over seeds, guarantees by every accountant, verdicts on what was printed.
+"""From records and failures to a report: rows over seeds, guarantees by every accountant, verdicts on what was printed.
 
 All that the report shows is computed here (and in `judging/reproduction.py`); `page` only renders it.
 """
@@ -18,13 +18,13 @@ from dpbench.catalog import catalog
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.reporting.contents import (
-    Assessment,
     Comparison,
     CurveLine,
     EnvironmentLine,
     GuaranteeLine,
     Notice,
     RecordLine,
+    Report,
     Row,
     Section,
     Settings,
@@ -46,8 +46,8 @@ from dpbench.store.records import (
 from dpbench.store.run_key import FORMAT, key_format
 from dpbench.verdicts import Verdict
 
-MOST_CURVE_POINTS = 50  # at how many evaluations of a row the ε spent so far is accounted for
-MOST_NOTICES = 8  # refutations that the front names one by one
+MOST_CURVE_POINTS = 50  # evaluations of a row for which the ε spent so far is computed
+MOST_NOTICES = 8  # refuted numbers that are listed at the top one by one
 _ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "device_name", "threads", "platform")
 
 Record = RunRecord | Mapping[str, Any]
@@ -56,7 +56,7 @@ AnyContext = Context | Mapping[str, Any]
 Place = tuple[RunRecord, Context]
 
 
-def assess(
+def collect(
     records: Iterable[Record],
     failures: Iterable[Failure] = (),
     contexts: Mapping[str, AnyContext | Sequence[AnyContext]] | None = None,
@@ -64,7 +64,7 @@ def assess(
     damaged: Iterable[Damaged] = (),
     checks: Mapping[str, CheckRecord] | None = None,
     stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
-) -> Assessment:
+) -> Report:
     """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
 
     `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
@@ -73,7 +73,7 @@ def assess(
     `stale` maps recorded source hashes to the modules that changed. Records and failures may be plain mappings; raises
     DpbenchError when one does not have a record's shape.
 
-    >>> assess([]).counts()
+    >>> collect([]).counts()
     {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
     """
     runs = {run.run_key: run for run in map(run_record, records)}
@@ -99,7 +99,7 @@ def assess(
         misses = [(failure, context) for failure, context in failed_places if context.name == name]
         sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
     linked = _with_baselines(sections)
-    return Assessment(
+    return Report(
         sections=linked,
         comparisons=_comparisons(linked),
         records=_record_lines(places, linked, stale_modules),
@@ -215,7 +215,7 @@ def _row(
 
 
 def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The accountants of a section: those whose numbers one may rely on, approximations, those that refuse."""
+    """The accountants of a section: those with promises, then approximations, then those that refuse."""
     lines = [line for row in rows for line in row.guarantees]
     lines.sort(key=lambda line: 2 if line.kind is None else 0 if line.kind in PROMISES else 1)
     return tuple(dict.fromkeys(line.accountant for line in lines))
@@ -410,7 +410,7 @@ def _notices(
     damaged: Sequence[Damaged],
     stale_modules: Mapping[str, tuple[str, ...]],
 ) -> tuple[Notice, ...]:
-    """What a reader should know before believing the rest, problems first."""
+    """What limits the trust in the numbers, problems first."""
     runs = list(runs)
     found = [
         Notice("problem", f"Refuted: {verdict.subject}: {verdict.reason}.", row.id)
@@ -437,7 +437,7 @@ def _notices(
         (dirty, "made with uncommitted changes (dirty): the commit alone does not give the code"),
         (
             sum(key_format(run.resolved) != FORMAT for run in runs),
-            f"their keys have an older format than {FORMAT}; they stand apart and count for no run of today's specs."
+            f"their keys have an older format than {FORMAT}; they count for no run of today's specs."
             " Runs of one seed among them share batches and noise, so they may not be released together",
         ),
         (
@@ -446,8 +446,8 @@ def _notices(
         ),
         (
             sum(run.ledger is not None and bool(run.curve) and run.curve[-1].releases is None for run in runs),
-            "what was released is not what the ledger of the plan told (or they are too old to say). Their ε is of what"
-            " was released, and may be above the one that was asked for",
+            "what was released differs from the planned ledger (or they are too old to say). Their ε is that of what"
+            " was released, and may be above the target",
         ),
         (sum(not run.facts.dataset_real for run in runs), "trained on synthetic data and not compared with any paper"),
     ]
