@@ -29,7 +29,7 @@ from dpbench.privacy.answers import (
 )
 
 POINTS = read_points([TABLES])
-SLOW = ("lattice",)  # seconds per curve: every point only where long tests run
+SLOW = ("lattice",)  # seconds per curve: every point only in CI's stage of conformance
 KINDS = {name: load_accountant(name).kind for name in catalog("accountants")}
 
 
@@ -57,9 +57,9 @@ def test_no_accountant_refuses_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SLOW)
-@pytest.mark.parametrize("every", [111, pytest.param(1, marks=pytest.mark.long)])
-def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -> None:
-    found = list(hold([name], POINTS[::every]))
+def test_a_slow_accountant_at_some_stored_points(name: str) -> None:
+    """CI holds it against all of them by `dpbench conform`, a third a day."""
+    found = list(hold([name], POINTS[::111]))
     assert [held for held in found if held.finding not in ("sound", "loose", "refuses")] == []
     assert any(held.finding == "sound" for held in found)
 
