@@ -33,6 +33,11 @@ SLOW = ("lattice",)  # seconds per curve: every point only in CI's stage of conf
 KINDS = {name: load_accountant(name).kind for name in catalog("accountants")}
 
 
+def is_too_deep(point: Point) -> bool:
+    """Where the interval of `exact` may be wider than what is compared here."""
+    return point.regime == "tiny_delta" and point.upper < 1e-19
+
+
 def test_all_tables_are_read() -> None:
     assert len(POINTS) >= 900
     assert {point.table for point in POINTS} == {path.stem for path in TABLES.glob("*.json")}
@@ -43,12 +48,16 @@ def test_all_tables_are_read() -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SLOW])
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_an_accountant_at_stored_points(name: str, table: str, every: int) -> None:
-    """Promises are kept at every point; an exact accountant is right at every point that it does not refuse."""
+    """Promises are kept at every point; an exact accountant is right at every point that it does not refuse.
+
+    But for those of one composition, of which the test below says how many they may be.
+    """
     found = list(hold([name], [point for point in POINTS if point.table == table][::every]))
     assert [held for held in found if held.finding == "crashes"] == []
     allowed = ("sound", "refuses") if KINDS[name] == "exact" else ("sound", "loose", "refuses")
     if KINDS[name] != "approximation":
-        assert [held for held in found if held.finding not in allowed] == []
+        beyond = [held for held in found if held.finding not in allowed]
+        assert [held for held in beyond if held.finding != "loose" or not is_too_deep(held.point)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, "rdp_data_dependent")])
@@ -73,7 +82,7 @@ def test_exact_answers_on_every_certified_point() -> None:
     found = list(hold(["exact"], points))
     beyond = [held for held in found if held.finding != "sound"]
     assert len(beyond) <= 3
-    assert all(held.point.regime == "tiny_delta" and held.point.upper < 1e-19 for held in beyond)
+    assert all(is_too_deep(held.point) for held in beyond)
     assert {held.finding for held in beyond} <= {"refuses", "loose"}
 
 

@@ -1,4 +1,7 @@
-"""The exact accountant against certified points, closed forms and the laws that every privacy curve obeys."""
+"""Internal: each part of the integral's error counts, seen by planting it larger.
+
+The exact accountant against certified points, closed forms and the laws that every privacy curve obeys.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ from dpbench.events import (
     from_json,
 )
 from dpbench.judging.enclosures import TABLES
-from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
 from dpbench.privacy.accountants.exact import contour, sampled
 from dpbench.privacy.accountants.exact.accountant import accountant
 from dpbench.privacy.accountants.exact.contour import Part, Setup, Way
 from dpbench.privacy.accountants.exact.direction import ContourDirection
 from dpbench.privacy.accountants.exact.single import log_hockey_stick
 from dpbench.privacy.accountants.lattice.accountant import accountant as lattice
+from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.certified import certify
 
 TABLE = TABLES / "certified.json"
@@ -190,7 +193,7 @@ def test_its_error_estimate_bounds_the_true_error_at_ten_thousand_points(part: i
 @pytest.mark.parametrize(("noise", "count"), [(0.5, 3), (5.0, 100), (100.0, 10**6), (1000.0, 10)])
 def test_a_contour_of_gaussians_alone_is_their_closed_form(noise: float, count: int) -> None:
     """The idea: one integrand whose integral is known for every ε and δ."""
-    closed = GaussianCurve(math.sqrt(count) / noise, "exact")
+    closed = load_accountant("gdp").curve(times(Gaussian(noise), count))
     ways: tuple[Way, Way] = ("remove", "add")
     for name in ways:
         way = ContourDirection(Setup((), count / noise**2, name))
