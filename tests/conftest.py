@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests import sampled
+from tests import sampled, thirds
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads than that only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,9 +17,21 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads
 NOT_IN_CI = ("imdb_glove",)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    chosen = ["auto", *map(str, range(thirds.THIRDS))]
+    parser.addoption("--third", choices=chosen, help="of the long tests only this third; auto: today's")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.third == "auto":  # workers are told the number: midnight may pass before they start
+        config.option.third = str(thirds.todays())
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     sampled.mark(items)
+    if config.option.third is not None:
+        thirds.keep(int(config.option.third), config, items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Which tests the default command runs for a few of their parameters only, so that it stays under ten minutes.
 
-The others wear the mark `ci`: `python -m pytest -m ci` runs them, and CI runs them beside the default. A test is named
-here for its time, not for its worth.
+The others wear the mark `long`, as tests of minutes do: `python -m pytest -m long` runs them, and CI a third of them a
+day (tests/thirds.py). A test is named here for its time, not for its worth.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ EVERY = {
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark with `ci` what the default command leaves out."""
+    """Mark with `long` what the default command leaves out."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         path, _, name = item.nodeid.partition("::")
@@ -164,5 +164,5 @@ def mark(items: Iterable[pytest.Item]) -> None:
         every = EVERY.get(path, {}).get(test[1])
         if every is not None and item.get_closest_marker("long") is None:
             if every == 0 or seen[test] % every:
-                item.add_marker("ci")
+                item.add_marker("long")
             seen[test] += 1

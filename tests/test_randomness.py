@@ -1,4 +1,6 @@
-"""The generator: published vectors, an independent implementation, splitting, stacking, collisions, laws, extremes.
+"""Internal: the generator is the published one to the last bit.
+
+The generator: published vectors, an independent implementation, splitting, stacking, collisions, laws, extremes.
 
 Statistical tests: the check `generator_distribution` with two fixed seeds, false alarm at most 1e-9 each by exact laws
 and Bonferroni's inequality; the seeds are fixed, so a passing test passes for ever. Everything else is exact.

@@ -8,7 +8,7 @@ import math
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from scipy import integrate, stats
@@ -28,7 +28,6 @@ from dpbench.events import (
     SampledGaussian,
 )
 from dpbench.privacy.accounting import account
-from dpbench.references._reference import Which
 from dpbench.references.gaussian import reference as gaussian
 from dpbench.references.sampled_gaussian import reference as sampled
 
@@ -81,7 +80,7 @@ COVERED = [
     for name, event in itertools.product(REFERENCES, EXAMPLES)
     if covers(REFERENCES[name], event) and (name != "unlike" or isinstance(event, SampledGaussian | Laplace))
 ]  # `unlike` takes its laws from the others: two of them are enough
-SIDES: tuple[Which, ...] = ("remove", "add")
+SIDES: tuple[Literal["remove", "add"], ...] = ("remove", "add")
 
 
 def test_the_catalog_finds_them() -> None:

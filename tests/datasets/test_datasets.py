@@ -1,4 +1,7 @@
-"""Datasets: the idx parser, files on disk, downloads from a local server, and messages."""
+"""Internal: a file that is not what was published is refused at its first wrong byte.
+
+Datasets: the idx parser, files on disk, downloads from a local server, and messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""IMDb: subwords by their rule, Keras's encoding, padding, corrupt files, and what is known of the real reviews."""
+"""Internal: the subwords and numbers of words are those of two published programs, text by text.
+
+IMDb: subwords by their rule, Keras's encoding, padding, corrupt files, and what is known of the real reviews.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""IMDb as GloVe vectors: words to vectors, what is absent or corrupt, and the archive read as it is published."""
+"""Internal: vectors are made from two files of gigabytes, for which small ones stand in.
+
+IMDb as GloVe vectors: words to vectors, what is absent or corrupt, and the archive read as it is published.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbench.datasets import imdb_glove
-from dpbench.datasets._base import DatasetCorrupt, DatasetMissing
+from dpbench.datasets import DatasetCorrupt, DatasetMissing, imdb_glove
 from dpbench.datasets.imdb import WORD_INDEX
 from dpbench.errors import DpbenchError
 

@@ -1,4 +1,7 @@
-"""Scattering features: their shape, their values by another route, the cache beside the data, and what is refused."""
+"""Internal: a record's features are its own, in whatever pieces they are made.
+
+Scattering features: their shape, their values by another route, the cache beside the data, and what is refused.
+"""
 
 from __future__ import annotations
 

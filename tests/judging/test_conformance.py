@@ -29,8 +29,13 @@ from dpbench.privacy.answers import (
 )
 
 POINTS = read_points([TABLES])
-SLOW = ("lattice",)  # seconds per curve: every point only where long tests run
+SLOW = ("lattice",)  # seconds per curve: every point only in CI's stage of conformance
 KINDS = {name: load_accountant(name).kind for name in catalog("accountants")}
+
+
+def is_too_deep(point: Point) -> bool:
+    """Where the interval of `exact` may be wider than what is compared here."""
+    return point.regime == "tiny_delta" and point.upper < 1e-19
 
 
 def test_all_tables_are_read() -> None:
@@ -43,12 +48,16 @@ def test_all_tables_are_read() -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SLOW])
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_an_accountant_at_stored_points(name: str, table: str, every: int) -> None:
-    """Promises are kept at every point; an exact accountant is right at every point that it does not refuse."""
+    """Promises are kept at every point; an exact accountant is right at every point that it does not refuse.
+
+    But for those of one composition, of which the test below says how many they may be.
+    """
     found = list(hold([name], [point for point in POINTS if point.table == table][::every]))
     assert [one for one in found if one.verdict == "crashes"] == []
     allowed = ("sound", "refuses") if KINDS[name] == "exact" else ("sound", "loose", "refuses")
     if KINDS[name] != "approximation":
-        assert [one for one in found if one.verdict not in allowed] == []
+        beyond = [held for held in found if held.verdict not in allowed]
+        assert [held for held in beyond if held.verdict != "loose" or not is_too_deep(held.point)] == []
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, "rdp_data_dependent")])
@@ -57,11 +66,11 @@ def test_no_accountant_refuses_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SLOW)
-@pytest.mark.parametrize("every", [111, pytest.param(1, marks=pytest.mark.long)])
-def test_a_slow_accountant_at_some_or_all_stored_points(name: str, every: int) -> None:
-    found = list(hold([name], POINTS[::every]))
-    assert [one for one in found if one.verdict not in ("sound", "loose", "refuses")] == []
-    assert any(one.verdict == "sound" for one in found)
+def test_a_slow_accountant_at_some_stored_points(name: str) -> None:
+    """CI holds it against all of them by `dpbench conform`, a third a day."""
+    found = list(hold([name], POINTS[::111]))
+    assert [held for held in found if held.verdict not in ("sound", "loose", "refuses")] == []
+    assert any(held.verdict == "sound" for held in found)
 
 
 def test_exact_answers_on_every_certified_point() -> None:
@@ -73,8 +82,8 @@ def test_exact_answers_on_every_certified_point() -> None:
     found = list(hold(["exact"], points))
     beyond = [one for one in found if one.verdict != "sound"]
     assert len(beyond) <= 3
-    assert all(one.point.regime == "tiny_delta" and one.point.upper < 1e-19 for one in beyond)
-    assert {one.verdict for one in beyond} <= {"refuses", "loose"}
+    assert all(is_too_deep(held.point) for held in beyond)
+    assert {held.verdict for held in beyond} <= {"refuses", "loose"}
 
 
 TRUTH = load_accountant("gdp").curve(Composition(((Gaussian(1.0), 1),)))

@@ -1,4 +1,6 @@
-"""The statistical helpers of the checks: p-values are exact where they say so, bounds elsewhere, and never NaN.
+"""Internal: every verdict of a check rests on these p-values.
+
+The statistical helpers of the checks: p-values are exact where they say so, bounds elsewhere, and never NaN.
 
 Without chance: laws are summed up exactly, over all outcomes.
 """

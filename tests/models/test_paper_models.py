@@ -1,4 +1,7 @@
-"""The models of jl2021 and dpis2022: their printed counts, their layers, and recurrent layers under torch.func."""
+"""Internal: recurrent layers under torch.func are torch's own, weight by weight.
+
+The models of jl2021 and dpis2022: their printed counts, their layers, and recurrent layers under torch.func.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tempered sigmoids (Papernot et al. 2021): the formula, the hyperbolic tangent as one of them, specs and mistakes."""
+"""Internal: the layer is the printed formula to the last digits.
+
+Tempered sigmoids (Papernot et al. 2021): the formula, the hyperbolic tangent as one of them, specs and mistakes.
+"""
 
 from __future__ import annotations
 

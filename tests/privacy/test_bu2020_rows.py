@@ -13,10 +13,10 @@ from pathlib import Path
 import mpmath
 import pytest
 
-from dpbench.events import Composition, Event, SampledGaussian
+from dpbench.events import Composition, Event, Gaussian, SampledGaussian
 from dpbench.privacy.accountants import gdp_clt, moments, rdp
-from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
 from dpbench.privacy.accountants.exact import accountant as exact
+from dpbench.privacy.answers import PrivacyCurve
 
 Real = mpmath.mpf
 DOCUMENT = Path(__file__).parents[2] / "docs" / "certified.md"
@@ -24,6 +24,11 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "certified.md"
 
 def times(event: Event, count: int) -> Composition:
     return Composition(((event, count),))
+
+
+def gdp_of(mu: float) -> PrivacyCurve:
+    """The curve of μ-GDP, as one Gaussian release has it."""
+    return gdp_clt.accountant.curve(times(Gaussian(1 / mu), 1))
 
 
 # Tables 1-4 of Bu et al. 2020: p, σ, epochs, δ; printed μ, ε of the CLT column, ε of the moments accountant's column
@@ -47,7 +52,7 @@ class TestPrintedNumbers:
     ) -> None:
         """T = epochs / p, not rounded, as the paper's note to Table 1 says."""
         event = SampledGaussian(rate, noise)
-        curve = GaussianCurve(math.sqrt(epochs / rate * gdp_clt.squared_mu(event)), "approximation")
+        curve = gdp_of(math.sqrt(epochs / rate * gdp_clt.squared_mu(event)))
         assert f"{curve.mu:.2f}" == mu
         assert f"{curve.epsilon(delta).value:.2f}" == clt
         unrounded = moments.accountant.curve_for(event, epochs / rate)
@@ -69,7 +74,7 @@ class TestPrintedNumbers:
         accounted = moments.accountant.curve_for(SampledGaussian(256 / 60000, 1.3), 20 * 60000 / 256)
         assert f"{accounted.epsilon(1e-5).value:.4f}" == "1.3498"
         mu = math.sqrt(20 * 60000 / 256 * gdp_clt.squared_mu(SampledGaussian(256 / 60000, 1.06)))
-        assert f"{GaussianCurve(mu, 'approximation').epsilon(1e-5).value:.4f}" == "1.3412"
+        assert f"{gdp_of(mu).epsilon(1e-5).value:.4f}" == "1.3412"
 
     @pytest.mark.parametrize(("rate", "noise", "epochs", "delta", "mu", "clt", "accounted"), ROWS[::4])
     def test_the_printed_numbers_by_fifty_digits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +14,14 @@ from hypothesis import strategies as st
 from dpbench import account
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, GroupSampledGaussian, SampledGaussian
-from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
+from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Estimate, No, PrivacyCurve
 from dpbench.privacy.groups import GroupCurve, check_group, group_curve
+
+
+def gaussian(mu: float, accountant: str = "gdp") -> Any:
+    """The curve of a Gaussian release that is μ-GDP."""
+    return load_accountant(accountant).curve(Composition(((Gaussian(1 / mu), 1),)))
 
 
 def formula(curve: Any, group_size: int, epsilon: float) -> float:
@@ -44,7 +50,7 @@ class Tail:
 @settings(max_examples=100, deadline=None)
 def test_delta_is_the_formula_or_less(mu: float, group_size: int, epsilon: float) -> None:
     """Rounded up by 1e-12; less only where a smaller ε gives less."""
-    one = GaussianCurve(mu, "exact")
+    one = gaussian(mu)
     found = GroupCurve(one, group_size).delta(epsilon)
     assert found.upper == found.value <= 1
     assert found.value <= formula(one, group_size, epsilon) * (1 + 1e-10) + 1e-300
@@ -54,7 +60,7 @@ def test_delta_is_the_formula_or_less(mu: float, group_size: int, epsilon: float
 @settings(max_examples=100, deadline=None)
 def test_epsilon_is_the_inverse_from_the_safe_side(mu: float, group_size: int, power: float) -> None:
     """At ε the formula is at most δ (rounding: 1e-10 relative), 1e-6 below it is more."""
-    one, delta = GaussianCurve(mu, "exact"), 10.0**power
+    one, delta = gaussian(mu), 10.0**power
     epsilon = GroupCurve(one, group_size).epsilon(delta).value
     assert formula(one, group_size, epsilon) <= delta * (1 + 1e-10)
     if epsilon > 0:
@@ -63,7 +69,7 @@ def test_epsilon_is_the_inverse_from_the_safe_side(mu: float, group_size: int, p
 
 def test_it_bounds_what_two_gaussian_records_really_cost() -> None:
     """A Gaussian mechanism moves by 2 for two records: exactly 2μ-GDP. The generic bound is above, but not absurd."""
-    one, two = GaussianCurve(0.3, "exact"), GaussianCurve(0.6, "exact")
+    one, two = gaussian(0.3), gaussian(0.6)
     bound = GroupCurve(one, 2)
     for delta in (1e-3, 1e-5, 1e-9):
         assert two.epsilon(delta).value < bound.epsilon(delta).value < 1.5 * two.epsilon(delta).value
@@ -98,16 +104,16 @@ def test_where_no_epsilon_does_it_says_so() -> None:
 
 
 def test_kinds() -> None:
-    approximation = group_curve(GaussianCurve(0.3, "approximation"), 3)
+    approximation = group_curve(gaussian(0.3, "gdp_clt"), 3)
     assert isinstance(approximation, GroupCurve)
     assert approximation.kind == "approximation"
     assert approximation.delta(1.0).upper is None
     assert isinstance(approximation, PrivacyCurve)
-    assert isinstance(group_curve(GaussianCurve(0.3, "lower_bound"), 3), No)
+    assert isinstance(group_curve(replace(gaussian(0.3), kind="lower_bound"), 3), No)
 
 
 def test_a_group_of_one_is_one_record() -> None:
-    one = GaussianCurve(0.7, "exact")
+    one = gaussian(0.7)
     assert GroupCurve(one, 1).delta(1.0).value == pytest.approx(one.delta(1.0).value, rel=1e-11)
     alone = account(Gaussian(2.0), delta=1e-5, accountants="rdp")
     assert account(Gaussian(2.0), delta=1e-5, accountants="rdp", group_size=1)[0].epsilon == alone[0].epsilon

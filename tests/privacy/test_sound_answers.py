@@ -1,4 +1,7 @@
-"""No answer of any accountant is nonsense: ends around values, numbers that are numbers, errors that are sentences."""
+"""Internal: work is counted and bounded, so that no answer takes minutes.
+
+No answer of any accountant is nonsense: ends around values, numbers that are numbers, errors that are sentences.
+"""
 
 from __future__ import annotations
 

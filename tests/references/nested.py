@@ -1,4 +1,6 @@
-"""An estimate of δ(ε) of a composition to ten or more digits: the T-fold integral by nested quadrature. Not a proof.
+"""Internal: another route to the references' numbers begins at their pairs of distributions.
+
+An estimate of δ(ε) of a composition to ten or more digits: the T-fold integral by nested quadrature. Not a proof.
 
 δ(ε) = ∫ ⋯ ∫ p_1(x_1) ⋯ p_{T−1}(x_{T−1}) δ_T(ε − L_1(x_1) − ⋯ − L_{T−1}(x_{T−1})) dx, with δ_T the closed form of the
 last mechanism. Each integral is a trapezoidal sum over x (the integrands are Gaussian, so a dozen nodes per σ give

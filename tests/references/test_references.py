@@ -1,4 +1,6 @@
-"""The references against each other, against closed forms, against direct integration, and against planted faults.
+"""Internal: the lattice of the references rounds to the safe side, seen by planting the other side.
+
+The references against each other, against closed forms, against direct integration, and against planted faults.
 
 Where a number is enclosed, the check is that the enclosure contains it: no tolerance is chosen. Where two numbers of
 n digits are compared, the tolerance is 10^(2−n): both were computed to n digits, and two are allowed for rounding.

@@ -1,4 +1,7 @@
-"""The stored tables: their schema is whole, they agree with themselves, and points computed anew overlap the stored."""
+"""Internal: an enclosure overlaps another one of the same number, and what is stored is read as one.
+
+The stored tables: their schema is whole, they agree with themselves, and points computed anew overlap the stored.
+"""
 
 from __future__ import annotations
 

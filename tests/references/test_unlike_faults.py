@@ -1,4 +1,6 @@
-"""Planted faults in the references of the other events: each is one that a hasty writer could make, and is caught.
+"""Internal: what is cut off is counted, seen by planting a reference that forgets it.
+
+Planted faults in the references of the other events: each is one that a hasty writer could make, and is caught.
 
 The check that catches a fault passes without it.
 """

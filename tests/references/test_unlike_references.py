@@ -1,4 +1,6 @@
-"""The references of the other events: against second routes, closed forms and brute force.
+"""Internal: the balls of two routes enclose the same number.
+
+The references of the other events: against second routes, closed forms and brute force.
 
 Where a number is enclosed, the check is that the enclosure contains it. Where two numbers of n digits are compared, the
 tolerance is 10^(2−n), as in `test_references.py`.

@@ -1,4 +1,6 @@
-"""The exact laws of one Confident-GNMax query whose votes are given, no answer or a class; what tables are made of.
+"""Internal: laws of given votes use the quadrature of the references.
+
+The exact laws of one Confident-GNMax query whose votes are given, no answer or a class; what tables are made of.
 
 `outcomes` integrates their probabilities (mpmath, two sets of panels, no proof); `divergence` and `hockey_stick`
 compare them with every neighbouring vote's.

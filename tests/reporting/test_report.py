@@ -1,4 +1,7 @@
-"""The report as a file: what must stand in it, that nothing in it can act, and its exports."""
+"""Internal: a later chapter of the report takes a template and a line.
+
+The report as a file: what must stand in it, that nothing in it can act, and its exports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which runs share batches and noise, and what the key of a run holds. Keys are 64 bits: no two are equal by chance."""
+"""Internal: which streams of randomness two runs share is seen in their keys alone.
+
+Which runs share batches and noise, and what the key of a run holds. Keys are 64 bits: no two are equal by chance.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Records are written whole or not at all, read back as they were, and a bad file harms no other."""
+"""Internal: whose unfinished file may be removed, and whether the code that ran is a commit.
+
+Records are written whole or not at all, read back as they were, and a bad file harms no other.
+"""
 
 from __future__ import annotations
 

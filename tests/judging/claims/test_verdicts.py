@@ -64,8 +64,8 @@ def test_other_printed_numbers_change_the_verdict(claim: Claim) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("claim", JUDGED, ids=lambda claim: claim.name)
-def test_every_other_printed_number_changes_the_verdict(claim: Claim) -> None:
+@pytest.mark.parametrize("claim", [JUDGED[k] for k in range(len(JUDGED)) if k % 6], ids=lambda claim: claim.name)
+def test_printed_numbers_of_the_other_claims_change_the_verdict(claim: Claim) -> None:
     see_that_every_control_changes_the_verdict(claim)
 
 

@@ -1,4 +1,7 @@
-"""The exact accountant on random sensitivity: certified points, definition, the lattice's bounds, laws, corners."""
+"""Internal: each part of the integral counts, seen by leaving one out.
+
+The exact accountant on random sensitivity: certified points, definition, the lattice's bounds, laws, corners.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Work that is counted, not timed: the same answer on every machine, and sound where it is cut short."""
+"""Internal: an answer is refused by counted work, never by a clock.
+
+Work that is counted, not timed: the same answer on every machine, and sound where it is cut short.
+"""
 
 from __future__ import annotations
 

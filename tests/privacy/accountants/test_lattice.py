@@ -1,4 +1,6 @@
-"""The lattice accountant: never below the truth, and close to it. Truths: definitions at 60 digits, closed forms,
+"""Internal: what a window cuts off is counted, seen by planting one that is too short.
+
+The lattice accountant: never below the truth, and close to it. Truths: definitions at 60 digits, closed forms,
 certified enclosures, and the exact accountant's own ends."""
 
 from __future__ import annotations

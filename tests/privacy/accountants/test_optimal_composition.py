@@ -1,4 +1,7 @@
-"""Optimal composition against enumeration of all answers, Theorem 3.3's own points, and the other theorems."""
+"""Internal: a bound whose masses are never too small, seen by planting smaller ones.
+
+Optimal composition against enumeration of all answers, Theorem 3.3's own points, and the other theorems.
+"""
 
 from __future__ import annotations
 

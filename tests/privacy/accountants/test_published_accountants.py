@@ -1,4 +1,7 @@
-"""Published accountants against their own formulas with 50 digits, and against the truth of single mechanisms."""
+"""Internal: the least ε of one mechanism, on which three published theorems rest.
+
+Published accountants against their own formulas with 50 digits, and against the truth of single mechanisms.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,6 @@ from dpbench.privacy.accountants import (
     rdp,
     rdp_filter,
 )
-from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
 from dpbench.privacy.accountants._split_delta import least_epsilon
 from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Accountant, No
@@ -334,7 +336,7 @@ class TestBasicAndAdvanced:
         """The single mechanism's own curve is `gdp`'s at rate 1; below, q δ(log(1 + (e^ε − 1)/q)) of it."""
         curve = basic.accountant.curve(times(SampledGaussian(rate, noise), count))
         share = delta / count / rate
-        inner = GaussianCurve(1 / noise, "exact").epsilon(share).value if share < 1 else 0.0
+        inner = load_accountant("gdp").curve(times(Gaussian(noise), 1)).epsilon(share).value if share < 1 else 0.0
         expected = count * math.log1p(rate * math.expm1(inner))
         assert curve.epsilon(delta).value == pytest.approx(expected, rel=1e-10, abs=1e-11)
 

@@ -1,4 +1,7 @@
-"""Whatever is asked, `certify` answers with finite ends or refuses in one sentence; and what is quick stays exact."""
+"""Internal: a proof that would take too long is refused by counted work.
+
+Whatever is asked, `certify` answers with finite ends or refuses in one sentence; and what is quick stays exact.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Few releases, bent contours: against integrals of the definition, each other, and with each bound planted as 0."""
+"""Internal: the bounds on bent contours, each of which every certified interval of few releases rests on.
+
+Few releases, bent contours: against integrals of the definition, each other, and with each bound planted as 0.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every inequality of docs/certified.md, in the code that bounds, against direct sums at random parameters."""
+"""Internal: the inequalities that every certified interval rests on.
+
+Every inequality of docs/certified.md, in the code that bounds, against direct sums at random parameters.
+"""
 
 from __future__ import annotations
 

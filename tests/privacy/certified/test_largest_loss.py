@@ -1,4 +1,7 @@
-"""A direction may only be left out where its largest loss is below what the other one has for sure."""
+"""Internal: the ends of balls lie outwards, on which the choice of a direction rests.
+
+A direction may only be left out where its largest loss is below what the other one has for sure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each bound of a certificate is needed: with one of them planted as zero, the enclosure misses the truth."""
+"""Internal: the bounds on aliasing, tails and cuts that every certified interval rests on.
+
+Each bound of a certificate is needed: with one of them planted as zero, the enclosure misses the truth.
+"""
 
 from __future__ import annotations
 
