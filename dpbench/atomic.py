@@ -1,8 +1,8 @@
 """Files written whole or not at all: a temporary file in the same folder, flushed to the disk, then renamed.
 
-Whoever looks at the folder sees the earlier file or the complete new one, whatever happens to the writer. Temporary
-files left by killed processes start with a dot and end in `.tmp`; no reader takes them for records, and
-`clean_folder` removes those whose writer is gone.
+A reader sees the earlier file or the complete new one, whatever happens to the writer. Temporary files left by killed
+processes start with a dot and end in `.tmp`; readers ignore them, and `clean_folder` removes those whose writer is
+gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpbench.errors import DpbenchError
 
 SUFFIX = ".tmp"
 _NAME = re.compile(r"^\..+\.(?P<place>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}\.tmp$")
-_FORGOTTEN_SECONDS = 24 * 3600.0  # a temporary file from another machine counts as left behind after a day
+_FORGOTTEN_SECONDS = 24 * 3600.0  # after a day, a temporary file from another machine counts as left behind
 _FULL = {errno.ENOSPC, errno.EFBIG} | ({errno.EDQUOT} if hasattr(errno, "EDQUOT") else set())
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that cannot flush a folder
@@ -77,7 +77,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the error to report is the one that brought us here
+        with contextlib.suppress(OSError):  # report the first error, not this one
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise write_error(path, error) from error
@@ -85,7 +85,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_error(path: Path, error: OSError) -> DpbenchError:
-    """The message for a person whose disk is full or whose folder is closed."""
+    """The message for a full disk or a folder that cannot be written."""
     why = error.strerror or str(error)
     if error.errno in _FULL:
         advice = "the disk (or your quota) is full: free some space, or choose another folder with --out"
@@ -101,7 +101,7 @@ def write_error(path: Path, error: OSError) -> DpbenchError:
 def clean_folder(folder: Path) -> tuple[Path, ...]:
     """Remove the temporary files that killed writers left in `folder`; those of live writers stay.
 
-    Returns the paths removed. A folder that is absent or cannot be written is left as it is: strays are harmless.
+    Returns the paths removed. A folder that is absent or cannot be written is left as it is: these files are harmless.
     """
     removed = []
     with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def _is_left_behind(path: Path, place: str, pid: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the folder's entry, so that the new name survives a power cut where the file system can promise that."""
+    """Flush the folder's entry, so that the new name survives a power cut, if the file system supports that."""
     if sys.platform == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -140,7 +140,7 @@ def _sync_folder(folder: Path) -> None:
 
 @cache
 def _place() -> str:
-    """Where a process number means something: this machine and, on Linux, this container's process namespace."""
+    """The scope of a process number: this machine and, on Linux, this container's process namespace."""
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:

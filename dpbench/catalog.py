@@ -1,10 +1,10 @@
-"""The catalog: what stands in a folder is known by its file name; other packages add theirs by entry points.
+"""The catalog: entries are the files of a folder, by file name; other packages add theirs by entry points.
 
-A file `dpbench/models/mlp.py` is the entry `mlp` of the kind `models`; the object it offers is the module's attribute
-named after the kind in the singular (`model`). A thing of many files is a folder, as `exact/` in
-`dpbench/privacy/accountants/`, with the object in its file `accountant.py`, named after the kind as well; a folder
-without that file is no entry. A package adds an entry with an entry point in the group `dpbench.models`, and a spec may
-name any importable object as `package.module:factory`.
+A file `dpbench/models/mlp.py` is the entry `mlp` of the kind `models`; its object is the module's attribute named after
+the kind in the singular (`model`). A file `presets.py` holds entries as rows of a table. An entry of many files is a
+folder, such as `exact/` in `dpbench/privacy/accountants/`, with the object in `accountant.py`, named after the kind; a
+folder without that file is no entry. A package adds an entry with an entry point in the group `dpbench.models`, and a
+spec may name any importable object as `package.module:factory`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,51 @@ KINDS: Mapping[str, str] = {
     "accountants": "accountant",
     "datasets": "dataset",
     "models": "model",
+    "samplers": "sampler",
+    "preparations": "preparation",
+    "rules": "rule",
+    "noise": "noise",
+    "updates": "update",
     "clipping": "clipping",
     "checks": "check",
     "references": "reference",
     "peers": "peer",
 }
-FOLDERS: Mapping[str, str] = {  # of kinds that do not stand in a folder of their own name at the top
+FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
     "accountants": "dpbench.privacy.accountants",
     "checks": "dpbench.judging.checks",
     "peers": "dpbench.judging.peers",
+    "samplers": "dpbench.step.samplers",
+    "preparations": "dpbench.step.preparations",
+    "rules": "dpbench.clipping.rules",
+    "noise": "dpbench.step.noise",
+    "updates": "dpbench.step.updates",
+}
+# The stages of a pipeline by their names in a spec, each with its kind; `engine` changes no result beyond rounding.
+STAGES: Mapping[str, str] = {
+    "sample": "samplers",
+    "prepare": "preparations",
+    "clip": "rules",
+    "noise": "noise",
+    "update": "updates",
+    "engine": "clipping",
 }
 
 
 @dataclass(frozen=True)
+class OfKind:
+    """Marks a parameter, in `Annotated[...]`, that names an entry of a kind: `name`, or `{name, parameters}`.
+
+    `none`: the word none is allowed too.
+    """
+
+    kind: str
+    none: bool = False
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One member of a folder or of another package: its name, where it comes from and how to get it."""
+    """One entry: its name, its origin and the object to import."""
 
     kind: str
     name: str
@@ -69,7 +99,7 @@ class Entry:
 def catalog(kind: str) -> Mapping[str, Entry]:
     """Every entry of one kind by name: the files of the folder, then entry points `dpbench.<kind>`.
 
-    Raises DpbenchError when another package claims a name that is taken.
+    Raises DpbenchError if another package uses a name that is taken.
 
     >>> "rdp" in catalog("accountants")
     True
@@ -77,6 +107,10 @@ def catalog(kind: str) -> Mapping[str, Entry]:
     package = importlib.import_module(FOLDERS.get(kind, f"dpbench.{kind}"))
     entries: dict[str, Entry] = {}
     for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
+        if found.name == "presets":
+            rows = importlib.import_module(f"{package.__name__}.presets")
+            entries |= {name: Entry(kind, name, f"{rows.__name__}:{name}", "dpbench") for name in rows.PRESETS}
+            continue
         module = f"{package.__name__}.{found.name}"
         if found.ispkg:
             module += f".{KINDS[kind]}"
@@ -92,7 +126,7 @@ def catalog(kind: str) -> Mapping[str, Entry]:
                 " rename its entry point"
             )
         entries[point.name] = Entry(kind, point.name, point.value, origin)
-    return entries
+    return dict(sorted(entries.items()))
 
 
 def find(kind: str, name: str) -> Entry:
@@ -105,8 +139,56 @@ def find(kind: str, name: str) -> Entry:
     raise DpbenchError(f"{KINDS[kind]} {name!r} is not known{suggestion(name, entries)}")
 
 
+def in_short(value: Any) -> str:
+    """A parameter's value for people; a stage as a call.
+
+    >>> in_short({"name": "adam", "parameters": {"beta1": 0.5}}), in_short(3)
+    ('adam(beta1=0.5)', '3')
+    """
+    if isinstance(value, Mapping) and "name" in value and not value.keys() - {"name", "parameters"}:
+        given = ", ".join(f"{key}={in_short(one)}" for key, one in (value.get("parameters") or {}).items())
+        return f"{value['name']}({given})" if given else str(value["name"])
+    return str(value)
+
+
+def find_origin(kind: str, name: str) -> str:
+    """Whose entry it is: dpbench, a distribution's name, or "spec" for what is in no catalog.
+
+    >>> find_origin("accountants", "exact"), find_origin("accountants", "mine:accountant")
+    ('dpbench', 'spec')
+    """
+    entry = catalog(kind).get(name)
+    return "spec" if entry is None else entry.origin
+
+
+def build(kind: str, choice: str | Mapping[str, Any]) -> Any:
+    """The object of a stage in a spec: `name`, or a mapping with `name` and `parameters`.
+
+    Engines (`clipping`) are functions and take no parameters. Raises DpbenchError for an unknown name.
+
+    >>> build("updates", {"name": "momentum", "parameters": {"momentum": 0.5}}).momentum
+    0.5
+    """
+    name, parameters = named(choice)
+    loaded = find(kind, name).load()
+    return loaded if kind == "clipping" else loaded(**parameters)
+
+
+def named(choice: str | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The name and the parameters of a stage. Raises DpbenchError for any other form.
+
+    >>> named("sgd")
+    ('sgd', {})
+    """
+    if isinstance(choice, str):
+        return choice, {}
+    if not isinstance(choice, Mapping) or "name" not in choice or choice.keys() - {"name", "parameters"}:
+        raise DpbenchError(f"found {choice!r}; expected a name, or a mapping with name and parameters")
+    return choice["name"], choice.get("parameters") or {}
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where something close is known, else the list of what is known."""
+    """`; did you mean 'x'?` if a known word is close, else the list of known words."""
     return f"; {advice(name, known)}"
 
 

@@ -203,9 +203,15 @@ def _checked(
             code = code_of(one.spec.mechanism.name, one.spec.mechanism.parameters).hash
             if code not in due or due[code][0].steps < one.steps:
                 due[code] = one, one.checked
+    found: list[tuple[str, Checked]] = []
+    for one in plan.runs:  # those that have run before keep their verdict
+        if one.action == "exists" and one.checked is not None and one.checked.verdict == "refuted":
+            title = described(one.spec.mechanism.name, one.spec.mechanism.parameters)
+            if (title, one.checked) not in found:
+                watcher.checked(title, one.checked)
+                found.append((title, one.checked))
     if not due:
-        return plan, ()
-    found = []
+        return plan, tuple(found)
     for one, checked in due.values():
         mechanism = one.spec.mechanism
         title = described(mechanism.name, mechanism.parameters)
@@ -241,7 +247,7 @@ def _work(
             stack.runs,
             source.load(choices.data),
             build_mechanism(first.spec),
-            model_builder(first.spec, source),
+            model_builder(first.spec, source, first.resolved["model"].get("weights", {}).get("sha256")),
             Execution(first.device, places_per_call),
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,

@@ -1,16 +1,16 @@
-"""Counter-based randomness: every draw is a function of (key, step, element) and of nothing else.
+"""Counter-based randomness: every random number is a function of (key, step, element) only.
 
 Philox 4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011) with the counter (block, step) and
-a key of 64 bits: SHA-256 of the seed, of what the numbers are for (the stream) and of the resolved run. The same bits
-come on every device, alone, stacked, split into pieces or after a resume, and two runs that differ in anything share
-none. Benchmark grade: it is not a cryptographic generator, so a model trained with it is not a private release.
+a key of 64 bits: SHA-256 of the seed, the stream (the purpose of the numbers) and the resolved run. The bits are the
+same on every device, alone, in a stack, in pieces or after a resume; two runs that differ in anything share none.
+Benchmark grade: the generator is not cryptographic, so publishing a model trained with it is not private.
 
-A table without columns holds no keys: its draws come from the operating system's generator and never come again. Its
-normals are sums of four, scaled (Holohan and Braghin, Secure Random Sampling in Differential Privacy, ESORICS 2021);
-what that gives and what it does not is in docs/randomness.md.
+A table without columns holds no keys: the numbers come from the operating system's generator and cannot be repeated.
+Its normals are scaled sums of four (Holohan and Braghin, Secure Random Sampling in Differential Privacy, ESORICS 2021);
+docs/randomness.md says what that protects against.
 
-Shapes: R runs, S streams, N elements. Integers travel in int64 tensors, because torch has no full set of unsigned
-operators; a product of two 32-bit words wraps modulo 2^64 and keeps the right bits.
+Shapes: R runs, S streams, N elements. Integers are in int64 tensors, because torch lacks some unsigned operators; a
+product of two 32-bit words wraps modulo 2^64, which keeps the right bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GRADES: Mapping[str, str] = {
     ),
 }
 
-# Streams: what the numbers are for, a column of the table each. Two streams never share a number.
+# Streams: what the numbers are for, a column of the table each. No two streams share a number.
 INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
 PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), into microbatches, noise on statistics of the inputs
 ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
@@ -63,8 +63,8 @@ _SUMMED = 4  # independent normals in one from the operating system's generator:
 def keys(seed: int, run: str = "", kind: Literal["own", "common", "secure"] = "own") -> Tensor:
     """The Philox keys of one run: int64 (S,), 64 bits each in two's complement; (0,) for `secure`.
 
-    `run` is the run's key, which is the SHA-256 of the resolved run. The initial parameters' key, and every key of
-    `common`, is set by seed and stream alone.
+    `run` is the run's key, which is the SHA-256 of the resolved run. The key of the initial parameters, and every key
+    of `common`, depends on seed and stream only.
 
     >>> a, b = keys(7, "one run"), keys(7, "another")
     >>> bool(a[INIT] == b[INIT]), bool((a[1:] == b[1:]).any())
@@ -77,7 +77,7 @@ def keys(seed: int, run: str = "", kind: Literal["own", "common", "secure"] = "o
 
 
 def table(seeds: Iterable[int]) -> Tensor:
-    """The keys of runs that are nothing but their seeds: int64 (R, S). For checks and simulations.
+    """The keys of runs that differ in their seeds only: int64 (R, S). For checks and simulations.
 
     >>> table(range(3)).shape
     torch.Size([3, 8])
@@ -91,7 +91,7 @@ def _key(seed: int, stream: str, run: str) -> int:
 
 
 def from_system(keys_RS: Tensor) -> bool:
-    """Whether the draws of this table (R, S) come from the operating system's generator: it holds no keys."""
+    """Whether the numbers of this table (R, S) come from the operating system's generator: it holds no keys."""
     return keys_RS.shape[1] == 0
 
 
@@ -136,8 +136,8 @@ def normal(
     """Standard normals of shape (R, count), elements `first` to `first + count`; computed in float64, then rounded.
 
     `keys_RS` is the table of keys (R, S). Element i is the cosine or the sine (half i mod 2) of block i // 2: Box and
-    Muller's transform of a radius of 64 bits and an angle of 53. No draw is beyond 9.50 in size; of the normal law
-    2.3e-21 lies beyond. But for rounding, no probability of an interval differs from the normal's by more than 2^-51.
+    Muller's transform of a radius of 64 bits and an angle of 53. No number is beyond 9.50 in size; the normal
+    law has probability 2.3e-21 there. Except for rounding, the probability of any interval is right up to 2^-51.
     Devices agree to a few units in the last place of float64.
 
     >>> seed, step = table([7]), torch.tensor([0])
@@ -160,8 +160,8 @@ def _gauss(keys_RS: Tensor, stream: int, step_R: Tensor, start: int, blocks: int
 def _box_muller(w: tuple[Tensor, ...]) -> Tensor:
     """Four words of each block (R, N) to two normals (R, 2N).
 
-    With k the 64 bits of the radius, u = (k + 1/2)/2^64. An upper half is mirrored, so that the distance to the nearer
-    end, which is what the logarithm's digits hang on, is never rounded away: u itself would round to 1.
+    With k the 64 bits of the radius, u = (k + 1/2)/2^64. The upper half is mirrored, because u itself would round
+    to 1 there: the logarithm needs the exact distance to the nearer end.
     """
     upper = w[0] >> 31
     mirror = -upper & _WORD

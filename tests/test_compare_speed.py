@@ -176,3 +176,17 @@ def test_what_a_commit_does_not_have_is_skipped() -> None:
     with pytest.raises(NotImplementedError, match=r"dpbench\.privacy\.accountants\.not_yet"):
         imported("privacy.accountants.not_yet")
     assert imported("events").Composition
+
+
+def test_a_module_is_found_by_its_earlier_names() -> None:
+    """The latest first; a room's name stands for all that lies in it."""
+    from tests.speed import EARLIER, called
+
+    assert list(called("step.mechanism")) == ["step.mechanism", "step.pipeline", "pipeline"]
+    assert list(called("clipping.rules.jl")) == ["clipping.rules.jl", "clipping._jl"]
+    assert list(called("privacy.accountants.rdp")) == ["privacy.accountants.rdp", "accountants.rdp"]
+    assert list(called("events")) == ["events"]
+    package = Path(compare_speed.__file__).parents[1] / "dpbench"
+    for name in EARLIER:
+        place = package / name.replace(".", "/")
+        assert place.is_dir() or place.with_suffix(".py").is_file(), f"dpbench.{name} is not there"

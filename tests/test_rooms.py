@@ -86,6 +86,13 @@ def test_references_stand_apart() -> None:
     assert {other for other in found if not other.startswith("references")} == {"events"}
 
 
+def test_planted_faults_stand_apart() -> None:
+    """Mechanisms with something wrong are for those who judge: nothing that plans, trains or reports imports them."""
+    users = {name for name, others in GRAPH.items() if any(other.startswith("judging.faults") for other in others)}
+    assert users
+    assert all(name.startswith("judging.") for name in users)
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     left = {name: set(others) & set(GRAPH) for name, others in GRAPH.items()}
     while leaves := [name for name, others in left.items() if not others & set(left)]:

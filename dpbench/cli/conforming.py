@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from dpbench.conformance import Conformance, Line
 
-WIDTH = 150  # no column is cut off
+WIDTH = 220  # no column is cut off
 
 
 @click.command()

@@ -9,14 +9,29 @@ from typing import Any
 import click
 
 # what a spec or an option may name, and how many first parameters dpbench passes itself (None: parameters not shown)
-KINDS = {"mechanisms": 0, "models": 2, "datasets": 0, "clipping": None, "accountants": None, "checks": None}
+KINDS = {
+    "mechanisms": 0,
+    "models": 2,
+    "datasets": 0,
+    "samplers": 0,
+    "preparations": 0,
+    "rules": 0,
+    "noise": 0,
+    "updates": 0,
+    "clipping": None,
+    "accountants": None,
+    "checks": None,
+}
 
 
 @click.command("list")
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
-    """List mechanisms, models, datasets, clipping engines, accountants and checks with their parameters.
+    """List what a spec or an option may name, with its parameters.
+
+    mechanisms, models and datasets for a spec; samplers, preparations, rules, noise, updates and clipping (the engines)
+    as stages of the mechanism `pipeline`; accountants and checks.
 
     \b
     Examples:
@@ -55,7 +70,8 @@ def _members(kind: str) -> list[dict[str, Any]]:
         parameters: dict[str, Any] = {}
         try:
             loaded = entry.load()
-            about = (importlib.import_module(entry.module).__doc__ or "").strip().partition("\n")[0]
+            own = getattr(loaded, "about", "")  # a row of a table, of whose module it is one of many
+            about = own or (importlib.import_module(entry.module).__doc__ or "").strip().partition("\n")[0]
             skip = KINDS[kind]
             if skip is not None and callable(loaded):
                 for slot in parameters_of(loaded, skip=skip).slots.values():

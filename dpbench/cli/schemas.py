@@ -17,7 +17,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 import dpbench
-from dpbench.catalog import catalog
+from dpbench.catalog import KINDS, STAGES, OfKind, catalog
 from dpbench.events import EVENTS, PARAMETERS, Values
 from dpbench.judging.claims.claim import BOUND_VERDICTS, Key
 from dpbench.judging.claims.grammar import (
@@ -34,7 +34,7 @@ from dpbench.judging.claims.grammar import (
 )
 from dpbench.privacy.event_files import COUNT_TEXT, KEYS
 from dpbench.privacy.releases import RATE_TEXT, SHORT, snake_case, spellings
-from dpbench.spec.annotations import Slot
+from dpbench.spec.annotations import Slot, of_kind
 from dpbench.spec.keys import RUN, SECTIONS, SETTABLE
 from dpbench.spec.names import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.spec.points import CHOICES, NOT_IN_ROWS
@@ -176,7 +176,11 @@ def _name_of(kind: str) -> Schema:
 
 def _choice(key: str) -> Schema:
     """A name, or a mapping with the name and its parameters."""
-    kind = FOLDERS[key]
+    return _named(FOLDERS[key], key)
+
+
+def _named(kind: str, key: str) -> Schema:
+    """The same for an entry of any kind; what is shared stands under `$defs`."""
     name = {**_name_of(kind), "description": f"name of the {key}, or your own as package.module:factory"}
     parameters = {"type": "object", "description": f"parameters of the {key}"}
     rules: list[Schema] = []
@@ -195,8 +199,9 @@ def _choice(key: str) -> Schema:
 
 def _parameter(owner: str, slot: Slot) -> Schema:
     """The schema of a parameter; one that YAML cannot hold, or that pydantic cannot describe, is left open."""
+    of = of_kind(slot)
     try:
-        schema = slot.adapter.json_schema()
+        schema = slot.adapter.json_schema() if of is None else _stage(of)
     except (TypeError, PydanticInvalidForJsonSchema):
         schema = {}
     schema["description"] = slot.description or f"parameter of {owner}: {slot.expected}"
@@ -210,6 +215,14 @@ def _parameter(owner: str, slot: Slot) -> Schema:
     return {**schema, "default": default}
 
 
+def _stage(of: OfKind) -> Schema:
+    """A parameter that names an entry of the catalog."""
+    stage = _name_of(of.kind) if of.kind == "clipping" else _named(of.kind, KINDS[of.kind])
+    shared = stage.pop("$defs", {}) | {f"stage_{of.kind}": stage}
+    ref = {"$ref": f"#/$defs/stage_{of.kind}"}
+    return {**(_any({"const": "none"}, ref) if of.none else ref), "$defs": shared}
+
+
 def _lists(keys: Mapping[str, Schema]) -> Schema:
     """Dotted paths to lists of what may stand there."""
     paths: dict[str, Schema] = {}
@@ -219,7 +232,8 @@ def _lists(keys: Mapping[str, Schema]) -> Schema:
         if name == "calibrate_with":
             item = {**item, **_name_of("accountants")}
         paths[path] = _list(item, f"values of {path}")
-    parameters = rf"^({'|'.join(CHOICES)})\.parameters\.[^.]+$"
+    stage = rf"mechanism\.parameters\.({'|'.join(STAGES)})\.parameters\.[^.]+"
+    parameters = rf"^(({'|'.join(CHOICES)})\.parameters\.[^.]+|{stage})$"
     others = {parameters: _list({}, "values of a parameter")}
     return {**_mapping(paths, ""), "patternProperties": others, "minProperties": 1}
 

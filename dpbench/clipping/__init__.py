@@ -1,1 +1,1 @@
-"""Clipping engines: one file each; per-example clipped gradient sums."""
+"""Clipping engines: sums of clipped per-example gradients. One file each."""

@@ -1,7 +1,7 @@
-"""The operators with parameters that the ghost engine knows, but for recurrent ones: each recorded by a `Watch`.
+"""The operators with parameters that the ghost engine knows, except recurrent ones; a `Watch` records each use.
 
-Each function takes the watch and then what torch's operator takes. What it returns is what the operator returns, with
-a tap added.
+Each function takes the watch, then the arguments of torch's operator. It returns the operator's result with a tap
+added.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _embedding(
 
 
 def _affine(watch: Watch, normal: Tensor, weight: Tensor | None, bias: Tensor | None, after: int = 0) -> Tensor:
-    """normal · weight + bias, which `after` axes follow."""
+    """normal · weight + bias; `after` axes follow the parameter's."""
 
     def spread(value: Tensor) -> Tensor:
         return value.reshape(*value.shape, *[1] * after)

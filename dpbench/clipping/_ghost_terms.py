@@ -1,7 +1,8 @@
 """Per-example gradients as sums of products: their norms and their weighted sums from inputs and output gradients.
 
-A term is what one use of a parameter adds to its gradient. For most layers a gradient is a sum over T positions of
-outer products g_t a_tᵀ (a the input, g the gradient by the output), so its norm needs no gradient:
+A term is the contribution of one use of a parameter to its gradient. For most layers a gradient is a sum over T
+positions of outer products g_t a_tᵀ (a the input, g the gradient with respect to the output), so its norm can be
+computed without the gradient:
 
 | positions and size | the squared norm is |
 | --- | --- |
@@ -9,9 +10,9 @@ outer products g_t a_tᵀ (a the input, g the gradient by the output), so its no
 | 2T² at least as large as the weight | the norm of the gradient, formed for a few examples at a time |
 | else | the sum over t, s of (a_t·a_s)(g_t·g_s) |
 
-The last line is off where the products cancel: with S the sum over t of the norms of a_t times those of g_t its error
-is about u S², whatever the result. It is computed in float64, and examples whose result is below a set part of S² are
-computed by the line above it instead; so no norm is lost, and with it the sensitivity.
+The last line loses accuracy where the products cancel: its error is about u S², with S = Σ_t |a_t||g_t|. It is computed
+in float64, and examples whose result is below a fixed part of S² are computed by the line above instead. So no norm,
+and thereby no sensitivity, is too small.
 Letters: R runs, B batch, Q = R·B, T positions, I inputs, O outputs, G groups, P parameters.
 """
 
@@ -32,7 +33,7 @@ _ELEMENTS = 2**22
 
 
 class Term(Protocol):
-    """What one use of a parameter adds to every example's gradient; the parameter is flat (P)."""
+    """The contribution of one use of a parameter to every example's gradient; the parameter is flat (P)."""
 
     @property
     def elements(self) -> int:
@@ -41,11 +42,11 @@ class Term(Protocol):
 
     @property
     def size_RB(self) -> Tensor:
-        """At least the sum of the norms of what `weighted` adds up for each example with the factor 1; float64."""
+        """An upper bound, for each example, of the sum of the norms of what `weighted` adds with factor 1; float64."""
         ...
 
     def gradients(self, rows: Tensor | slice) -> Tensor:
-        """Of some examples, (Q', P)."""
+        """The gradients of some examples, (Q', P)."""
         ...
 
     def weighted(self, factor_RB: Tensor) -> Tensor:
@@ -195,7 +196,7 @@ class Elementwise:
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
-    """The same terms, products or lookups of the same sizes in one: time steps that use the same weight, say."""
+    """The same terms, with products or lookups of equal sizes joined: for example the time steps of one weight."""
     products: dict[tuple[int, int, int], list[Product]] = {}
     lookups: list[Lookup] = []
     rest: list[Term] = []
@@ -241,7 +242,7 @@ def norms(terms: Sequence[Term], places: int) -> Tensor:
 
 
 def in_one_go(elements: int) -> int:
-    """For how many examples something is formed at once that has so many elements for each."""
+    """How many examples are worked on at once if each needs this many elements."""
     return max(1, _ELEMENTS // max(1, elements))
 
 
@@ -254,7 +255,8 @@ def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int) -
 def _rank_one(a: Tensor, g: Tensor) -> Tensor:
     """One position: the norm of each group's outer product.
 
-    In float64: where squares of float32 vanish, the norm of a would be 0, and a long g still makes a long gradient.
+    In float64: squares of float32 may underflow, and the norm of a would be 0 although a large g makes a large
+    gradient.
     """
     each = torch.linalg.vector_norm(a.double(), dim=-1) * torch.linalg.vector_norm(g.double(), dim=-1)
     return _norm(each).to(a.dtype)
@@ -269,8 +271,8 @@ def _gram_norms(
 ) -> Tensor:
     """The third line of the table, and the second for the examples where it cancels.
 
-    The error of the squared norm is about u S² with u = 2^-53. float64: at least S²/2^8 is kept, so at most 2^8 u of
-    the result is wrong, half of that in the norm. float32: at least S²/2^20, so 2^-33, below float32's 2^-24.
+    The error of the squared norm is about u S² with u = 2^-53. float64: results of at least S²/2^8 are kept, so the
+    relative error is at most 2^8 u, half of that in the norm. float32: at least S²/2^20, so 2^-33, below 2^-24.
     """
     whole = pairs(slice(0, 1))[0].dtype
     least = 2.0**-8 if whole == torch.float64 else 2.0**-20
@@ -291,14 +293,14 @@ def _gram_norms(
 
 
 def _merged(numbers_QT: Tensor, g_QTD: Tensor) -> Tensor:
-    """Norms of embeddings' gradients: what meets in one row is added at the first place where the row is looked up."""
+    """Norms of embeddings' gradients: gradients of the same row are added at the first place that looks it up."""
     first_QT = (numbers_QT[:, :, None] == numbers_QT[:, None, :]).to(torch.uint8).argmax(2)
     rows_QTD = torch.zeros_like(g_QTD).scatter_add(1, first_QT[:, :, None].expand_as(g_QTD), g_QTD)
     return _norm(rows_QTD)
 
 
 def _gathered(numbers_QT: Tensor, g_QTD: Tensor, rows: int) -> Tensor:
-    """(Q, rows · D): g added up in the rows that were looked up."""
+    """(Q, rows · D): the sum of g for each row that was looked up."""
     start = g_QTD.new_zeros(len(g_QTD), rows, g_QTD.shape[-1])
     return start.scatter_add(1, numbers_QT[:, :, None].expand_as(g_QTD), g_QTD).flatten(1)
 

@@ -1,4 +1,4 @@
-"""What a clipping engine costs: seconds of one clipped sum, and the most bytes of tensors that it held at once."""
+"""The cost of a clipping engine: seconds of one clipped sum, and its peak memory in bytes of tensors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from dpbench.step.clipped_sum import ClippedSum, Examples
+from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
 
 
 @dataclass(frozen=True)
 class Cost:
-    """`seconds` of the clock, the fastest of a few calls; `peak_bytes` above what was held before the call."""
+    """`seconds` of wall time, the fastest of a few calls; `peak_bytes` beyond the memory in use before the call."""
 
     seconds: float
     peak_bytes: int
 
 
 def cost(
-    engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, calls: int = 3
+    engine: Callable[..., Clipped],
+    net: Network,
+    theta_RP: Tensor,
+    examples: Examples,
+    clip_R: Tensor,
+    chunk: int,
+    calls: int = 3,
 ) -> Cost:
     """Time and peak memory of an engine; measured, on the device where the parameters are.
 
-    The memory is that of torch's allocator (on the CPU by the profiler): results, activations and workspaces, not what
-    a process needs for its code. One more call before the clock starts, and one for the memory.
+    The memory is that of torch's allocator (on the CPU by the profiler): results, activations and workspaces, not the
+    code of the process. One call warms up before the timing, and one more measures the memory.
 
     >>> from dpbench.clipping import loop
     >>> net = Network(torch.nn.Linear(2, 2), (("weight", torch.Size([2, 2])), ("bias", torch.Size([2]))), 6)
@@ -65,8 +71,8 @@ def _cpu_peak(call: Callable[[], None]) -> int:
     results = seen.profiler.kineto_results
     assert results is not None
     moves = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    held, peak = 0, 0
+    current, peak = 0, 0
     for _, size in sorted(moves, key=lambda move: move[0]):
-        held += size
-        peak = max(peak, held)
+        current += size
+        peak = max(peak, current)
     return peak

@@ -1,18 +1,18 @@
 """Clipped sums without per-example gradients (the Outer engine of `004_*`): norms from inputs and output gradients.
 
-One forward and one backward pass give the input of every layer and the gradient by its output; the norms are computed
-from these (`_ghost_terms`), and the clipped sum is the sum of the same products with the clip factors put in, so no
-second backward pass is needed. It is exact, recurrent layers included: they are written out in time
-(`step/recurrent.py`), and the backward pass through time is one for the whole batch.
+One forward and one backward pass give the input of every layer and the gradient with respect to its output. The norms
+are computed from these (`_ghost_terms`), and the clipped sum is the sum of the same products times the clip factors, so
+no second backward pass is needed. It is exact, also for recurrent layers: they are unrolled in time
+(`step/recurrent.py`), with one backward pass through time for the whole batch.
 
-Norms and sum add up the same products in another order. Where an example's products cancel, each is far longer than
-their sum: their rounding would exceed C, and a huge one would wipe out what the others have added. Such an example,
-with products longer than `_CANCELS` clip norms together after clipping, gets its gradient formed, clipped and added.
+Norms and sum add the same products in different orders. Where an example's products cancel, they are far larger than
+their sum, and their rounding errors could exceed C. If the norms of an example's products add up to more than
+`_CANCELS` clip norms after clipping, its gradient is formed, clipped and added by itself.
 
-Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about what a plain training step
-needs, two copies of each layer's input and output gradient, and no R · B · P gradients. Shared parameters are exact:
-the uses are added before a norm is taken. A parameter that is not used has the gradient zero. What the engine does not
-know it refuses by name (`refuse`): any other operator that takes a parameter.
+Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about that of a plain training step,
+and two copies of each layer's input and output gradient, but no R · B · P gradients. Shared parameters are exact: their
+uses are added before the norm is taken. A parameter that is not used has gradient zero. Any operator with a parameter
+that the engine does not know is refused by name (`refuse`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ from torch.func import vmap as over
 from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.errors import DpbenchError
-from dpbench.step.clipped_sum import Clipped, Examples, clip_factor, zero_where_empty
-from dpbench.step.functional import Network
+from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
+from dpbench.step.functional import Network, trained
 from dpbench.step.operators import Use, Watch
 from dpbench.step.recurrent import RECURRENT
 
 NUMERICS = 1
 
-# Rounding of an example's products may then move the sum by about 2^8 · 2^-24 of C in float32.
+# The rounding error of an example's products is then at most about 2^8 · 2^-24 of C in float32.
 _CANCELS = 2.0**8
 
 _KNOWN = {**OPERATORS, **RECURRENT}
 
 
 def refuse(module: nn.Module, example: Tensor) -> None:
-    """Raise DpbenchError that names the first layer which the engine cannot take; `example` has no batch axis.
+    """Raise DpbenchError that names the first layer which the engine does not support; `example` has no batch axis.
 
     >>> refuse(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)), torch.zeros(4))
     """
-    named = dict(module.named_parameters())
+    named = trained(module)
     _probe(module, named, lambda leaves: functional_call(module, leaves, (example[None],)))
 
 
-def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+def clipping(
+    net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
+) -> Clipped:
     """The clipped sum of each run's batch, `chunk` places of the batch at a time.
 
     Raises DpbenchError for what `refuse` names.
@@ -72,7 +74,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
         each_PQ = [norms(pieces, places) for pieces in terms.values()]
         flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else theta_RP.new_zeros(places)
         norm_RB = flat_Q.reshape(part.mask_RB.shape)
-        factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB)
+        factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB, weight)
         size_RB = sum((piece.size_RB for pieces in terms.values() for piece in pieces), start=norm_RB.double() * 0)
         cancels_RB = factor_RB * size_RB > _CANCELS * clip_R[:, None]
         factor_RB = torch.where(cancels_RB, 0.0, factor_RB)
@@ -80,7 +82,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
             for piece in pieces:
                 total[name] += piece.weighted(factor_RB).reshape(total[name].shape)
         if bool(cancels_RB.any()):
-            _add_formed(total, norm_RB, terms, cancels_RB, clip_R)
+            _add_formed(total, norm_RB, terms, cancels_RB, clip_R, weight)
         all_norms.append(norm_RB)
         losses.append(zero_where_empty(loss_RB, part.mask_RB))
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
@@ -92,6 +94,7 @@ def _add_formed(
     terms: Mapping[str, Sequence[Term]],
     chosen_RB: Tensor,
     clip_R: Tensor,
+    weight: Weight,
 ) -> None:
     """Add the clipped gradients of the chosen examples, each formed before it is clipped, and correct their norms."""
     step = in_one_go(sum(piece.elements for pieces in terms.values() for piece in pieces))
@@ -103,7 +106,7 @@ def _add_formed(
                 for name, pieces in terms.items()
             }
             norm_B = torch.stack([torch.linalg.vector_norm(g, dim=1) for g in formed.values()]).norm(dim=0)
-            factor_1B = clip_factor(norm_B[None], clip_R[run, None], torch.ones_like(place_B[None]) > 0)
+            factor_1B = clip_factor(norm_B[None], clip_R[run, None], torch.ones_like(place_B[None]) > 0, weight)
             for name, g in formed.items():
                 total[name][run] += (factor_1B @ g).reshape(total[name][run].shape)
             norm_RB[run, place_B] = norm_B
@@ -119,9 +122,9 @@ def _owners(module: nn.Module) -> dict[str, str]:
 
 
 def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[str, Tensor]], Tensor]) -> Watch:
-    """What a call on one example does with the parameters. Raises DpbenchError for what is not known.
+    """How a call on one example uses the parameters. Raises DpbenchError for an operator that is not known.
 
-    The backward pass of an `autograd.Function` does not use taps; the graph shows which parameters it is given.
+    The backward pass of an `autograd.Function` does not use taps; the graph shows which parameters it gets.
     """
     leaves = {name: value.detach().requires_grad_() for name, value in named.items()}
     watch = Watch(_KNOWN, _owners(module), leaves, None)
@@ -145,9 +148,9 @@ def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[
 def _recorded(
     net: Network, named: Mapping[str, Tensor], part: Examples, seen: Watch
 ) -> tuple[Sequence[Use], Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """The uses, of each its input (R, B, ...); of each tap the gradient (R, B, ...); the losses (R, B).
+    """The uses, the inputs of each (R, B, ...), the gradient with respect to each tap (R, B, ...), the losses (R, B).
 
-    Raises DpbenchError where the model does something else with its parameters than when it was looked at.
+    Raises DpbenchError if the model uses its parameters differently than in the first call.
     """
     uses: list[Use] = []
 
@@ -156,7 +159,7 @@ def _recorded(
         value = net.example_loss(one, example, target, watch)
         uses.extend(watch.uses)
         if watch.uses != seen.uses or watch.tap_shapes != seen.tap_shapes:
-            raise DpbenchError("clipping engine ghost: the model uses its parameters in another way at another call")
+            raise DpbenchError("clipping engine ghost: the model uses its parameters differently in different calls")
         return value, (tuple(watch.inputs), value)
 
     zero = next(iter(named.values())).new_zeros(())
@@ -177,7 +180,7 @@ def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Te
 
 
 def _term(use: Use, a: Tensor, g: Tensor) -> Term:
-    """What one use adds, from its input and the gradient by its output (see `Use` for their shapes)."""
+    """The term of one use, from its input and the gradient with respect to its output (shapes: see `Use`)."""
     runs, places = g.shape[:2]
     if use.kind == "linear":
         return Product(*(value.reshape(runs, places, 1, -1, value.shape[-1]) for value in (a, g)))

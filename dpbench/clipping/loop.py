@@ -1,6 +1,6 @@
-"""Per-example gradients one example at a time (the Vanilla engine of `004_*`): slow, and the yardstick for the rest.
+"""Per-example gradients one example at a time (the Vanilla engine of `004_*`): slow; the reference for the others.
 
-It loops over runs and examples with the ordinary backward pass, so it shares no batching code with the others.
+It loops over runs and examples with the ordinary backward pass and shares no batching code with the others.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_weight
 from dpbench.step.functional import Network
 
 NUMERICS = 1
 
 
-def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
-    """The clipped sum of each run's batch. `chunk` is accepted and unused: one example is always alone."""
+def clipping(
+    net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
+) -> Clipped:
+    """The clipped sum of each run's batch. `chunk` is not used: every example is a call of its own."""
     del chunk
     runs, places = examples.mask_RB.shape
     sum_RP = torch.zeros_like(theta_RP)
@@ -28,7 +30,11 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
             gradients = torch.autograd.grad(loss, list(leaf.values()), materialize_grads=True)
             gradient_P = torch.cat([g.flatten() for g in gradients])
             norm = gradient_P.norm()
-            sum_RP[run] += gradient_P / torch.clamp(norm / clip_R[run].to(norm.dtype), min=1.0)
+            clip = clip_R[run].to(norm.dtype)
+            if weight is clip_weight:
+                sum_RP[run] += gradient_P / torch.clamp(norm / clip, min=1.0)
+            else:
+                sum_RP[run] += gradient_P * weight(norm, clip)
             norm_RB[run, place] = norm
             loss_RB[run, place] = loss.detach()
     return Clipped(sum_RP, norm_RB, loss_RB)

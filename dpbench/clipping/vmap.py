@@ -1,6 +1,6 @@
 """Per-example gradients by `torch.func.vmap`, clipped inside each chunk (the Multiple engine of `004_*`).
 
-Memory: chunk · R · P floats. Works for every module whose operators vmap knows.
+Memory: chunk · R · P floats. Works for every module whose operators vmap supports.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.func import vmap as over
 
-from dpbench.step.clipped_sum import Clipped, Examples, clip_factor, zero_where_empty
+from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
 from dpbench.step.functional import Network
 
 NUMERICS = 1
 
 
-def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+def clipping(
+    net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
+) -> Clipped:
     """The clipped sum of each run's batch, `chunk` places of the batch at a time."""
     per_example = over(over(grad_and_value(net.example_loss), in_dims=(None, 0, 0)))
     named = net.split(theta_RP)
@@ -30,7 +32,7 @@ def clipping(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor,
             flat = {name: zero_where_empty(g, part.mask_RB) for name, g in flat.items()}
             loss_RB = zero_where_empty(loss_RB, part.mask_RB)
         norm_RB = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
-        factor_R1B = clip_factor(norm_RB, clip_R, part.mask_RB)[:, None, :]
+        factor_R1B = clip_factor(norm_RB, clip_R, part.mask_RB, weight)[:, None, :]
         for name, g in flat.items():
             piece = torch.bmm(factor_R1B, g)
             total[name] = total[name] + piece if name in total else piece

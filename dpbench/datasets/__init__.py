@@ -1,6 +1,6 @@
-"""Datasets, the public face: find one by name, describe it, fetch and check its files, make your own.
+"""Datasets, the public interface: find one by name, describe it, fetch and check its files, make your own.
 
-Importing this module imports neither torch nor scikit-learn, and only `fetch` touches the network.
+Importing this module imports neither torch nor scikit-learn, and only `fetch` uses the network.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_dataset(name: str, parameters: Mapping[str, Any] | None = None) -> Data
     """The source of a dataset by its name in the catalog or as `package.module:factory`.
 
     A factory is called with the parameters and returns a `Dataset` or an object with the members of `DatasetSource`;
-    a source itself takes no parameters. Nothing is loaded from the data folder. Raises DpbenchError when the name is
+    a source itself takes no parameters. Nothing is loaded from the data folder. Raises DpbenchError if the name is
     not known (with a suggestion), a parameter does not fit, or the object is not a dataset.
 
     >>> find_dataset("digits").train_size
@@ -112,7 +112,7 @@ def _wrap(name: str, dataset: Dataset) -> ArraysSource:
 
 
 def state(source: DatasetSource, folder: Folder = None) -> State:
-    """Where a dataset stands, going by which files exist (`check` also reads them).
+    """The state of a dataset, by which files exist (`check` also reads them).
 
     `embedded`: needs no folder. `present`: every file is there; `incomplete`: some are; `missing`: none is.
     """
@@ -127,9 +127,9 @@ def state(source: DatasetSource, folder: Folder = None) -> State:
 def summary(source: DatasetSource, folder: Folder = None) -> dict[str, Any]:
     """The facts about a dataset as plain JSON values, without loading it (for `dpbench data list --json`)."""
     place: Path | None = data_folder(folder) if source.files else None
-    told = ("name", "title", "train_size", "test_size", "input_shape", "classes", "real", "licence", "citation", "url")
+    facts = ("name", "title", "train_size", "test_size", "input_shape", "classes", "real", "licence", "citation", "url")
     return {
-        **{name: getattr(source, name) for name in (*told, "sha256")},
+        **{name: getattr(source, name) for name in (*facts, "sha256")},
         "input_shape": list(source.input_shape),
         "state": state(source, folder),
         "folder": None if place is None else str(place),
@@ -140,7 +140,7 @@ def summary(source: DatasetSource, folder: Folder = None) -> dict[str, Any]:
 
 
 def describe(source: DatasetSource, folder: Folder = None) -> str:
-    """One short paragraph about a dataset: what it is, its licence and source, where it lies and whether it is there.
+    """One short paragraph about a dataset: title, licence, source, folder, and whether its files are present.
 
     >>> print(describe(find_dataset("digits")).splitlines()[0])
     digits (embedded): Handwritten digits of 8 x 8 pixels, a part of scikit-learn

@@ -1,4 +1,4 @@
-"""A dataset published as one .tar.gz that people keep packed or unpacked: both forms are read, both are verified."""
+"""A dataset published as one .tar.gz: the archive and the unpacked folder can both be read, and are verified."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from dpbench.errors import DpbenchError
 class ArchiveFile(RemoteFile):
     """A published .tar.gz whose only top folder is `unpacked_path`.
 
-    `members` is a regular expression that the whole path of a member inside the top folder must match to be read.
-    `needed` are paths inside the unpacked folder that must exist for it to count as being there. `unpacked_sha256` is
-    `tree_sha256` of the members that are read. `pinned` holds the SHA-256 of single members, so that a corrupt one is
-    named; without it the whole tree is.
+    `members` is a regular expression; members whose whole path inside the top folder matches are read. `needed` are
+    paths inside the unpacked folder; it counts as present only if they exist. `unpacked_sha256` is `tree_sha256` of the
+    members that are read. `pinned` holds the SHA-256 of single members, so that the message can name a corrupt one.
     """
 
     members: str = ".*"
@@ -28,7 +27,7 @@ class ArchiveFile(RemoteFile):
     pinned: tuple[tuple[str, str], ...] = ()
 
     def locate(self, folder: Path) -> Path | None:
-        """The archive, else the unpacked folder when all that is needed of it exists, else None."""
+        """The archive, else the unpacked folder if all `needed` paths exist, else None."""
         archive, unpacked = folder / self.path, folder / self.unpacked_path
         try:
             if archive.is_file():

@@ -1,4 +1,4 @@
-"""Datasets from arrays that the user's own code made: checked, copied and hashed once, handed out as tensors."""
+"""Datasets from arrays of the user's own code: checked, copied and hashed once, returned as tensors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ArraysSource:
 
     def load(self, folder: Path | None = None) -> Dataset:  # noqa: ARG002
         """The arrays as tensors of their own memory."""
-        advice = "its arrays were changed after from_arrays: make it anew"
+        advice = "its arrays were changed after from_arrays: call it again"
         train_inputs, train_targets, test_inputs, test_targets = (array.copy() for array in self.arrays)
         return build(self, train_inputs, train_targets, test_inputs, test_targets, advice=advice)
 
@@ -68,10 +68,10 @@ def from_arrays(
 ) -> ArraysSource:
     """A dataset source from four arrays, tensors or nested lists, for use as `package.module:factory` in a spec.
 
-    Inputs are (N, *input_shape) floating-point numbers, kept as float32 and not scaled; targets are (N,) integers
-    from 0 to classes - 1, where `classes` is by default the largest target plus one. The arrays are copied. Give
-    `real=False` for synthetic data: its results never stand beside a paper's number. Raises DpbenchError that names
-    every mistake at once.
+    Inputs are (N, *input_shape) floating-point numbers, kept as float32 and not scaled; targets are (N,) integers from
+    0 to classes - 1, where `classes` is by default the largest target plus one. The arrays are copied. Give
+    `real=False` for synthetic data: their results are never compared with a paper's number. Raises DpbenchError that
+    lists all mistakes.
 
     >>> source = from_arrays("tiny", [[0.0], [1.0]], [0, 1], [[0.5]], [1], real=False)
     >>> source.train_size, source.input_shape, source.classes

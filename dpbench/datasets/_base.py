@@ -1,6 +1,6 @@
-"""What a dataset is: its files, its source, its arrays in memory, and the errors when files are absent or broken.
+"""The parts of a dataset: its files, its source, its arrays in memory, and the errors for missing or corrupt files.
 
-Nothing here touches the network, and importing this module does not import torch.
+Nothing here uses the network, and importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RemoteFile:
     """One published file of a dataset and where it lies inside the data folder.
 
     `path` and `unpacked_path` are relative to the data folder, with forward slashes; `urls` are mirrors in the order
-    in which they are tried; `sha256` and `size` (bytes) are those of the published file. Where the published file is
-    a .gz that people often keep unpacked, `unpacked_path` and `unpacked_sha256` describe what takes its place.
+    in which they are tried; `sha256` and `size` (bytes) are those of the published file. If the published file is a
+    .gz that is often kept unpacked, `unpacked_path` and `unpacked_sha256` describe the unpacked file.
     """
 
     path: str
@@ -70,7 +70,7 @@ class RemoteFile:
         return self.sha256 if found.name == PurePosixPath(self.path).name else self.unpacked_sha256
 
     def digest(self, found: Path) -> str:
-        """The SHA-256 of what `locate` found, to be held against `pinned_sha256`."""
+        """The SHA-256 of what `locate` found, to be compared with `pinned_sha256`."""
         return sha256_of(found)
 
 
@@ -79,8 +79,8 @@ class Dataset:
     """A dataset in memory: CPU tensors, ready for training.
 
     Inputs are (N, *input_shape) float32, targets (N,) int64 in 0..classes-1. `sha256` is `content_hash` of the four
-    tensors. `real` is False for synthetic data, whose results never stand beside a paper's number.
-    Raises DpbenchError when shapes or dtypes do not fit together.
+    tensors. `real` is False for synthetic data, whose results are never compared with a paper's number.
+    Raises DpbenchError if shapes or dtypes do not fit together.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Dataset:
 
 
 class DatasetSource(Protocol):
-    """What is known about a dataset without loading it, and how to load it.
+    """The facts about a dataset that need no loading, and how to load it.
 
     `files` is () where the data need no folder (embedded in a package, or made by the user's code). `sha256` is the
     `content_hash` of what `load` returns, known beforehand, so that a plan can name a run without loading anything.
@@ -142,7 +142,7 @@ class DatasetSource(Protocol):
     def real(self) -> bool: ...
 
     def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:
-        """The files that are not in the folder. Looks only whether they exist, so it is cheap."""
+        """The files that are not in the folder. Only tests whether they exist, so it is cheap."""
         ...
 
     def load(self, folder: Path | None = None) -> Dataset:
@@ -168,7 +168,7 @@ class DatasetMissing(DpbenchError):
 
 
 class DatasetCorrupt(DpbenchError):
-    """A file or an array of a dataset is not what was published; `what` differs: `found` instead of `expected`."""
+    """A file or an array of a dataset differs from the published one: `what` is `found` instead of `expected`."""
 
     def __init__(self, dataset: str, place: str, what: str, expected: object, found: object, advice: str) -> None:
         self.dataset, self.place, self.what = dataset, place, what
@@ -271,9 +271,9 @@ def build(
     *,
     advice: str,
 ) -> Dataset:
-    """The Dataset of a source from its four arrays, which it then owns.
+    """The Dataset of a source from its four arrays, which must not be changed afterwards.
 
-    Raises DatasetCorrupt, with `advice`, when the content hash is not the one that the source pins.
+    Raises DatasetCorrupt, with `advice`, if the content hash is not that of the source.
     """
     import torch
 
@@ -287,7 +287,7 @@ def build(
 def in_memory(
     source: Any, train_inputs: Tensor, train_targets: Tensor, test_inputs: Tensor, test_targets: Tensor
 ) -> Dataset:
-    """The Dataset of a source from its four tensors, which are not held to a hash."""
+    """The Dataset of a source from its four tensors, whose hash is not tested."""
     tensors = (train_inputs, train_targets, test_inputs, test_targets)
     return Dataset(source.name, "classification", *tensors, source.classes, source.sha256, source.real)
 
@@ -310,11 +310,11 @@ class FileSource:
         place = data_folder(folder)
         if absent := self.missing(place):
             raise DatasetMissing(self.name, absent, place)
-        advice = "the files are right but were read differently than pinned: please report this"
+        advice = "the files are right but were read differently than expected: please report this"
         return build(cast(DatasetSource, self), *self.arrays(place), advice=advice)
 
     def arrays(self, place: Path) -> Arrays:
-        """Inputs and targets of the training part, then of the test part, from files that are there."""
+        """Inputs and targets of the training part, then of the test part, from files that exist."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Downloading and checking the files of a dataset. `fetch` is the only function that touches the network.
+"""Downloading and checking the files of a dataset. `fetch` is the only function that uses the network.
 
 A download goes to a temporary folder beside its target and is moved into place only when its SHA-256 is the pinned
 one, so a broken or interrupted download leaves nothing half-written.
@@ -46,8 +46,8 @@ class DownloadFailed(DpbenchError):
 class FileStatus:
     """What `check` found for one file: `ok`, `missing`, or `corrupt` with the expected and the found SHA-256.
 
-    `place` is the file that was looked at, or where it should be; `found` is "" unless a file was read. For a dataset
-    without files the one status is that of its contents and `path` is "(contents)".
+    `place` is the file, or where it should be; `found` is "" unless a file was read. A dataset without files has one
+    status, that of its contents, with `path` "(contents)".
     """
 
     path: str
@@ -92,8 +92,8 @@ def fetch(source: DatasetSource, folder: Folder = None, progress: Progress | Non
     """Download the files of a dataset that are missing or corrupt; returns the files that were written.
 
     Mirrors are tried in order until one gives a file with the pinned SHA-256. A corrupt published file is replaced;
-    a corrupt unpacked file stays, and the published file beside it is used from then on. Raises DownloadFailed when
-    no mirror helps, DpbenchError when the folder cannot be written.
+    a corrupt unpacked file stays, and the published file beside it is used instead. Raises DownloadFailed if no mirror
+    gives the file, DpbenchError if the folder cannot be written.
     """
     place = data_folder(folder)
     due = [file for file in source.files if _status(file, place).state != "ok"]
@@ -136,7 +136,7 @@ def _download(dataset: str, file: RemoteFile, arrived: Path, target: Path, progr
 
 
 class _Bar:
-    """What pooch calls a progress bar, passing the bytes on to a Progress function."""
+    """A progress bar for pooch that passes the bytes on to a Progress function."""
 
     total = 0
 
@@ -152,7 +152,7 @@ class _Bar:
         self._done = 0
 
     def close(self) -> None:
-        """Nothing to close: whoever gave the function owns its display."""
+        """Nothing to close: the caller owns the display."""
 
 
 def _one_line(error: Exception) -> str:

@@ -69,10 +69,10 @@ def idx_files(
 
 @dataclass(frozen=True)
 class IdxSource(FileSource):
-    """Four idx files of grey images; pixels become value / 255 as float32 in [0, 1], nothing else is normalised.
+    """Four idx files of grey images; pixels become value / 255 as float32 in [0, 1], without further normalisation.
 
-    TensorFlow Privacy's MNIST tutorial scales to [0, 1] in the same way; subtracting a mean and dividing by a
-    deviation, as torchvision's examples do, would be a statistic of the private data that nobody accounts for.
+    TensorFlow Privacy's MNIST tutorial scales in the same way. The mean and the deviation that torchvision's examples
+    use are statistics of the private data that no ledger includes.
     """
 
     name: str

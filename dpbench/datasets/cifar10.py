@@ -5,8 +5,8 @@ dictionary whose b"data" holds one row of 3,072 bytes per picture, all red pixel
 and whose b"labels" holds the classes.
 
 Preprocessings, by the parameter `preprocessing`:
-- `unit` (default): value / 255 as float32 in [0, 1]. For jl2021 and for Papernot et al. 2021. jl2021 names no
-  preprocessing but that it uses neither augmentation nor pre-training: this scaling is ours.
+- `unit` (default): value / 255 as float32 in [0, 1]. For jl2021 and for Papernot et al. 2021. jl2021 says
+  only that it uses neither augmentation nor pre-training: this scaling is ours.
 - `imagenet`: of that, (value - mean) / deviation per channel with ImageNet's constants, means 0.485, 0.456, 0.406
   and deviations 0.229, 0.224, 0.225. Tramèr and Boneh 2021 do so before their scattering network (said by their
   published code, not by their text), and dpis2022 follows their steps. The constants are public and cost nothing.

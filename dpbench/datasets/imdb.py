@@ -3,7 +3,7 @@
 The published split: 25,000 training and 25,000 test reviews, half of each good (class 1), of disjoint sets of films.
 Records stand in the order of their paths. Some reviews occur twice, a few in both parts; they stay, as published.
 
-Preprocessings, by the parameter `preprocessing`; inputs are whole numbers held as float32:
+Preprocessings, by the parameter `preprocessing`; inputs are whole numbers as float32:
 
 | | `dpis2022` (default) | `jl2021` |
 | --- | --- | --- |
@@ -11,16 +11,16 @@ Preprocessings, by the parameter `preprocessing`; inputs are whole numbers held 
 | numbers | 0 padding, 1 start, 2 rare, then 3 + rank by count, below 20,000 | 0 padding, 8,185 in all |
 | places | 80 | 150 |
 | printed | Section 5.2: 20,000 most common words, padded to 80 | Section 3.3: 8k vocabulary, zero-padded to 150 |
-| unsaid, ours | zeros in front and the last 80 words kept | zeros in front and the last 150 subwords kept |
+| not stated, ours | zeros in front and the last 80 words kept | zeros in front and the last 150 subwords kept |
 
-The unsaid choices are the defaults of Keras's pad_sequences, and dpis2022's are those of its example for this dataset.
-The ranks are those that Keras publishes; with them the reviews' lengths are those of Keras's own copy (mean 238.71364
-words in training and 230.8042 in testing with the start), to the last digit; the order of records differs.
+The choices not stated are the defaults of Keras's pad_sequences, and dpis2022's are those of its example for this
+dataset. The ranks are those that Keras publishes; with them the reviews' lengths are those of Keras's own copy (mean
+238.71364 words in training and 230.8042 in testing with the start), to the last digit; the order of records differs.
 jl2021 names no vocabulary: its printed parameter count demands 8,185 numbers, which is the size of the subword
 vocabulary in the tutorial that it cites. The rule of that library gives exactly this size on these texts, and the
 numbers that the tutorial prints for its example sentence.
 
-Both vocabularies were made from the training reviews; neither paper accounts for that, so neither do we.
+Both vocabularies depend on the training reviews; the papers do not account for that, and neither does the ledger.
 
 The SHA-256 of the archive is that of TensorFlow Datasets; those of the unpacked reviews and of the word index were
 computed here, the latter from a file with the md5 that Keras publishes.

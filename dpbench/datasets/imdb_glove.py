@@ -1,12 +1,12 @@
-"""IMDb with every word as its GloVe vector: what dpis2022's network sees behind the embedding that the paper freezes.
+"""IMDb with every word as its GloVe vector: the output of the frozen embedding of dpis2022's network.
 
 The reviews, their words and their numbers are those of `imdb` with `preprocessing: dpis2022`: 80 places, the 20,000
 most common words. Every number becomes the vector of length 100 of its word (Section 5.2: an embedding of 100 units
 with GloVe's parameters, frozen), so that the model needs no embedding layer, as the paper trains none.
 
-Which GloVe is unsaid. Taken here: glove.6B (Wikipedia 2014 and Gigaword 5, lower case), the only published one with
-vectors of length 100 for written text. Padding, start, rare words and words that GloVe lacks are zeros, as in Keras's
-example for this dataset. GloVe was trained on other, public texts, so it costs no privacy.
+The paper does not say which GloVe. Here: glove.6B (Wikipedia 2014 and Gigaword 5, lower case), the only published one
+with vectors of length 100 for written text. Padding, start, rare words and words that GloVe lacks are zeros, as in
+Keras's example for this dataset. GloVe was trained on other, public texts, so it costs no privacy.
 
 The bits of the result follow from those of the three files, whose SHA-256 are pinned; `sha256` names those and this
 preprocessing instead of the 1.6 GB that come out. The SHA-256 of the archive is the one that several projects pin.

@@ -1,9 +1,9 @@
-"""Scattering features of a dataset of pictures: a fixed wavelet transform, nothing is learned of the data.
+"""Scattering features of a dataset of pictures: a fixed wavelet transform, independent of the data.
 
 A picture of C channels and sides H × W becomes (K·C, H/2^J, W/2^J) features, K = 1 + JL + L²J(J − 1)/2 for depth J and
 L angles: 81 for J = 2 and L = 8, the setting of Oyallon and Mallat 2015 and of Tramèr and Boneh 2021. MNIST gives
 81×7×7, CIFAR-10 243×8×8 (channel c's features stand at 81c to 81c + 80, as in the latter's code). Each record is
-transformed alone, so the features cost no privacy; standardising them does: `mechanisms/normalised_sgd.py`.
+transformed alone, so the features cost no privacy; standardising them does: `step/preparations/channel_statistics.py`.
 
 The transform is kymatio's (Andreux et al., Kymatio: scattering transforms in Python, JMLR 2020), an optional package.
 It is computed once, on the GPU where there is one (one core needs 4 ms a MNIST picture, 18 ms a CIFAR-10 one), and kept
@@ -14,7 +14,7 @@ time, and nothing is written.
 
 `sha256` names what determines the features: the content hash of the source, depth, angles, and the transform's
 version. It is not a hash of their bits, because the last bits of a Fourier transform differ between machines (about
-1e-7 where features are about 0.02); the bits of a kept file are held to their own hash.
+1e-7 where features are about 0.02); a kept file is verified by a hash of its bits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 NUMERICS = 1
 
-KYMATIO = "0.3"  # the version whose features these are
+KYMATIO = "0.3"  # the version that computes the features
 INSTALL = f"pip install 'kymatio=={KYMATIO}.*'"  # what the extra `scattering` asks for
 PICTURES = 256  # at a time
 PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
@@ -69,7 +69,7 @@ class ScatteringSource:
     angles: int
     name: str = "scattering"
 
-    # What the features have from the pictures; `files_of` is the dataset that `dpbench data fetch` is to get.
+    # Facts that are those of the pictures; `files_of` is the dataset for `dpbench data fetch`.
     files, files_of = property(attrgetter("of.files")), property(attrgetter("of.name"))
     train_size, test_size = property(attrgetter("of.train_size")), property(attrgetter("of.test_size"))
     classes, real = property(attrgetter("of.classes")), property(attrgetter("of.real"))
@@ -116,7 +116,7 @@ class ScatteringSource:
         return self.of.missing(folder)
 
     def obstacle(self, folder: Path | None = None) -> str | None:
-        """Why there can be no features here, with the command that helps; None where there are or can be some."""
+        """Why the features cannot be computed here, with a command that helps; None if they exist or can be."""
         if self.files and (self._folder(data_folder(folder)) / INDEX).is_file():
             return None
         return transform_obstacle()
@@ -166,7 +166,7 @@ class ScatteringSource:
         keep_features(folder, parts)
         kept = kept_features(folder)
         if kept is None:
-            advice = "the disk did not keep what was written; name another folder with --data"
+            advice = "the written files are corrupt; name another folder with --data"
             raise DatasetCorrupt(self.name, str(folder), "content", "what was just written", "something else", advice)
         return kept
 
@@ -187,9 +187,9 @@ class ScatteringSource:
 
 
 def kept_features(folder: Path) -> tuple[Array, ...] | None:
-    """The four arrays, mapped into memory; None where there are none, or where a file is not what was written.
+    """The four arrays, mapped into memory; None if there are none, or if a file is damaged.
 
-    A file that is there but damaged is named in a warning, with both hashes; the caller computes it again.
+    A warning names the damaged file, with both hashes; the caller computes the features again.
     """
     index = folder / INDEX
     if not index.is_file():
@@ -232,7 +232,7 @@ def keep_features(folder: Path, parts: dict[str, tuple[tuple[int, ...], str, Cal
 
 
 def transform_obstacle() -> str | None:
-    """Why kymatio's transform cannot run here, with the command that helps; None where it can."""
+    """Why kymatio's transform cannot run here, with a command that helps; None if it can."""
     if importlib.util.find_spec("kymatio") is None:
         return f"scattering features need the package kymatio, which is not installed: {INSTALL}"
     version = importlib.metadata.version("kymatio")

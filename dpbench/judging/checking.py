@@ -19,8 +19,8 @@ from typing import Any, Literal
 import dpbench
 from dpbench.catalog import catalog, find, suggestion
 from dpbench.errors import DpbenchError
-from dpbench.judging.checks._apart import apart
-from dpbench.judging.checks._subject import Subject
+from dpbench.judging.check_tools.apart import apart
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.store.check_records import CheckRecord, code_of, described, write_check
 from dpbench.verdicts import Verdict
 
@@ -89,7 +89,7 @@ class Target:
 
             return Subject("generator", self.name, randomness)
         if self.kind == "samplers":
-            from dpbench.step.stages import PoissonSampler
+            from dpbench.step.samplers.poisson import PoissonSampler
 
             return Subject("samplers", self.name, PoissonSampler())
         value = find(self.kind, self.name).load()
@@ -98,11 +98,9 @@ class Target:
                 value = value(**self.parameters)
             except TypeError as error:
                 raise DpbenchError(f"mechanism {self.name!r}: cannot be built ({error})") from error
-            if not all(hasattr(value, name) for name in ("private", "start", "step", "released")):
-                raise DpbenchError(
-                    f"mechanism {self.name!r}: gives a {type(value).__name__}; expected a function that returns a"
-                    " mechanism (dpbench.step.pipeline.Mechanism)"
-                )
+            from dpbench.step.mechanism import refuse_other
+
+            refuse_other(value, self.name)
         return Subject(self.kind, self.title, value)
 
 
@@ -196,21 +194,21 @@ def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) ->
 
 def _out_of_reach(name: str, subject: Subject) -> str | None:
     """Why a check cannot run on a mechanism for which it is meant; None where it is not meant for it."""
-    from dpbench.judging.checks import _steps as steps
+    from dpbench.judging.check_tools import steps
 
     if subject.kind != "mechanisms":
         return None
     mechanism, private = subject.value, bool(subject.value.private)
     inside = (
-        "its update is no field `update` of a dataclass, or it has neither the event of a step (`release`) nor"
-        " `reach` and `inclusion`; dpbench/judging/checks/_steps.py says what they are"
+        "it has neither the event of a step, `event(rate, noise_multiplier)`, nor `reach` and `inclusion`;"
+        " dpbench/judging/check_tools/steps.py says what they are"
     )
     if name in ("gradient_unbiased", "mechanism_inclusion") or (name == "noise_scale" and private):
         return inside
     if name == "mechanism_sensitivity" and private:
         if isinstance(mechanism, steps.OwnSteps):
             return None  # mechanism_inclusion and mechanism_releases measure its reach
-        return "its adjacency is another one than add_or_remove" if steps.has_release(mechanism) else inside
+        return "its adjacency is another one than add_or_remove" if steps.has_event(mechanism) else inside
     return None
 
 
@@ -226,7 +224,9 @@ def _together(subject: Subject, verdicts: Sequence[Verdict]) -> tuple[Literal["h
         return "unchecked", f"{unseen[0].check}: {unseen[0].reason}"
     if not concerning:
         return "unchecked", "no check applies"
-    return "holds", f"{len(concerning)} checks found nothing wrong"
+    biased = any(one.verdict == "refuted" for one in verdicts if one.check in OF_THE_ESTIMATE)
+    more = "; the estimate is biased, which is no matter of privacy" if biased else ""
+    return "holds", f"{len(concerning)} checks found nothing wrong{more}"
 
 
 @cache

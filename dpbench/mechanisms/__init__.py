@@ -1,1 +1,1 @@
-"""Mechanisms: one file each, composed of the stages sample, gradient, clip, noise, update."""
+"""Mechanisms: the presets, which are chains of stages, and mechanisms with a file of their own."""

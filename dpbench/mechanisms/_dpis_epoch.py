@@ -1,15 +1,8 @@
-"""What one DPIS run does when an epoch begins: next clipping bound, K̃, σ_G, the ledger, and what stops it.
+"""The start of an epoch of one DPIS run: next clipping bound, K̃, σ_G, the ledger, and the reasons to stop.
 
-Plain numbers of one run; the tensors are in `dpis`, which has the paper's letters. `fill` is K̃/(ÑC): 1 is the worst
-case of Section 4.2. Each function says which lines of Algorithm 1 (`000_*`) it is.
-
-**One iteration.** Given what was released before and the coins of the others, one record z adds to the sum
-Σ ḡ/(q·p) a vector of length K̃/b with the probability q·p = b‖ḡ‖/K̃ <= bC/K̃, else nothing, whatever norm is
-remembered of z. That is a mixture, over what is remembered, of sampled Gaussians with shift K̃/b. Rényi divergences
-are jointly quasi-convex, so the worst one counts; at a fixed shift they grow with the probability, being convex in it
-and 0 at 0, in both directions. Hence the event is `SampledGaussian(bC/K̃, multiplier)`, where the noise on that sum is
-multiplier·K̃/b; in the paper's units it is σ_G·C·Ñ/b, so that multiplier = σ_G/fill. The coins of the others have the
-same law with and without z; quasi-convexity removes the condition on them.
+Numbers of one run; `dpis` has the tensors and the paper's letters. `fill` is K̃/(ÑC), at most 1, the worst case of
+Section 4.2. Each function names its lines of Algorithm 1 (`000_*`). docs/dpis.md proves that the event of a step
+dominates the step.
 """
 
 from __future__ import annotations
@@ -26,14 +19,14 @@ from dpbench.privacy.accountants.rdp_filter import RenyiFilter
 NUMERICS = 1
 
 MOST_EPOCHS = 1000  # rows of the history that a run keeps
-_STEPS_PER_OCTAVE = 1024  # σ_G is taken from the grid 2^(j/1024), so that rounding cannot move it
+_STEPS_PER_OCTAVE = 1024  # σ_G is on the grid 2^(j/1024), so that rounding cannot change it
 _LEAST, _MOST = -4 * _STEPS_PER_OCTAVE, 24 * _STEPS_PER_OCTAVE
 _UP = 1 + 2.0**-50  # covers the rounding of three operations
 
 
 @dataclass(frozen=True)
 class Row:
-    """One epoch as it was released: its first step, the rate bC/K̃ and the noise multiplier σ_G/fill."""
+    """One epoch in the ledger: its first step, the rate bC/K̃ and the noise multiplier σ_G/fill."""
 
     start: int
     rate: float
@@ -41,8 +34,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Releases:
-    """The events of a run: of N, of each K, of each K* (None without adaptive clipping), of a step of an epoch."""
+class RunEvents:
+    """The events of a run: N, each K, each K* (None without adaptive clipping), each step of an epoch."""
 
     size: Event
     total: Event
@@ -50,7 +43,7 @@ class Releases:
     step: Callable[[Row], Event]
 
     def ledger(self, rows: Sequence[Row], steps: int) -> Composition:
-        """The releases up to `steps` steps, in order; σ_G, C and K̃ depend on what was released before."""
+        """The events of the first `steps` steps; σ_G, C and K̃ depend on earlier released values."""
         parts: list[tuple[Event, int]] = [(self.size, 1)]
         ends = [row.start for row in rows[1:]] + [steps] * bool(rows)
         for number, (row, end) in enumerate(zip(rows, ends, strict=True)):
@@ -62,14 +55,14 @@ class Releases:
         return Composition(tuple(parts), adaptive=True)
 
     def later(self, epochs: int) -> list[tuple[Event, int]]:
-        """What `epochs` further epochs release of sums."""
+        """The events of the sums of `epochs` further epochs."""
         return [(event, epochs) for event in (self.total, self.outer) if event is not None and epochs > 0]
 
 
 def spent(ledger: Composition, epsilon: float, delta: float) -> RenyiFilter:
-    """A filter that has spent a ledger. Raises DpbenchError where that does not fit.
+    """A filter that has spent a ledger. Raises DpbenchError if the ledger exceeds the budget.
 
-    The budget is lowered by 1e-12 of itself, more than the accountant's own roundings up.
+    ε is lowered by a factor 1 − 1e-12, which covers the accountant's rounding up.
     """
     found = RenyiFilter(epsilon * (1 - 1e-12), delta)
     for event, count in ledger.parts:
@@ -78,14 +71,14 @@ def spent(ledger: Composition, epsilon: float, delta: float) -> RenyiFilter:
 
 
 def event(rate: float, fill: float, noise: float) -> SampledGaussian:
-    """The event of one step with σ_G = `noise`; rounded to the safe side."""
+    """The event of one step with σ_G = `noise`; rounded so that ε is an upper bound."""
     return SampledGaussian(min(1.0, rate * _UP), noise / (fill * _UP))
 
 
 def gradient_noise(filter: RenyiFilter, plan: Callable[[float], list[tuple[Event, int]]]) -> float:
-    """The smallest σ_G of the grid with which what is planned with it still fits (Section 4.2).
+    """The smallest σ_G of the grid for which the events of `plan(σ_G)` fit into the budget (Section 4.2).
 
-    Raises DpbenchError where none does.
+    Raises DpbenchError if there is none.
     """
 
     def fits(place: int) -> bool:
@@ -94,8 +87,8 @@ def gradient_noise(filter: RenyiFilter, plan: Callable[[float], list[tuple[Event
     low, high = _LEAST - 1, _MOST
     if not fits(high):
         raise DpbenchError(
-            "privacy budget exhausted: no noise on the gradients is enough beside the releases of N and K; expected a"
-            " larger epsilon, fewer epochs, or more noise on those releases"
+            "privacy budget exhausted: no noise on the gradients is enough beside the events of N and K; expected a"
+            " larger epsilon, fewer epochs, or more noise on N and K"
         )
     while high - low > 1:
         middle = (low + high) // 2
@@ -103,16 +96,16 @@ def gradient_noise(filter: RenyiFilter, plan: Callable[[float], list[tuple[Event
     return float(2.0 ** (high / _STEPS_PER_OCTAVE))
 
 
-def check_fixed(releases: Releases, epochs: int, epsilon: float, delta: float) -> None:
-    """Raise DpbenchError where the releases of N and K alone exceed the budget."""
+def check_fixed(events: RunEvents, epochs: int, epsilon: float, delta: float) -> None:
+    """Raise DpbenchError if the events of N and K alone exceed the budget."""
     if epochs > MOST_EPOCHS:
         raise DpbenchError(f"epochs = {epochs}: expected at most {MOST_EPOCHS} for dpis; take a larger batch_size")
-    fixed = [(releases.size, 1), (releases.total, epochs)]
-    if releases.outer is not None:
-        fixed.append((releases.outer, epochs - 1))
+    fixed = [(events.size, 1), (events.total, epochs)]
+    if events.outer is not None:
+        fixed.append((events.outer, epochs - 1))
     if not math.isinf(epsilon) and not RenyiFilter(epsilon * (1 - 1e-12), delta).admits_all(fixed):
         raise DpbenchError(
-            f"epsilon = {epsilon:g}: the releases of N and K in {epochs} epochs exceed it before any gradient; expected"
+            f"epsilon = {epsilon:g}: the events of N and K in {epochs} epochs alone exceed it; expected"
             " more size_noise and sum_noise, fewer epochs, or a larger epsilon"
         )
 
@@ -129,19 +122,20 @@ class Fixed:
     quantile: float | None
     rules: Rules
 
-    def charged(self, size: float, batch_size: float) -> Releases:
+    def charged(self, size: float, batch_size: float) -> RunEvents:
         """The events by which σ_G is chosen; (19), with its amplification, only under the printed rules."""
         total: Event = Gaussian(self.sum_noise)
         if self.rules.sampled_sum:
             total = SampledGaussian(min(1.0, batch_size / size), self.sum_noise)
         outer = None if self.quantile is None else total
-        return Releases(Gaussian(self.size_noise), total, outer, lambda row: SampledGaussian(row.rate, row.multiplier))
+        return RunEvents(Gaussian(self.size_noise), total, outer, lambda row: SampledGaussian(row.rate, row.multiplier))
 
-    def dominating(self, size: float, batch_size: float) -> Releases:
-        """Events that dominate what the code releases: for `proven` those that are charged.
+    def dominating(self, size: float, batch_size: float) -> RunEvents:
+        """Events that dominate what the code computes: for `proven` those that are charged.
 
-        Printed rules: a drawn record moves K by C/p_K, and K* by C* for certain. A capped filter lets a record move the
-        sum by kC > K̃/b. Where sets only grow a record may be in the sum for certain; line 26 then divides it by b.
+        Printed rules: a drawn record moves K by C/p_K; every record moves K* by C*. With a capped filter a record moves
+        the sum by up to kC > K̃/b. If sets only grow a record may be in the sum with probability 1; line 26 then
+        divides it by b.
         """
         charged = self.charged(size, batch_size)
         if not self.rules.sampled_sum:
@@ -155,12 +149,12 @@ class Fixed:
                 noise *= batch_size
             return SampledGaussian(row.rate, noise) if self.rules.emptied else Gaussian(noise)
 
-        return Releases(charged.size, SampledGaussian(share, self.sum_noise * share), outer, step)
+        return RunEvents(charged.size, SampledGaussian(share, self.sum_noise * share), outer, step)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its epoch begins: Ñ, b, C in force, planned steps, ε and δ (ε = ∞: no noise), steps done, its past.
+    """One run at the start of an epoch: Ñ, b, current C, planned steps, ε and δ (ε = ∞: no noise), steps done, history.
 
     `rounds` is T, the steps of an epoch.
     """
@@ -182,7 +176,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Opened:
-    """What holds in the new epoch: C, K̃, σ_G, its row in the ledger, and the step at which the next one begins."""
+    """The new epoch: C, K̃, σ_G, its row in the ledger, and the first step of the next one."""
 
     bound: float
     gradient_sum: float
@@ -192,16 +186,16 @@ class Opened:
 
 
 def rounds_of(size: float, batch_size: float, rate: float, rules: Rules) -> int:
-    """T: Ñ/b steps, which is postprocessing; as printed |D|/b, which is not (Section 5.3)."""
+    """T: Ñ/b steps, which is post-processing; as printed |D|/b, which is not (Section 5.3)."""
     if rules.noisy_epochs:
         return max(1, math.floor(size / batch_size + 0.5))
     return max(1, math.floor(1 / rate + 0.5))
 
 
 def next_bound(fixed: Fixed, run: Run, outer_sum: float) -> float:
-    """C of the epoch that begins: (16) and (17), lines 28-29; `outer_sum` is K*, already with its noise.
+    """C of the new epoch: (16) and (17), lines 28-29; `outer_sum` is the noisy K*.
 
-    Raises DpbenchError where it is not above g_L: line 29 as printed may give a bound below 0, which clips nothing.
+    Raises DpbenchError if it is not above g_L: line 29 as printed may give a negative bound, which clips nothing.
     """
     bound = run.bound
     if run.rows and fixed.quantile is not None:
@@ -216,9 +210,9 @@ def next_bound(fixed: Fixed, run: Run, outer_sum: float) -> float:
 
 
 def open_epoch(fixed: Fixed, run: Run, bound: float, measured: float) -> Opened:
-    """K̃ by (12), then σ_G by Section 4.2 (lines 13-15). `measured` is K', already with its noise.
+    """K̃ by (12), then σ_G by Section 4.2 (lines 13-15). `measured` is K', the noisy K.
 
-    Raises DpbenchError where the plan is over, the history is full, b is not above 0 or the budget is spent.
+    Raises DpbenchError if all steps are done, the history is full, b is not above 0 or the budget is spent.
     """
     left = run.steps - run.step
     if left <= 0:
@@ -237,18 +231,18 @@ def open_epoch(fixed: Fixed, run: Run, bound: float, measured: float) -> Opened:
     following = run.step + rounds
     if not run.noisy:
         return Opened(bound, gradient_sum, 0.0, Row(run.step, 1.0, 0.0), following)
-    releases = fixed.charged(run.size, run.batch_size)
-    filter = spent(releases.ledger(run.rows, run.step), run.epsilon, run.delta)
-    if run.rows and releases.outer is not None:
-        filter.spend(releases.outer)
-    filter.spend(releases.total)
+    events = fixed.charged(run.size, run.batch_size)
+    filter = spent(events.ledger(run.rows, run.step), run.epsilon, run.delta)
+    if run.rows and events.outer is not None:
+        filter.spend(events.outer)
+    filter.spend(events.total)
     rate, fill = run.batch_size * bound / gradient_sum, gradient_sum / (run.size * bound)
     first = len(run.rows) < fixed.first_share * math.ceil(run.steps / run.rounds) - 1e-9
-    sums = releases.later(math.ceil((left - rounds) / run.rounds))
+    sums = events.later(math.ceil((left - rounds) / run.rounds))
     later_fill = 1.0 if first else fill
 
     def plan(noise: float) -> list[tuple[Event, int]]:
-        """This epoch, and the later ones with all that they release, by what is public now."""
+        """The events of this epoch and of all later ones, from what is public now."""
         later = [(event(rate * fill / later_fill, later_fill, noise), left - rounds)] if left > rounds else []
         return [(event(rate, fill, noise), rounds), *sums, *later]
 

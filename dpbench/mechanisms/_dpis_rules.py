@@ -1,10 +1,9 @@
-"""How the variants of DPIS differ, the arithmetic of one draw, and the two passes over examples by a clipping engine.
+"""The variants of DPIS, the probabilities of one draw, and the two passes over examples by a clipping engine.
 
-The passes give gradient norms, and a clipped weighted sum.
-The norms of the first pass decide who is accepted, and with which weight. They bound nothing: another pass may round
-another way, and at the kink of a ReLU that is another gradient. So the second pass clips what it sums: the gradient of
-weight·loss, of each example alone, at the length that the ledger claims.
-Letters are in `dpis`. Shapes: R runs, N examples, B places, P parameters.
+The norms of the first pass determine which examples are accepted, and their weights. They are no bounds for the second
+pass, whose rounding may differ, and at the kink of a ReLU also its gradient. So the second pass clips what it adds: the
+gradient of weight·loss of each example, at the norm that the ledger claims. The letters are those of `dpis`. Shapes: R
+runs, N examples, B places, P parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _XI = 1e-6  # ξ of equation (12), "a small positive constant", in units of bC
 class Rules:
     """`sampled_sum`: K by (11) and charged by (19). `uncapped`: K̃ >= kbC. `emptied`: X_q and X_p anew in each step.
 
-    `divided_twice`: the weights of line 26. `noisy_epochs`: an epoch is Ñ/b steps, else |D|/b.
+    `divided_twice`: the weights of line 26. `noisy_epochs`: an epoch has Ñ/b steps, else |D|/b.
     """
 
     sampled_sum: bool
@@ -50,9 +49,9 @@ VARIANTS: dict[str, Rules] = {
 def bounded_sum(
     measured: float, *, size: float, bound: float, batch_size: float, oversampling: float, uncapped: bool
 ) -> float:
-    """K̃ of equation (12), whose lower bound is kbC where `uncapped`, bC + ξ as printed. Unbounded where C = ∞.
+    """K̃ of equation (12), with lower bound kbC if `uncapped`, bC + ξ as printed. No bounds for C = ∞.
 
-    Size Ñ >= kb (the caller's duty) keeps the bounds in order.
+    The caller ensures Ñ >= kb, so that the lower bound is below the upper one.
 
     >>> bounded_sum(-3.0, size=100.0, bound=2.0, batch_size=4.0, oversampling=5.0, uncapped=True)
     40.0
@@ -64,12 +63,12 @@ def bounded_sum(
 
 
 def filter_reach(seen: Tensor, bound: Tensor, oversampling: float, norm_floor: float) -> Tensor:
-    """ĝ = k·max(‖ḡ‖, g_L) of the norms that were seen last, brought down to the bound in force (lines 10-11, 24)."""
+    """ĝ = k·max(‖ḡ‖, g_L) of the norms as last seen, clipped at the current bound (lines 10-11, 24)."""
     return oversampling * torch.minimum(seen, bound).clamp_min(norm_floor)
 
 
 def filter_probability(reach: Tensor, batch_size: Tensor, gradient_sum: Tensor) -> Tensor:
-    """q = min(b·ĝ/K̃, 1) of line 17; 0 where K̃ is not above 0 and nothing has a gradient."""
+    """q = min(b·ĝ/K̃, 1) of line 17; 0 if K̃ is not above 0, when no example has a gradient."""
     return (batch_size * reach / gradient_sum).clamp(max=1.0).nan_to_num(0.0)
 
 
@@ -79,13 +78,13 @@ def accepted_norm(norm: Tensor, reach: Tensor, bound: Tensor) -> Tensor:
 
 
 def below(bits: Tensor, probability: Tensor) -> Tensor:
-    """Coins with the given probability, rounded down to a multiple of 2^-53, of 53 uniform bits each."""
+    """Bernoulli draws from 53 uniform bits each; the probability is rounded down to a multiple of 2^-53."""
     return bits < torch.floor(probability * 2.0**53).long()
 
 
 @dataclass(frozen=True)
 class _Weighted(Network):
-    """The same network; a target comes with its weight, (2,), both in the type of the parameters."""
+    """The same network with targets (2,): class and weight, in the dtype of the parameters."""
 
     def example_loss(
         self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
@@ -94,7 +93,7 @@ class _Weighted(Network):
 
 
 def norms(engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> Clipped:
-    """Gradient norms and losses at every place (R, B), before clipping; the sum is of no use here."""
+    """Gradient norms and losses at every place (R, B), before clipping; the sum is not used."""
     one_R = torch.ones(len(theta_RP), dtype=torch.float64, device=theta_RP.device)
     return engine(net, theta_RP, examples, one_R, chunk)
 
@@ -102,7 +101,7 @@ def norms(engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples
 def all_norms(
     engine: ClippedSum, net: Network, theta_RP: Tensor, inputs: Tensor, targets: Tensor, chunk: int
 ) -> Tensor:
-    """The norm of every example's gradient for every run, (R, N) float64; nothing of size N·P is held."""
+    """The norm of every example's gradient for every run, (R, N) float64, without a tensor of N·P numbers."""
     runs, count = len(theta_RP), len(targets)
     mask_RN = torch.ones(runs, count, dtype=torch.bool, device=targets.device)
     examples = Examples(inputs.expand(runs, *inputs.shape), targets.expand(runs, count), mask_RN)
@@ -118,10 +117,10 @@ def weighted_sum(
     longest_R: Tensor,
     chunk: int,
 ) -> Tensor:
-    """Σ weight·gradient over the filled places (R, P), each clipped at `longest_R` by the pass that adds it up.
+    """Σ weight·gradient over the filled places (R, P), each term clipped at `longest_R` as it is added.
 
-    What is left of rounding is that of an engine (`judging.checks.clipping_sensitivity.rounding`). A run without a
-    filled place gets zeros, whatever stands there.
+    Rounding errors are those of an engine (`judging.checks.clipping_sensitivity.rounding`). A run without a filled
+    place gets zeros.
     """
     kept_RB = torch.where(examples.mask_RB, weight_RB, 0.0)
     pairs = torch.stack([examples.targets.to(theta_RP.dtype), kept_RB.to(theta_RP.dtype)], -1)

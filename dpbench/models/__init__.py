@@ -1,1 +1,1 @@
-"""Models: one file each; a factory that returns a torch module."""
+"""Models: factories that return a torch module. One file each."""

@@ -1,4 +1,4 @@
-"""Recurrent layers written from elementary operations, so that every transform of torch.func passes through them.
+"""Recurrent layers from elementary operations, which every transform of torch.func supports.
 
 torch's fused LSTM has no forward mode and no batching rule for stacked parameters; here a step is a product, sigmoids
 and hyperbolic tangents, which have both. Words of a sequence come as numbers in a float tensor, as every input does.
@@ -29,7 +29,7 @@ class WordEmbedding(nn.Module):
 
 
 def look_up(table_VE: Tensor, inputs_BT: Tensor) -> Tensor:
-    """Rows of a table by word numbers that are held as floats; NaN where a number names no row.
+    """Rows of a table by word numbers, which are floats; NaN for a number without a row.
 
     >>> look_up(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 0.0, 2.0]]))[0, :, 0]
     tensor([2., 1., nan])

@@ -4,7 +4,7 @@ The first dense layer acts on every place; both dense layers have the activation
 fourth layers (ReLU for DPIS, DP-SGD and decaying noise, tanh for tempered sigmoid). The paper prints no count; by its
 table and Keras's defaults the four layers that it trains have 20,946 parameters and its embedding 2,000,000.
 
-The paper loads the embedding from GloVe and freezes it. GloVe is no part of this package, so there are three ways:
+The paper loads the embedding from GloVe and freezes it. GloVe is no part of this package, so there are three variants:
 - `embedding: trained` (default): word numbers come in and the embedding is trained too, from Keras's initial values.
   Not the paper's setting: label it so.
 - `embedding: drawn`: word numbers come in and the embedding is frozen at standard normals from a fixed seed, the same

@@ -1,8 +1,8 @@
 """The bidirectional LSTM with an embedding of jl2021, Section 3.3: 598,274 parameters on 8,185 words, two classes.
 
-Embedding 64, one bidirectional LSTM of 64 units each way, fully connected 64 with ReLU, fully connected to the
-classes; TensorFlow's tutorial on text classification, which the paper names, with two outputs for one. No dropout.
-Zero padding is read as a word like any other (that version of the tutorial masks nothing; the paper does not say).
+Embedding 64, one bidirectional LSTM of 64 units each way, fully connected 64 with ReLU, fully connected to the classes;
+TensorFlow's tutorial on text classification, which the paper names, with two outputs instead of one. No dropout. Zero
+padding is read as a word like any other (that version of the tutorial masks nothing; the paper does not say).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ average over 2×2 with step 2. Two heads, because two papers print two networks:
 | `full` (default) | one fully connected layer on 4×4×256 | 623,146 | jl2021, Section 3.2 |
 | `convolution` | a 3×3 convolution to the classes, mean over all places | 605,226 | Papernot et al. 2021, Table 2 |
 
-`tanh` is Papernot et al.'s activation. Which one jl2021 uses is unsaid: choose it in the spec. Initial values are
+`tanh` is Papernot et al.'s activation. jl2021 does not state its activation: choose it in the spec. Initial values are
 Keras's defaults, which neither text changes.
 """
 

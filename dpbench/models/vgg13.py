@@ -3,10 +3,10 @@
 Ten 3×3 convolutions of step 1 with padding 1, two each of 64, 128, 256, 512 and 512 channels, a 2×2 maximum pooling
 after each pair, then fully connected layers. No dropout, which draws randomness of its own and has no parameters.
 
-jl2021 prints "10 convolutional layers and 3 fully-connected layers" and 32,394,562. Both cannot be: on CIFAR-10 the
-three fully connected layers 4096, 4096, 10 make 28,328,522 parameters in all; the printed number is exactly that of
-four, 4096, 4096, 1000, 10: the original ImageNet network with a layer of ten behind its thousand.
-The default meets the number; `hidden=(4096, 4096)` meets the words.
+jl2021 prints "10 convolutional layers and 3 fully-connected layers" and 32,394,562. These contradict each other: on
+CIFAR-10 the three fully connected layers 4096, 4096, 10 give 28,328,522 parameters in all; the printed number is
+exactly that of four, 4096, 4096, 1000, 10: the original ImageNet network with a layer of ten after its thousand. The
+default has the printed number; `hidden=(4096, 4096)` has the printed layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def model(
 ) -> nn.Module:
     """`input_shape` is (channels, height, width), each side at least 32; `hidden` are the fully connected widths.
 
-    A ReLU follows every layer but the last; whether one followed the layer of 1000 is unsaid. Keras's default
+    A ReLU follows every layer but the last; jl2021 does not say whether one follows the layer of 1000. Keras's default
     initialisation.
 
     >>> sum(p.numel() for p in model((3, 32, 32), 10).parameters())

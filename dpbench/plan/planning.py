@@ -1,4 +1,4 @@
-"""From specs to a plan: noise calibrated, runs hashed, stacked and priced, and why each run is or is not needed."""
+"""From specs to a plan: calibrated noise, run keys, stacks, estimated times, and why each run is needed or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from dpbench.catalog import find
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.events import Composition, to_json
-from dpbench.plan.trial import try_engine, try_network
+from dpbench.plan.trial import try_network, try_rule
+from dpbench.plan.weights import weights_file, weights_key, with_weights
 from dpbench.privacy.accounting import account
 from dpbench.privacy.calibration import calibrate
 from dpbench.privacy.composition import steps_from_epochs
@@ -41,7 +42,7 @@ from dpbench.store.run_key import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpbench.step.pipeline import Mechanism
+    from dpbench.step.mechanism import Mechanism
 
 MOST_PER_STACK = 16
 
@@ -52,12 +53,12 @@ Action = Literal["train", "exists", "stale", "skip"]
 class Run:
     """One training run: a spec, a seed, and every number that the run depends on.
 
-    `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None where there is none);
-    `epsilon` at the budget's δ by the accountant that calibrates (None where it refuses) and its kind; `spends` is the
-    budget (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the
-    parameters that choose how it computes, which are no part of the key; `action` and `reason` say what will happen to
-    it; `estimate` is seconds on `device`, None where unknown; `sources` are hashes of the code that takes part;
-    `checked` is what is known of the mechanism's code, None where it is not private.
+    `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None if there is none);
+    `epsilon` at the budget's δ by the calibrating accountant (None if it refuses) and its kind; `spends` is the budget
+    (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
+    change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
+    `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
+    mechanism's code, None if it is not private.
     """
 
     spec: Spec
@@ -83,7 +84,7 @@ class Run:
 
     @property
     def epsilon_by(self) -> str | None:
-        """The accountant behind `epsilon`: the one that calibrates, or that which a mechanism asks while it runs."""
+        """The accountant of `epsilon`: the calibrating one, or the one that the mechanism uses while it runs."""
         if self.spec.budget is None:
             return None
         return self.spec.budget.calibrate_with if self.spends is None else "rdp_filter"
@@ -96,7 +97,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stack:
-    """Runs that step together: the same dataset, model and mechanism."""
+    """Runs that are trained together: the same dataset, model and mechanism."""
 
     runs: tuple[Run, ...]
 
@@ -116,7 +117,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the person at the command line chose; nothing here is part of a run's key but `seeds`."""
+    """The options of the command line; only `seeds` is part of a run's key."""
 
     only: tuple[str, ...] = ()
     force: bool = False
@@ -128,10 +129,10 @@ class Choices:
 
 
 def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
-    """Resolve every run of `specs` and decide what happens to it.
+    """Resolve every run of `specs` and decide what to do with it.
 
     Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
-    the data, a model that cannot be built), DpbenchError when `only` matches nothing.
+    the data, a model that cannot be built), DpbenchError if `only` matches nothing.
     """
     problems: list[Problem] = []
     runs: list[Run] = []
@@ -156,7 +157,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         with _collecting(problems, spec):
             source = dataset_source(spec)
-            try_engine(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
+            try_rule(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
@@ -182,7 +183,7 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
 
 @contextmanager
 def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
-    """Whatever is raised becomes a problem of the spec: a person's own model or mechanism may raise anything."""
+    """Turns any exception into a problem of the spec: a user's model or mechanism may raise anything."""
     try:
         yield
     except Exception as error:  # noqa: BLE001
@@ -192,8 +193,8 @@ def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
 
 
 def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
-    """The runs of one spec. Raises DpbenchError or ValueError with one sentence when a number cannot be met."""
-    from dpbench.step.pipeline import Setting
+    """The runs of one spec. Raises DpbenchError or ValueError with one sentence if it cannot be resolved."""
+    from dpbench.step.mechanism import Setting
 
     source, budget = dataset_source(spec), spec.budget
     rate, steps = rate_and_steps(spec, source)
@@ -233,15 +234,16 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
             " stages.gaussian_noise; expected own or common, or another mechanism"
         )
     entries = code_entries(spec)
-    try_network(entries, model_builder(spec, source), tuple(source.input_shape), source.classes)
+    weight = getattr(getattr(mechanism, "rule", None), "weight", None)
+    try_network(entries, model_builder(spec, source), tuple(source.input_shape), source.classes, weight)
     resolved: dict[str, Any] = {
         "format": FORMAT,
         "dataset": {
-            "name": spec.dataset.name.rpartition(":")[2],  # what tells data apart is their hash
+            "name": spec.dataset.name.rpartition(":")[2],  # the hash identifies the data
             "parameters": dict(spec.dataset.parameters),
             "sha256": source.sha256,
         },
-        "model": chosen("models", spec.model, skip=2),
+        "model": chosen("models", spec.model, skip=2) | weights_key(spec, _plain_builder(spec, source)),
         "mechanism": chosen("mechanisms", spec.mechanism),
         "randomness": spec.randomness,
         **numbers,
@@ -292,8 +294,19 @@ def dataset_source(spec: Spec) -> DatasetSource:
 _SOURCES: dict[tuple[str, str], DatasetSource] = {}
 
 
-def model_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
-    """A function that builds the spec's model anew for the shape and classes of its dataset."""
+def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) -> Callable[[], nn.Module]:
+    """A function that builds the spec's model anew for the shape and classes of its dataset, with its weights.
+
+    `sha256` is the hash of the weights' file as it was planned; by default that of the file as it is now.
+    """
+    build = _plain_builder(spec, source)
+    if spec.weights is None:
+        return build
+    found = sha256 or weights_key(spec, build)["weights"]["sha256"]
+    return partial(with_weights, build, weights_file(spec), found, spec.weights.frozen)
+
+
+def _plain_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
     factory = find("models", spec.model.name).load()
     return partial(factory, tuple(source.input_shape), source.classes, **spec.model.parameters)
 
@@ -305,12 +318,13 @@ def build_mechanism(spec: Spec) -> Mechanism:
 
 
 def context(run: Run) -> dict[str, Any]:
-    """What a record says about the spec that asked for the run; shown by the report, never keyed."""
+    """Facts about the run's spec for the record and the report; no part of the key."""
     spec, budget = run.spec, run.spec.budget
-    told = ("name", "label", "file", "source", "reduced", "tuned")
+    fields = ("name", "label", "file", "source", "reduced", "tuned")
     return {
-        **{name: getattr(spec, name) for name in told},
+        **{name: getattr(spec, name) for name in fields},
         "published": None if spec.published is None else asdict(spec.published),
+        "weights": None if spec.weights is None else asdict(spec.weights) | dict(run.resolved["model"]["weights"]),
         "accountants": list(spec.accountants),
         "needs": list(spec.needs),
         "delta": None if budget is None else budget.delta,
@@ -331,10 +345,10 @@ _CALIBRATED: dict[tuple[object, ...], float] = {}
 
 
 def _calibrated(ledger: Callable[[float], Composition], budget: Budget) -> float:
-    """The smallest noise multiplier that meets the budget; kept by what the mechanism releases at σ = 1."""
+    """The smallest noise multiplier that meets the budget; cached by the mechanism's ledger at σ = 1."""
     assert budget.epsilon is not None
-    released = json.dumps(to_json(ledger(1.0)), sort_keys=True)
-    key = (released, budget.epsilon, budget.delta, budget.calibrate_with)
+    events = json.dumps(to_json(ledger(1.0)), sort_keys=True)
+    key = (events, budget.epsilon, budget.delta, budget.calibrate_with)
     if key not in _CALIBRATED:
         _CALIBRATED[key] = calibrate(
             ledger, epsilon=budget.epsilon, delta=budget.delta, accountant=budget.calibrate_with
@@ -343,7 +357,7 @@ def _calibrated(ledger: Callable[[float], Composition], budget: Budget) -> float
 
 
 def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
-    """The spec's seeds; `--seeds n` takes the first n (and goes on counting), `--seeds 3,5` exactly those."""
+    """The spec's seeds; `--seeds n` takes the first n, counting on if there are fewer, `--seeds 3,5` exactly those."""
     if chosen is None:
         return spec.seeds
     if not isinstance(chosen, int):
@@ -361,9 +375,9 @@ def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
 def _decide(
     run: Run, record: Mapping[str, Any] | None, choices: Choices, *, has_gpu: bool, unfinished: bool
 ) -> tuple[Action, str]:
-    """What happens to a run, and why."""
+    """What to do with a run, and why."""
     if record is not None and not unfinished and not choices.force and not choices.smoke:
-        changed = changed_sources(record.get("sources", {}))  # of the code that made it, whichever engine that had
+        changed = changed_sources(record.get("sources", {}))  # of the code that computed it, with any engine
         if not changed:
             return "exists", "has a record"
         if not choices.stale:
@@ -372,7 +386,7 @@ def _decide(
     source = dataset_source(run.spec)
     missing = source.missing(choices.data)
     if missing:
-        # Features of another dataset are made from its files; these are what is to be fetched.
+        # Features of another dataset are computed from its files, which must be fetched.
         named = getattr(source, "files_of", run.spec.dataset.name)
         command = fetch_command(named, data_folder(choices.data))
         return "skip", f"dataset {named} is absent; get it: {command}"
@@ -387,7 +401,7 @@ def _decide(
 
 
 def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> list[Run]:
-    """Which of the runs to be trained is the same run as an earlier one, or has a record of another key format."""
+    """Finds runs that are the same as an earlier one, or that have a record of another key format."""
     apart = {
         (one["context"]["name"], one["context"].get("label", ""), one["seed"])
         for one in records
@@ -401,9 +415,9 @@ def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> lis
         if run.action == "train" and same is not run:
             reason = f"the same run as {same.title}, trained once"
             if run.engine != same.engine:
-                reason += f" with {_words(same.engine)}; how it computes ({_words(run.engine)}) is no part of a run"
+                reason += f" with {_words(same.engine)}; {_words(run.engine)} is no part of a run's key"
         elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:
-            reason += f" of key format {FORMAT}; one of an older format stands apart"
+            reason += f" of key format {FORMAT}; there is one of an older format"
         explained.append(replace(run, reason=reason))
     return explained
 
@@ -434,7 +448,7 @@ def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
 
 
 def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool) -> tuple[Run, ...]:
-    """Seconds for each run to be trained: from records of the like on this kind of device, else from its size."""
+    """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in records:
         seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
@@ -461,22 +475,22 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
 
 
 def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
-    """What runs of one stack have in common."""
+    """What the runs of one stack have in common, as a string."""
     parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness")]
     return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
 def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
-    """A guess within a factor of about three: three forward passes' operations at a modest rate, and an overhead."""
+    """A guess within a factor of about three: three forward passes at a modest rate, and an overhead."""
     rate = 2e12 if device.startswith("cuda") else 2e10
     source = dataset_source(spec)
     shape = tuple(source.input_shape)
-    key = json.dumps([spec.model.name, plain(dict(spec.model.parameters)), shape], sort_keys=True)
+    key = json.dumps([asdict(spec.model), shape], sort_keys=True, default=repr)
     if key not in _OPERATIONS:
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
-        # The counter's hooks fail on a view of a parameter that has a gradient and goes into a layer.
+        # The counter's hooks fail if a view of a parameter with a gradient is a layer's input.
         module = model_builder(spec, source)().requires_grad_(False)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             module(torch.zeros(1, *shape))

@@ -1,11 +1,11 @@
-"""Whether a clipping engine can do with a model: asked before anything is trained."""
+"""Tests, before training, whether a clipping engine supports a model."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpbench.catalog import Entry
 from dpbench.errors import DpbenchError
@@ -13,31 +13,43 @@ from dpbench.errors import DpbenchError
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpbench.step.clipped_sum import ClippedSum
-    from dpbench.step.pipeline import Mechanism
+    from dpbench.step.clipped_sum import Clipped, Weight
+    from dpbench.step.mechanism import Mechanism
 
-_TRIED: set[tuple[object, ...]] = set()  # what passed, so that a table's rows do not build one network again and again
+_TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
 
 
-def try_network(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> None:
-    """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tried again."""
+def try_network(
+    entries: Iterable[Entry],
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    classes: int,
+    weight: Weight | None = None,
+) -> None:
+    """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tested again.
+
+    `weight` is that of a rule which weighs gradients by their norms.
+    """
     from dpbench.plan.probe import try_model
 
-    tried = ("model", *_identity(build), tuple(entry.module for entry in entries if entry.kind == "clipping"))
+    engines = tuple(entry.target for entry in entries if entry.kind == "clipping")
+    tried = ("model", *_identity(build), engines, repr(weight))
     if tried not in _TRIED:
         try_model(build, shape, classes)
-        try_clipping(entries, build, shape)
+        try_clipping(entries, build, shape, weight)
         _TRIED.add(tried)
 
 
-def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise DpbenchError where the clipping engine cannot take a model, with the layer.
+def try_clipping(
+    entries: Iterable[Entry], build: Callable[[], nn.Module], shape: tuple[int, ...], weight: Weight | None = None
+) -> None:
+    """Raise DpbenchError, with the layer, if the clipping engine does not support a model.
 
-    An engine that knows only some layers has a function `refuse`; any engine is tried on examples of zeros.
+    An engine that supports only some layers has a function `refuse`; every engine is called on examples of zeros.
     """
     import torch
 
-    from dpbench.step.clipped_sum import DrawnSum
+    from dpbench.step.clipped_sum import clip_weight
 
     for entry in entries:
         if entry.kind != "clipping":
@@ -47,23 +59,28 @@ def try_clipping(entries: Iterable[Entry], build: Callable[[], nn.Module], shape
         refuse = getattr(importlib.import_module(entry.module), "refuse", None)
         if refuse is not None:
             refuse(module, torch.zeros(shape))
-        engine = entry.load()
-        if not isinstance(engine, DrawnSum):
-            _one_sum(f"clipping engine {entry.name}", engine, module, shape)
+        engine, name = entry.load(), f"clipping engine {entry.name}"
+        if weight is not None and weight is not clip_weight:
+            engine, name = partial(_weighed, engine, weight), f"{name}, with the rule's weight"
+        _one_sum(name, engine, module, shape)
 
 
-def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raise DpbenchError for whatever an engine raises on examples of zeros, three in each of two runs, with the layer.
+def _weighed(engine: Callable[..., Clipped], weight: Weight, *arguments: Any) -> Clipped:
+    return engine(*arguments, weight)
 
-    Two and three, so that an operator cannot take one axis for another.
+
+def _one_sum(name: str, engine: Callable[..., Clipped], module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raise DpbenchError, with the layer, if an engine raises on examples of zeros, three in each of two runs.
+
+    Two and three differ, so that an operator cannot confuse the axes.
     """
     import torch
 
     from dpbench.step.clipped_sum import Examples
-    from dpbench.step.functional import network
+    from dpbench.step.functional import network, trained
     from dpbench.step.watch import entered, sentence
 
-    theta_P = torch.cat([value.detach().flatten() for value in module.parameters()])
+    theta_P = torch.cat([value.detach().flatten() for value in trained(module).values()])
     examples = Examples(torch.zeros(2, 3, *shape), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3) > 0)
     with entered(module) as trail:
         try:
@@ -75,35 +92,38 @@ def _one_sum(name: str, engine: ClippedSum, module: nn.Module, shape: tuple[int,
             raise DpbenchError(f"{name}: {layer} stops with {sentence(error)}") from error
 
 
-def try_engine(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Raise what a mechanism's own engine, which is no entry of the catalog, raises for a model.
+def try_rule(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Raise what a mechanism's rule with its own sum raises for a model.
 
-    Its `refuse` is asked; an engine without one is tried on examples of zeros. That differentiates the model, which
-    takes seconds for a large one, so only what will be trained is tried, and what passed once is not tried again: the
-    answer does not hang on how many projections there are.
+    Calls its `refuse`; a rule without one is called on examples of zeros. That differentiates the model, which takes
+    seconds for a large one, so only models that will be trained are tested, and each only once: the result does not
+    depend on the number of projections.
     """
     import torch
 
     from dpbench import randomness
-    from dpbench.step.clipped_sum import Draw, DrawnSum
+    from dpbench.step.clipped_sum import Draw
+    from dpbench.step.stages import OwnSum
 
-    engine = getattr(mechanism, "clipped_sum", None)
-    refuse = getattr(engine, "refuse", None)
-    key = ("engine", *_identity(build), shape, type(engine), getattr(engine, "way", None))
-    if not isinstance(engine, DrawnSum) or key in _TRIED:
+    rule = getattr(mechanism, "rule", None)
+    refuse = getattr(rule, "refuse", None)
+    key = ("rule", *_identity(build), shape, type(rule), getattr(rule, "way", None))
+    if not isinstance(rule, OwnSum) or key in _TRIED:
         return
     with torch.random.fork_rng(devices=[]):
         module = build()
     if refuse is not None:
         refuse(module, torch.zeros(shape))
     else:
-        draw = Draw(randomness.table([0, 1]), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
-        _one_sum(f"the engine of {type(mechanism).__name__}", engine.at(draw), module, shape)
+        zero_2 = torch.zeros(2, dtype=torch.int64)
+        places_23 = torch.arange(3).repeat(2, 1)
+        draw = Draw(randomness.table([0, 1]), zero_2, places_23, torch.ones(2, dtype=torch.float64), 3)
+        _one_sum(f"the rule {type(rule).__name__}", partial(rule.summed, draw), module, shape)
     _TRIED.add(key)
 
 
 def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:
-    """What tells one `model_builder` from another: the factory itself, not its name, and what it is given."""
+    """The identity of a `model_builder`: the factory itself, not its name, and its arguments."""
     if isinstance(build, partial):
         return build.func, repr((build.args, sorted(build.keywords.items())))
     return (build,)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dpbench.catalog import find_origin
 from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency
 from dpbench.privacy.answers import Estimate, Guarantee, GuaranteeKind, PrivacyCurve, no_answer
@@ -134,13 +135,20 @@ def called(ask: Callable[[], Any]) -> Any:
 
 
 def cross_checked(guarantees: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
-    """The same answers to one question, without those `exact` ones that others contradict: these become refusals.
+    """The same answers to one question, without those that others contradict: these become refusals.
 
-    Every promise has an upper end and some answers a lower one. An exact answer whose own ends lie above such an upper
-    end, or below a lower one, by more than 1e-9 relative, is withdrawn, and its reason shows both. Approximations claim
-    nothing on either side, and answers for another neighbouring relation are not compared.
+    Every promise has an upper end and some answers a lower one. Two answers whose ends are apart by more than 1e-9
+    relative contradict each other: the exact one of them is withdrawn, with both in its reason; but where only one
+    accountant is dpbench's own, the other one is withdrawn. Approximations claim nothing on either side, and answers
+    for another neighbouring relation are not compared.
     """
-    return tuple(_withdrawn(one, guarantees) if one.kind == "exact" else one for one in guarantees)
+    return tuple(_withdrawn(one, [other for other in guarantees if _yields(one, other)]) for one in guarantees)
+
+
+def _yields(one: Guarantee, other: Guarantee) -> bool:
+    """Whether `one` is withdrawn where the two contradict each other."""
+    own, its = (find_origin("accountants", name) == "dpbench" for name in (one.accountant, other.accountant))
+    return its if own != its else one.kind == "exact"
 
 
 def _withdrawn(exact: Guarantee, others: Sequence[Guarantee]) -> Guarantee:

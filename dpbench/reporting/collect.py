@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from dpbench.catalog import catalog
+from dpbench.catalog import catalog, in_short
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.reporting.contents import (
@@ -253,8 +253,16 @@ def _described(choice: Mapping[str, Any]) -> str:
     """A choice for people; a code's hash, which names what came from outside, is cut."""
     code, _, name = str(choice["name"]).rpartition(":")
     name = f"{name} (code {code[:8]})" if len(code) == 64 else str(choice["name"])
-    parameters = ", ".join(f"{name} = {value}" for name, value in (choice.get("parameters") or {}).items())
+    parameters = ", ".join(f"{name} = {_value(value)}" for name, value in (choice.get("parameters") or {}).items())
     return f"{name} ({parameters})" if parameters else name
+
+
+def _value(value: Any) -> str:
+    """A parameter for people; the code's hash of a stage is cut as well."""
+    if isinstance(value, Mapping) and "name" in value:
+        code, _, name = str(value["name"]).rpartition(":")
+        value = {**value, "name": f"{name} (code {code[:8]})" if len(code) == 64 else str(value["name"])}
+    return in_short(value)
 
 
 def _verdicts(

@@ -1,1 +1,1 @@
-"""The grammar of specs: YAML with places, keys and their limits, expansion, names and parameters."""
+"""The grammar of specs: YAML with positions, keys and their limits, expansion, names and parameters."""

@@ -1,7 +1,7 @@
-"""Values that people write, held against annotations: dataclass fields and the signatures of catalog objects.
+"""Tests values of a spec against annotations: dataclass fields and the signatures of catalog objects.
 
-pydantic decides what fits (strictly: `true` is no number, "3" is no number, 3.0 is no whole number); this module says
-where it does not fit, and what was expected in words. The same annotations give the JSON Schema.
+pydantic decides what fits (strictly: `true` is no number, "3" is no number, 3.0 is no whole number); this module words
+the messages: where a value does not fit, and what is expected. The same annotations give the JSON Schema.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from dpbench.catalog import closest
+from dpbench.catalog import KINDS, OfKind, closest
 from dpbench.spec.yaml_loader import Listing, Node, Place, Scalar, Table, plain, resolve
 
 NOTHING: Any = inspect.Parameter.empty
@@ -29,10 +29,10 @@ NOTHING: Any = inspect.Parameter.empty
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One named value that is asked for: a key of a mapping or a parameter of a function.
+    """One named value: a key of a mapping or a parameter of a function.
 
-    `annotation` may carry pydantic constraints; `default` is NOTHING where a value is required; `words` say what is
-    expected where the annotation alone does not say it well.
+    `annotation` may carry pydantic constraints; `default` is NOTHING if a value is required; `words` describe the
+    expected value if the annotation alone does not.
     """
 
     name: str
@@ -48,16 +48,19 @@ class Slot:
 
     @property
     def expected(self) -> str:
-        """What fits, in words.
+        """The expected value, in words.
 
         >>> Slot("hidden", tuple[int, ...]).expected
         'a list of whole numbers'
         """
+        of = of_kind(self)
+        if of is not None and not self.words:
+            return f"a {KINDS[of.kind]} by its name, or a mapping with name and parameters" + (", or none" * of.none)
         return self.words or in_words(self.annotation)
 
     @functools.cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        """What decides whether a value fits. Raises TypeError for an annotation that no YAML value can meet."""
+        """pydantic's validator. Raises TypeError for an annotation that no YAML value can satisfy."""
         own = _split(self.annotation)[0]
         carries_config = isinstance(own, type) and (
             dataclasses.is_dataclass(own) or typing.is_typeddict(own) or issubclass(own, BaseModel)
@@ -66,16 +69,16 @@ class Slot:
             # pydantic takes no configuration beside types that may carry their own
             return TypeAdapter(self.annotation, config=None if carries_config else ConfigDict(strict=True))
         except PydanticUserError as error:
-            message = f"the parameter {self.name!r} asks for {in_words(self.annotation)}, which YAML cannot hold"
+            message = f"the parameter {self.name!r} is {in_words(self.annotation)}, which YAML cannot express"
             raise TypeError(message) from error
 
 
-Misfit = tuple[Place, str, str]  # a value that does not fit: where it stands, what is wrong, and what to do
+Misfit = tuple[Place, str, str]  # a value that does not fit: its position, what is wrong, and what to do
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """The parameters that a callable takes by name; `open` where it takes any further ones (`**rest`)."""
+    """The parameters that a callable takes by name; `open` if it takes any further ones (`**rest`)."""
 
     slots: Mapping[str, Slot]
     open: bool = False
@@ -84,7 +87,7 @@ class Parameters:
 def fields_of(kind: type[Any]) -> dict[str, Slot]:
     """The fields of a dataclass as slots by their names.
 
-    `X | None` becomes `X`: in a file, an absent value is left out, never written as null.
+    `X | None` becomes `X`: a file omits an absent value and never writes null.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     slots = {}
@@ -98,7 +101,7 @@ def fields_of(kind: type[Any]) -> dict[str, Slot]:
 
 
 def parameters_of(factory: Callable[..., Any], skip: int = 0) -> Parameters:
-    """The parameters of a function or a class but for its first `skip`. Raises TypeError where Python cannot tell.
+    """The parameters of a function or a class after the first `skip`. Raises TypeError if there is no signature.
 
     >>> def model(input_shape, classes, *, activation: Literal["relu", "tanh"] = "relu"): ...
     >>> parameters_of(model, skip=2).slots["activation"].expected
@@ -118,10 +121,16 @@ def parameters_of(factory: Callable[..., Any], skip: int = 0) -> Parameters:
     return Parameters(slots, inspect.Parameter.VAR_KEYWORD in kinds)
 
 
-def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
-    """The value of a node as the slot's type, or every place where it does not fit.
+def of_kind(slot: Slot) -> OfKind | None:
+    """The mark of a parameter that names an entry of the catalog; None for others."""
+    marks = getattr(slot.annotation, "__metadata__", ())
+    return next((mark for mark in marks if isinstance(mark, OfKind)), None)
 
-    Lists become tuples where the annotation says tuple, whole numbers become floats where it says float.
+
+def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
+    """The value of a node in the slot's type, and every place where it does not fit.
+
+    Lists become tuples, and whole numbers become floats, if the annotation says so.
     """
     undefined = [_follow(node, slot.annotation, location) for location in _not_a_number(node)]
     if undefined:
@@ -136,7 +145,7 @@ def fit(slot: Slot, node: Node) -> tuple[Any, list[Misfit]]:
 
 
 def _misfit(node: Node, annotation: Any, words: str) -> Misfit:
-    """Says what was found and what was expected, by default in the words of the annotation."""
+    """A message with the found and the expected value, by default in the words of the annotation."""
     value = plain(node)
     expected = words or in_words(annotation)
     if value == math.inf:
@@ -145,7 +154,7 @@ def _misfit(node: Node, annotation: Any, words: str) -> Misfit:
 
 
 def shown(node: Node) -> str:
-    """A value as a person wrote it, shortened, for a message."""
+    """A value as written in the file, shortened, for a message."""
     if isinstance(node, Scalar):
         if node.value is None:
             return "nothing" if not node.text else node.text
@@ -158,7 +167,7 @@ def shown(node: Node) -> str:
 
 
 def in_words(annotation: Any) -> str:
-    """What an annotation asks for.
+    """An annotation in words.
 
     >>> from pydantic import Field
     >>> in_words(Annotated[float, Field(gt=0, lt=1)])
@@ -218,7 +227,7 @@ def _either(words: list[str]) -> str:
 
 
 def _advice(node: Node, annotation: Any) -> str:
-    """What a person who wrote this probably meant."""
+    """Advice: what was probably meant."""
     if not isinstance(node, Scalar):
         return ""
     choices, value = _choices(annotation), node.value
@@ -258,7 +267,7 @@ def _split(annotation: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _without_none(annotation: Any) -> Any:
-    """The annotation without `None` as a choice; the same object where `None` is none."""
+    """The annotation without `None` as a choice; the same object if `None` is no choice."""
     if get_origin(annotation) is Annotated:
         base, *metadata = get_args(annotation)
         bare = _without_none(base)
@@ -269,9 +278,9 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _follow(node: Node, annotation: Any, location: tuple[int | str, ...]) -> tuple[int, Node, Any]:
-    """The node that pydantic's location means, how deep it lies, and the annotation there.
+    """The node at pydantic's location, its depth, and the annotation there.
 
-    The names of a union's members, which pydantic puts into locations, lead nowhere and are skipped.
+    pydantic puts the names of a union's members into locations; they are skipped.
     """
     depth = 0
     for step in location:
@@ -286,7 +295,7 @@ def _follow(node: Node, annotation: Any, location: tuple[int | str, ...]) -> tup
 
 
 def _inside(annotation: Any, index: int) -> Any:
-    """What a list or mapping type asks of its member at `index` (-1: of a mapping's values)."""
+    """The annotation of the member at `index` of a list or mapping type (-1: of a mapping's values)."""
     for choice in _choices(annotation):
         inner = get_args(choice)
         if not inner or get_origin(choice) is Literal:
@@ -300,7 +309,7 @@ def _inside(annotation: Any, index: int) -> Any:
 
 
 def _not_a_number(node: Node, location: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
-    """Where .nan stands in a node: it fits nowhere, whatever an annotation says."""
+    """The positions of .nan in a node: it is never valid, whatever the annotation."""
     if isinstance(node, Scalar):
         if isinstance(node.value, float) and math.isnan(node.value):
             yield location

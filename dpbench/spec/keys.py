@@ -1,8 +1,7 @@
-"""What a run file may hold: every key with its type, its limits, its description and an example, written once.
+"""The keys of a run file, each with its type, limits, description and an example.
 
-The loader (`loading.py`) and the JSON Schema (`cli/schemas.py`) both read these tables; `Budget` and `Training` are
-their own tables, the other classes have a form in the file that differs from the data (a name or a mapping, n or a
-list).
+The loader (`loading.py`) and the JSON Schema (`cli/schemas.py`) both read these tables. `Budget` and `Training` are
+tables themselves; the other classes differ from their form in the file (a name or a mapping, n or a list).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _about(description: str, *examples: Any, **limits: Any) -> Any:
 class Choice:
     """A dataset, model or mechanism by its name in the catalog or as `package.module:factory`, and its parameters.
 
-    `parameters` holds those that the spec gives, as the types that the signature asks for (lists as tuples).
+    `parameters` are those of the spec, in the types of the signature (lists as tuples).
     """
 
     name: str
@@ -40,7 +39,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Budget:
-    """The privacy that a run may spend: a target ε or a noise multiplier σ (exactly one of them), at δ."""
+    """The privacy budget of a run: a target ε or a noise multiplier σ (exactly one of them), at δ."""
 
     epsilon: Annotated[
         float | None,
@@ -55,7 +54,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast to train; exactly one of batch_size and sampling_rate, one of epochs and steps.
+    """Batches, length and learning rate; exactly one of batch_size and sampling_rate, one of epochs and steps.
 
     `batch_size` is the expected size of a Poisson batch, `sampling_rate` the probability q of every example.
     `clip_norm` is C, None where nothing is clipped.
@@ -75,7 +74,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Printed:
-    """A number as somebody printed it: its digits, its value, and half a unit in its last place.
+    """A number as printed in a source: its digits, its value, and half a unit in its last place.
 
     >>> Printed.of("95.0")
     Printed(text='95.0', value=95.0, half_unit=0.05)
@@ -96,10 +95,10 @@ class Printed:
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper prints for this very setting. `epsilon` is by accountant; accuracies are in per cent.
+    """The numbers that a paper prints for this setting. `epsilon` is by accountant; accuracies are in per cent.
 
-    `seconds_per_epoch` and `memory_percent` (of the source's device) are facts about the source's machine: shown beside
-    what is measured, never judged.
+    `seconds_per_epoch` and `memory_percent` (of the source's device) depend on the source's machine: they are shown
+    beside the measured values and get no verdict.
     """
 
     accuracy_percent: Printed | None = None
@@ -111,11 +110,31 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Where the parameters start: a file of weights, with its licence and what it was trained on.
+
+    `file` is relative to the spec's folder; `frozen` are patterns of names of parameters that are not trained.
+    """
+
+    file: Annotated[str, _about("a state dictionary of torch.save, relative to this file", "digits.pt", min_length=1)]
+    licence: Annotated[str, _about("under which licence the weights are used", "MIT", min_length=1)]
+    pretrained_on: Annotated[
+        str, _about("what they were trained on, and whether it is public", "ImageNet-1k, public", min_length=1)
+    ]
+    frozen: Annotated[
+        tuple[str, ...], _about("patterns of names of parameters that stay as they are", ["features.*"])
+    ] = ()
+    sha256: Annotated[
+        str | None, _about("hash of the file; another file is refused", "0" * 64, pattern="^[0-9a-f]{64}$")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Spec:
     """One setting to train, once for each seed: one point of a file's rows x zip x grid.
 
-    `label` names the point within the file, "" where there is only one. `accountants` empty means all that support
-    the run. Where a spec is written (`file`, `line`) does not count when two are compared.
+    `label` names the point within the file, "" if there is only one. Empty `accountants` means all that support the
+    run. The position in the file (`file`, `line`) is ignored when specs are compared.
     """
 
     name: str
@@ -135,6 +154,8 @@ class Spec:
     published: Published | None = None
     reduced: str | None = None
     tuned: str | None = None
+    weights: Weights | None = None
+    folder: str = field(default="", compare=False)
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -144,6 +165,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 BUDGET = fields_of(Budget)
 TRAINING = fields_of(Training)
+WEIGHTS = fields_of(Weights)
 PUBLISHED: Mapping[str, Slot] = {
     "test_accuracy_percent": Slot(
         "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
@@ -154,17 +176,22 @@ PUBLISHED: Mapping[str, Slot] = {
     "mu": Slot("mu", _Positive, None, "μ of the central limit theorem, digit for digit", (0.23,)),
     "epsilon": Slot("epsilon", dict[str, _Positive], None, "ε by accountant, digit for digit", ({"gdp_clt": 0.83},)),
     "seconds_per_epoch": Slot(
-        "seconds_per_epoch", _Positive, None, "training time on the source's machine; shown, never judged", (2.5,)
+        "seconds_per_epoch", _Positive, None, "training time on the source's machine; shown, without a verdict", (2.5,)
     ),
     "memory_percent": Slot(
         "memory_percent",
         Annotated[float, Field(ge=0, le=100)],
         None,
-        "memory in per cent of the source's device; shown, never judged",
+        "memory in per cent of the source's device; shown, without a verdict",
         (12,),
     ),
 }
-SECTIONS: Mapping[str, Mapping[str, Slot]] = {"budget": BUDGET, "training": TRAINING, "published": PUBLISHED}
+SECTIONS: Mapping[str, Mapping[str, Slot]] = {
+    "budget": BUDGET,
+    "training": TRAINING,
+    "published": PUBLISHED,
+    "weights": WEIGHTS,
+}
 RUN: Mapping[str, Slot] = {
     "kind": Slot("kind", Literal["run"], description="what this file holds: something to train"),
     "name": Slot(
@@ -207,7 +234,7 @@ RUN: Mapping[str, Slot] = {
         "randomness",
         Randomness,
         "own",
-        "whose batches and noise a run has: its own, those common to its seed, or fresh from the operating system",
+        "random numbers of batches and noise: the run's own, those common to its seed, or the operating system's",
         ("own", "secure"),
     ),
     "accountants": Slot(
@@ -219,7 +246,15 @@ RUN: Mapping[str, Slot] = {
         words="a list of accountants",
     ),
     "needs": Slot("needs", tuple[Literal["gpu"], ...], (), "what the run needs; it is skipped elsewhere", (["gpu"],)),
-    "published": Slot("published", Published, None, "numbers printed for this very setting"),
+    "published": Slot("published", Published, None, "numbers printed for exactly this setting"),
+    "weights": Slot(
+        "weights",
+        Weights,
+        None,
+        "where the parameters start: a file of weights, some of them frozen",
+        ({"file": "digits.pt", "licence": "MIT", "pretrained_on": "MNIST, public", "frozen": ["0.*"]},),
+        words="a mapping with file, licence and pretrained_on",
+    ),
     "reduced": Slot("reduced", _Text, None, "how this falls short of the paper's setting; never beside its numbers"),
     "tuned": Slot("tuned", _Text, None, "what was tuned on these data and is not accounted for"),
     "grid": Slot("grid", dict, None, "dotted paths to lists; every combination", ({"budget.epsilon": [1, 3]},)),
@@ -232,8 +267,9 @@ SETTABLE = (
     *(f"budget.{name}" for name in BUDGET),
     *(f"training.{name}" for name in TRAINING),
 )
-# Where a key belongs, "" for the top of the file; for those that two mappings know, the one that people mean.
+# Where a key belongs, "" for the top of the file; for keys of two mappings, the one that is usually meant.
 HOMES: Mapping[str, str] = {
+    **dict.fromkeys(WEIGHTS, "weights"),
     **dict.fromkeys(PUBLISHED, "published"),
     **dict.fromkeys(TRAINING, "training"),
     **dict.fromkeys(BUDGET, "budget"),

@@ -1,7 +1,7 @@
-"""Specs: YAML files that say what to train, as frozen data; every mistake of every file is reported at once.
+"""Reads specs, YAML files that say what to train, as frozen data; reports all mistakes of all files at once.
 
 A run file names a dataset, a model, a mechanism, a privacy budget and the training; `rows`, `zip` and `grid` make
-several specs of one file (`spec/points.py`). The keys stand in `spec/keys.py`; `dpbench schema` prints them.
+several specs of one file (`spec/points.py`). The keys are in `spec/keys.py`; `dpbench schema` prints them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
-    """The specs of files and folders (searched to the bottom, sorted), in order; files of other kinds are skipped.
+    """The specs of files and folders (searched recursively, sorted), in order; files of other kinds are skipped.
 
     Raises ProblemsError with all the mistakes of all the files.
 
@@ -57,7 +57,7 @@ def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
 
 @dataclass(frozen=True)
 class _Read:
-    """A point of a file, whether or not a spec could be made of it."""
+    """A point of a file, with its spec if it is valid."""
 
     file: str
     place: Place
@@ -67,7 +67,7 @@ class _Read:
 
 
 def _taken_names(points: Sequence[_Read]) -> list[Problem]:
-    """Points of the given files that have the name and the label of an earlier one."""
+    """Problems: points that have the name and the label of an earlier one."""
     problems: dict[tuple[str, Place], Problem] = {}
     first: dict[tuple[str, str], _Read] = {}
     for point in points:
@@ -117,7 +117,7 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
         root = _corrected(root, mistakes)
         points = expand(root, mistakes, SETTABLE)
         reader = SpecReader(mistakes, objects)
-        reader.spec(root, None)  # what every row or grid point overrides is checked here only
+        reader.spec(root, None)  # values that every row or grid point overrides are checked only here
         for point in points:
             name = point.tree.entries.get("name")
             text = name.value.text if name and isinstance(name.value, Scalar) else ""
@@ -132,7 +132,7 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
 
 
 def _is_run(root: Table, mistakes: Mistakes) -> bool:
-    """Whether the file is, or is probably meant to be, a run file; a kind that is absent or unknown is reported."""
+    """Whether the file is, or is probably meant as, a run file; reports an absent or unknown kind."""
     kind = root.entries.get("kind")
     if kind is None:
         mistyped = any(closest(key, ["kind"]) for key in root.entries)
@@ -149,7 +149,7 @@ def _is_run(root: Table, mistakes: Mistakes) -> bool:
 
 
 def _corrected(root: Table, mistakes: Mistakes) -> Table:
-    """Report the unknown keys of the file and of its rows; misspelt sections are read as what was meant."""
+    """Report the unknown keys of the file and of its rows; misspelt sections are corrected."""
     corrected = _known_keys(root, RUN, mistakes)
     rows = corrected.entries.get("rows")
     if rows is None or not isinstance(rows.value, Listing):

@@ -1,4 +1,4 @@
-"""What a spec names, held against the catalog: does it exist, does it load, does it take these parameters?
+"""Looks up what a spec names in the catalog: does it exist, does it load, does it take these parameters?
 
 Models and mechanisms import torch; they are imported here only when a spec names them.
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpbench.catalog import KINDS, Entry, advice, catalog, closest
+from dpbench.catalog import KINDS, Entry, OfKind, advice, catalog, closest
 from dpbench.errors import DpbenchError
-from dpbench.spec.annotations import Parameters, parameters_of, shown
+from dpbench.spec.annotations import Parameters, of_kind, parameters_of, shown
 from dpbench.spec.points import Mistakes, Point
 from dpbench.spec.yaml_loader import Node, Place, Scalar, Table
 
@@ -24,7 +24,7 @@ FOLDERS = {"dataset": "datasets", "model": "models", "mechanism": "mechanisms"}
 
 @dataclass(frozen=True)
 class Chosen:
-    """A dataset, model or mechanism that was found; `made` is the source or mechanism, None for a model."""
+    """A dataset, model or mechanism of the catalog; `made` is the source or mechanism, None for a model."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -32,13 +32,13 @@ class Chosen:
 
 
 class CatalogObjects:
-    """Loads what specs name, each thing once; every failure is a mistake at the line that names it."""
+    """Loads what specs name, each once; a failure is a mistake at the line with the name."""
 
     def __init__(self) -> None:
         self._tried: dict[tuple[str, ...], tuple[Any, BaseException | None]] = {}
 
     def _once(self, key: tuple[str, ...], action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """What an action gives or raises: importing and building run other people's code, which may raise anything."""
+        """The result of an action or its exception; users' code may raise anything."""
         if key not in self._tried:
             try:
                 self._tried[key] = action(), None
@@ -47,9 +47,9 @@ class CatalogObjects:
         return self._tried[key]
 
     def choice(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> Chosen | None:
-        """The dataset, model or mechanism (`key`) that a node names, None where something is wrong with it.
+        """The dataset, model or mechanism (`key`) that a node names, None after reporting what is wrong.
 
-        Without a `point` (the part of a file that rows or a grid complete), absent keys are no mistake.
+        Without a `point` (in a part that rows or a grid complete), absent keys are no mistake.
         """
         parts = self._parts(key, node, mistakes, point)
         if parts is None:
@@ -62,19 +62,57 @@ class CatalogObjects:
         if error is not None:
             mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(error)}", kind="load")
             return None
-        path = f"{key}.parameters"
-        values = mistakes.values(given, taken.slots, path, point, what="parameter", others=taken.open)
+        values = self._values(given, taken, f"{key}.parameters", mistakes, point)
         if values is None or point is None:
             return None
         return self._make(key, loaded, name, values, given, mistakes)
 
+    def _values(
+        self, given: Table, taken: Parameters, path: str, mistakes: Mistakes, point: Point | None
+    ) -> dict[str, Any] | None:
+        """The values of a mapping of parameters; those that name an entry of the catalog are looked up there."""
+        marks = {name: mark for name, slot in taken.slots.items() if (mark := of_kind(slot)) is not None}
+        stages = {name: entry for name, entry in given.entries.items() if name in marks}
+        plainly = Table(given.place, {name: entry for name, entry in given.entries.items() if name not in stages})
+        slots = {name: slot for name, slot in taken.slots.items() if name not in stages}
+        values = mistakes.values(plainly, slots, path, point, what="parameter", others=taken.open)
+        found = {
+            name: self._stage(marks[name], entry.value, f"{path}.{name}", mistakes, point)
+            for name, entry in stages.items()
+        }
+        return None if values is None or None in found.values() else {**values, **found}
+
+    def _stage(self, of: OfKind, node: Node, path: str, mistakes: Mistakes, point: Point | None) -> Any:
+        """A stage as a name or a mapping; None after reporting what is wrong."""
+        if of.none and isinstance(node, Scalar) and node.value == "none":
+            return "none"
+        parts = self._parts(path, node, mistakes, point, KINDS[of.kind])
+        if parts is None:
+            return None
+        name, given = parts
+        loaded = self.load(of.kind, name, mistakes)
+        if loaded is None:
+            return None
+        if of.kind == "clipping":
+            for entry in given.entries.values():
+                mistakes.add(entry.key, f"{shown(name)} takes no parameters", "delete them")
+            return None if given.entries else name.text
+        taken, error = self._once(("parameters", of.kind, name.text), lambda: parameters_taken(of.kind, loaded))
+        if error is not None:
+            mistakes.add(name.place, f"{shown(name)} cannot be used: {_one_line(error)}", kind="load")
+            return None
+        values = self._values(given, taken, f"{path}.parameters", mistakes, point)
+        if values is None:
+            return None
+        return {"name": name.text, "parameters": values} if values else name.text
+
     def check_name(self, kind: str, name: Scalar, mistakes: Mistakes) -> None:
-        """Report a name that the catalog does not know; one's own objects are also loaded."""
+        """Report a name that is not in the catalog; `package.module:factory` is also loaded."""
         if name.text not in catalog(kind):
             self.load(kind, name, mistakes)
 
     def load(self, kind: str, name: Scalar, mistakes: Mistakes) -> Any:
-        """The object of that name, None after reporting that there is none or that it cannot be loaded."""
+        """The object of that name; None after reporting that it does not exist or cannot be loaded."""
         entries = catalog(kind)
         entry = entries.get(name.text)
         if entry is None and re.fullmatch(OWN_NAME, name.text):
@@ -91,8 +129,11 @@ class CatalogObjects:
             mistakes.add(name.place, f"{shown(name)} is None; expected a {KINDS[kind]}")
         return loaded
 
-    def _parts(self, key: str, node: Node, mistakes: Mistakes, point: Point | None) -> tuple[Scalar, Table] | None:
-        """The name and the parameters of `digits` or `{name: digits, parameters: {...}}`."""
+    def _parts(
+        self, key: str, node: Node, mistakes: Mistakes, point: Point | None, what: str = ""
+    ) -> tuple[Scalar, Table] | None:
+        """The name and the parameters of `digits` or `{name: digits, parameters: {...}}`; `key` is its path."""
+        what = what or key
         name: Node | None = node
         parameters: Node | None = None
         if isinstance(node, Table):
@@ -102,13 +143,13 @@ class CatalogObjects:
             name, parameters = node.get("name"), node.get("parameters")
             if name is None:
                 if point is not None:
-                    mistakes.missing(point, node.place, f"{key}.name", f"is missing; expected the name of a {key}")
+                    mistakes.missing(point, node.place, f"{key}.name", f"is missing; expected the name of {_an(what)}")
                 return None
         assert name is not None
         if parameters is not None and not isinstance(parameters, Table):
             mistakes.add(parameters.place, f"found {shown(parameters)}; expected a mapping from parameters to values")
         if not isinstance(name, Scalar) or not isinstance(name.value, str):
-            expected = f"the name of a {key}, or a mapping with name and parameters"
+            expected = f"the name of {_an(what)}, or a mapping with name and parameters"
             mistakes.add(name.place, f"found {shown(name)}; expected {expected}")
             return None
         given = parameters or Table(node.place)
@@ -117,7 +158,7 @@ class CatalogObjects:
     def _make(
         self, key: str, loaded: Any, name: Scalar, values: dict[str, Any], given: Table, mistakes: Mistakes
     ) -> Chosen | None:
-        """Build the source or the mechanism, to know what it says of itself (`real`, `train_size`, `private`)."""
+        """Build the source or the mechanism, for its properties (`real`, `train_size`, `private`)."""
         if key == "model":
             return Chosen(name.text, values)
         build = _dataset if key == "dataset" else _mechanism
@@ -133,7 +174,7 @@ class CatalogObjects:
 def parameters_taken(key: str, loaded: Any) -> Parameters:
     """The parameters that a spec may give to a loaded dataset, model or mechanism (`key`).
 
-    Raises TypeError when it cannot be called, or when Python cannot tell its signature.
+    Raises TypeError if it cannot be called or has no signature.
     """
     from dpbench.datasets._base import SOURCE_MEMBERS
 
@@ -152,18 +193,27 @@ def _dataset(loaded: Any, name: str, values: dict[str, Any]) -> Any:  # noqa: AR
 
 
 def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+    from dpbench.step.mechanism import refuse_other
+
     made = loaded(**values)
-    if not isinstance(getattr(made, "private", None), bool):
-        raise DpbenchError(f"{name} returns a {type(made).__name__} without `private`; expected a mechanism")
+    refuse_other(made, name)
     return made
 
 
 def _named_in(message: str, place: Place, given: Table) -> Place:
     """The place of the first parameter that a message names, else `place`."""
     for parameter, entry in given.entries.items():
+        if isinstance(entry.value, Table):
+            inside = _named_in(message, place, entry.value)
+            if inside is not place:
+                return inside
         if re.search(rf"\b{re.escape(parameter)}\b", message):
             return entry.value.place
     return place
+
+
+def _an(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 def _load_hint(entry: Entry, error: BaseException) -> str:

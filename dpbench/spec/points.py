@@ -1,7 +1,7 @@
-"""One run file, many settings: rows x zip x grid written out into one tree per point, before anything is validated.
+"""Expands the rows x zip x grid of a run file into one tree per point, before validation.
 
-A value keeps the place where a person wrote it (`rows[2].training.clip_norm`, `grid.budget.epsilon[1]`), so that a
-mistake found later in a point is reported where it can be corrected, and once.
+A value keeps its position in the file (`rows[2].training.clip_norm`, `grid.budget.epsilon[1]`), so that a mistake in a
+point is reported once, where it can be corrected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpbench.catalog import advice, closest
+from dpbench.catalog import STAGES, advice, closest
 from dpbench.errors import Problem
 from dpbench.spec.annotations import Slot, fit, shown
 from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
@@ -23,7 +23,7 @@ NOT_IN_ROWS = ("kind", "name", "grid", "zip", "rows")
 
 
 class Mistakes:
-    """The mistakes of one file; one that shows in several points is kept once."""
+    """The mistakes of one file; one that occurs in several points is kept once."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -47,10 +47,10 @@ class Mistakes:
         what: str = "key",
         others: bool = False,
     ) -> dict[str, Any] | None:
-        """The values of a mapping by the names of its slots; None where one does not fit, is unknown or missing.
+        """The values of a mapping by the names of its slots; None if one does not fit, is unknown or missing.
 
-        `path` is the mapping's own in a run; without a `point` absent keys are not reported; `others` allows keys that
-        are no slots; `homes` says of keys of other mappings where they belong.
+        `path` is that of the mapping in a run; without a `point` absent keys are not reported; `others` allows keys
+        that are no slots; `homes` gives the mapping to which other keys belong.
         """
         found: dict[str, Any] = {}
         right = True
@@ -75,7 +75,7 @@ class Mistakes:
     def _fit(self, slot: Slot, node: Node) -> tuple[bool, Any]:
         try:
             value, misfits = fit(slot, node)
-        except TypeError as error:  # nothing that YAML holds can fit
+        except TypeError as error:  # no YAML value can fit
             self.add(node.place, str(error))
             return False, None
         for place, message, hint in misfits:
@@ -83,7 +83,7 @@ class Mistakes:
         return not misfits, value
 
     def without_repeats(self, node: Node) -> tuple[Node, ...]:
-        """The different items of a list (none for what is no list); those that stand twice are reported."""
+        """The distinct items of a list (none of other nodes); reports duplicates."""
         kept: dict[str, Node] = {}
         for item in node.items if isinstance(node, Listing) else ():
             if kept.setdefault(repr(plain(item)), item) is not item:
@@ -93,9 +93,9 @@ class Mistakes:
     def unknown_key(
         self, key: Place, name: str, known: Iterable[str], within: str, homes: Mapping[str, str], what: str = "key"
     ) -> str:
-        """Report a key that means nothing there; returns the key that was probably meant, or "".
+        """Report an unknown key; returns the key that was probably meant, or "".
 
-        `within` is the path, in a run, of the mapping; `homes` says of keys of other mappings where they belong.
+        `within` is the path of the mapping in a run; `homes` gives the mapping to which other keys belong.
         """
         names = tuple(known)
         close = "" if name in homes else closest(name, names)
@@ -113,15 +113,15 @@ class Mistakes:
         return close
 
     def excuse(self, path: str) -> None:
-        """The value for this path of a run was given, but wrongly: do not also report that it is missing."""
+        """The value at this path of a run is wrong: do not also report that it is missing."""
         self._excused.add(path)
 
     def missing(
         self, point: Point, within: Place, path: str, message: str, hint: str = "", also: tuple[str, ...] = ()
     ) -> None:
-        """Report that `path` is absent from a point; `within` is the mapping that should hold it.
+        """Report that `path` is absent from a point; `within` is the mapping that it belongs to.
 
-        `also` are other paths whose presence, even a wrong one, would have done.
+        Not reported if one of the paths `also` is present, even with a wrong value.
         """
         if not {path, *also, ""} & self._excused:
             row = point.place if point.in_row else None
@@ -143,7 +143,7 @@ class Mistakes:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting: the tree of a run without grid, zip and rows, its label, and where it comes from.
+    """One setting: the tree of a run without grid, zip and rows, its label, and its position.
 
     `place` is that of the row (`in_row`), else of the file's first key.
     """
@@ -171,7 +171,7 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
     """The points of a file, rows outermost, then zip, then the grid's paths in their order.
 
     `settable` lists the dotted paths that grid and zip may set, besides `model.parameters.x` and the like. Mistakes in
-    grid, zip and rows are reported and the rest is expanded, so that mistakes elsewhere are found too.
+    grid, zip and rows are reported; the rest is expanded, so that other mistakes are found too.
     """
     base = Table(root.place, {key: entry for key, entry in root.entries.items() if key not in ("grid", "zip", "rows")})
     rows = _rows(root, mistakes)
@@ -209,21 +209,28 @@ def _points(
         yield Point(number, tree, ", ".join(words), row[1].place if row else base.place, row is not None)
 
 
-def merge(base: Table, over: Table, top: bool = True) -> Table:
-    """`base` with the keys of `over` written over it, mapping by mapping.
+def merge(base: Table, over: Table, path: str = "") -> Table:
+    """`base` updated with the keys of `over`, recursively; `path` is the path of both.
 
-    A dataset, model or mechanism that gives a `name` starts afresh instead of keeping the parameters of another.
+    A dataset, model, mechanism or stage with a `name` in `over` replaces the one in `base` with its parameters.
     """
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         old, new = base.get(key), entry.value
-        choice = top and key in CHOICES
+        here = f"{path}.{key}" if path else key
+        choice = _is_choice(here)
         if isinstance(new, Table) and choice and isinstance(old, Scalar):
             old = Table(new.place, {"name": Entry(old.place, old)})
         if isinstance(new, Table) and isinstance(old, Table) and not (choice and "name" in new.entries):
-            entry = Entry(base.entries[key].key, merge(old, new, top=False))
+            entry = Entry(base.entries[key].key, merge(old, new, here))
         entries[key] = entry
     return Table(base.place, entries)
+
+
+def _is_choice(path: str) -> bool:
+    """Whether this path may have a name instead of a mapping with name and parameters."""
+    parts = path.split(".")
+    return path in CHOICES or (len(parts) == 3 and parts[:2] == ["mechanism", "parameters"] and parts[2] in STAGES)
 
 
 def _set(tree: Table, parts: list[str], key: Place, value: Node, mistakes: Mistakes, done: str = "") -> Table:
@@ -236,7 +243,7 @@ def _set(tree: Table, parts: list[str], key: Place, value: Node, mistakes: Mista
         inside = Table(replace(key, path=path))
     elif isinstance(old.value, Table):
         inside = old.value
-    elif path in CHOICES and isinstance(old.value, Scalar) and isinstance(old.value.value, str):
+    elif _is_choice(path) and isinstance(old.value, Scalar) and isinstance(old.value.value, str):
         inside = Table(old.value.place, {"name": Entry(old.value.place, old.value)})
     else:
         at = old.value.place.line
@@ -303,6 +310,8 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
     parts = path.split(".")
     if path in settable or (len(parts) == 3 and parts[0] in CHOICES and parts[1] == "parameters" and parts[2]):
         return True
+    if len(parts) == 5 and _is_choice(".".join(parts[:3])) and parts[3] == "parameters" and parts[4]:
+        return True
     if len(parts) == 2 and parts[0] in CHOICES:
         meant = parts[0] if parts[1] == "name" else f"{parts[0]}.parameters.{parts[1]}"
     else:
@@ -315,7 +324,7 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
 
 
 def _report_conflicts(rows: list[_Row], zipped: list[_Axis], grid: list[_Axis], mistakes: Mistakes) -> None:
-    """Two of rows, zip and grid that set the same thing: one of them would be lost without a word."""
+    """Report values that two of rows, zip and grid set."""
     for axis in grid:
         if any(axis.path == other.path for other in zipped):
             mistakes.add(axis.key, f"{axis.path!r} is also set by zip", "keep one of the two")
@@ -337,7 +346,7 @@ def _leaves(tree: Table, path: str = "") -> Iterator[tuple[str, Place]]:
 
 
 def value_text(node: Node) -> str:
-    """A value as it stands in a label: `3`, `[64, 32]`, `mlp(hidden=[64])`."""
+    """A value as written in a label: `3`, `[64, 32]`, `mlp(hidden=[64])`."""
     if isinstance(node, Scalar):
         text = node.text or "null"
     elif isinstance(node, Listing):

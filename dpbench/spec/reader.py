@@ -1,14 +1,27 @@
-"""One point of a run file read as a Spec: every key against its rule, then the rules that hold between keys."""
+"""Reads a point of a run file as a Spec: the rule of each key, then the rules between keys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import InvalidOperation
+from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import advice, catalog
 from dpbench.spec.annotations import shown
-from dpbench.spec.keys import HOMES, PUBLISHED, RUN, SECTIONS, Budget, Choice, Printed, Published, Spec, Training
+from dpbench.spec.keys import (
+    HOMES,
+    PUBLISHED,
+    RUN,
+    SECTIONS,
+    Budget,
+    Choice,
+    Printed,
+    Published,
+    Spec,
+    Training,
+    Weights,
+)
 from dpbench.spec.names import CatalogObjects, Chosen
 from dpbench.spec.points import CHOICES, Mistakes, Point
 from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
@@ -22,7 +35,7 @@ class SpecReader:
         self.accuracies: dict[Place, Point] = {}
 
     def spec(self, tree: Table, point: Point | None) -> Spec | None:
-        """The spec of a tree, None where anything is wrong; without a point, only what is given is checked."""
+        """The spec of a tree, None if anything is wrong; without a point, only the keys present are checked."""
         simple = {key: tree.entries[key] for key in _SIMPLE if key in tree.entries}
         read = self.mistakes.values(Table(tree.place, simple), {key: RUN[key] for key in _SIMPLE}, "", point)
         values: dict[str, Any] = read or {}
@@ -42,15 +55,17 @@ class SpecReader:
         values |= self._budget(tree, chosen.get("mechanism"), point)
         values |= self._training(tree, chosen, point)
         values |= self._published(tree, chosen.get("dataset"), point)
+        values |= self._weights(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
         if isinstance(values.get("seeds"), int):
             values["seeds"] = tuple(range(values["seeds"]))
         line = point.place.line if point.in_row else tree.entries["name"].key.line
-        return Spec(label=point.label, file=self.mistakes.file, line=line, **{"source": "", **values})
+        folder = str(Path(self.mistakes.file).resolve().parent)
+        return Spec(label=point.label, file=self.mistakes.file, line=line, folder=folder, **{"source": "", **values})
 
     def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
-        """The fields of a mapping, absent ones as their defaults; None where one is wrong."""
+        """The fields of a mapping, absent ones as their defaults; None if one is wrong."""
         values = self.mistakes.values(node, SECTIONS[key], key, point, homes=HOMES)
         if values is None:
             return None
@@ -131,8 +146,21 @@ class SpecReader:
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
         return {"published": Published(**{**values, **single, "epsilon": epsilon})}
 
+    def _weights(self, tree: Table, point: Point | None) -> dict[str, Any]:
+        node = tree.get("weights")
+        if not isinstance(node, Table):
+            return self._no_mapping(node, RUN["weights"].words)
+        values = self._section("weights", node, point)
+        file = node.get("file")
+        if isinstance(file, Scalar) and isinstance(file.value, str):
+            folder = Path(self.mistakes.file).resolve().parent
+            if not (folder / file.value).is_file():
+                message = f"found {shown(file)}; there is no such file beside the spec"
+                self.mistakes.add(file.place, message, kind="file")
+        return {"weights": Weights(**values)} if values is not None and point is not None else {}
+
     def _printed(self, node: Node) -> Printed | None:
-        """A number with the digits that the file shows; None for what is none, which is reported."""
+        """A number with its digits in the file; None after reporting that it is no number."""
         if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
             return None
         try:
@@ -148,7 +176,7 @@ class SpecReader:
         return {}
 
     def _comparable(self, tree: Table, entry: Entry, dataset: Chosen | None, point: Point) -> None:
-        """A printed number stands only beside results from the paper's whole setting on real data."""
+        """Report printed numbers of a reduced setting, of data that are not real, or without a source."""
         if "reduced" in tree.entries:
             at = tree.entries["reduced"].key
             self.mistakes.add(at, "a reduced setting cannot stand beside published numbers", "delete one of the two")

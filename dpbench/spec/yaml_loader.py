@@ -1,7 +1,7 @@
-"""YAML as people write it: every value with its place in the file, every mistake collected instead of raised.
+"""Reads YAML with the position of every value; collects all mistakes instead of raising the first.
 
-The rules are those of the YAML 1.2 core schema (`1e-5` is a number, `yes` is text), PyYAML finds the tokens. Tags are
-refused, keys that stand twice are reported, and aliases may not blow a small file up.
+The rules are those of the YAML 1.2 core schema (`1e-5` is a number, `yes` is text); PyYAML finds the tokens. Tags are
+refused, duplicate keys are reported, and the number of values that aliases produce is limited.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MOST_DIGITS = 300  # a whole number of that length still fits in a float
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something is written: line and column count from 1; `path` is `training.clip_norm` or `rows[2].label`."""
+    """A position in a file: line and column count from 1; `path` is `training.clip_norm` or `rows[2].label`."""
 
     line: int
     column: int
     path: str
 
     def under(self, key: str) -> str:
-        """The path of `key` inside what stands here."""
+        """The path of `key` inside this value."""
         return f"{self.path}.{key}" if self.path else key
 
 
@@ -66,7 +66,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Entry:
-    """The value under a key, and where the key stands."""
+    """The value of a key, and the position of the key."""
 
     key: Place
     value: Node
@@ -90,7 +90,7 @@ Node = Scalar | Listing | Table
 
 @dataclass(frozen=True)
 class Document:
-    """What one file holds; `root` is None where nothing could be read, and `problems` says why."""
+    """The content of one file; `root` is None if it could not be read, and `problems` says why."""
 
     file: str
     root: Node | None
@@ -98,7 +98,7 @@ class Document:
 
 
 def plain(node: Node) -> Any:
-    """The value alone, as None, bool, int, float, str, list and dict.
+    """The value without positions, as None, bool, int, float, str, list and dict.
 
     >>> plain(parse("{rate: 1e-5, on: yes}", "demo.yaml").root)
     {'rate': 1e-05, 'on': 'yes'}
@@ -111,7 +111,7 @@ def plain(node: Node) -> Any:
 
 
 def read(path: Path) -> Document:
-    """The document in a file. Never raises for what the file holds or for a file that cannot be read."""
+    """The document in a file. Never raises, whatever the file contains and if it cannot be read."""
     file = str(path)
     try:
         with path.open("rb") as stream:
@@ -132,7 +132,7 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, file: str) -> Document:
-    """The document that `text` holds; `file` is only named in the problems.
+    """The document in `text`; `file` is used only in the problems.
 
     >>> document = parse("steps: 10\\nsteps: 20", "demo.yaml")
     >>> print(document.problems[0])
@@ -144,7 +144,7 @@ def parse(text: str, file: str) -> Document:
 
 
 class _Stop(Exception):
-    """Nothing more of this file can be read; the reason is already among the problems."""
+    """The rest of this file cannot be read; the reason is already among the problems."""
 
 
 class _Reader:
@@ -179,7 +179,7 @@ class _Reader:
             self._problem(_position(self.text, error.position), message, "delete it")
             return None
         except (ValueError, OverflowError) as error:
-            # PyYAML hands the digits of `"\\U..."` to chr() unchecked; it does not say where they stand.
+            # PyYAML passes the digits of `"\\U..."` to chr() unchecked and gives no position.
             found_at = re.search(r"\\U[0-9a-fA-F]{8}", self.text)
             at = _position(self.text, found_at.start() if found_at else 0)
             self._problem(at, f"not a character: {error}", "Unicode ends at \\U0010FFFF")
@@ -286,7 +286,7 @@ class _Reader:
 
 
 def resolve(text: str) -> bool | int | float | str | None:
-    """What an unquoted word means in the YAML 1.2 core schema.
+    """The value of an unquoted word in the YAML 1.2 core schema.
 
     >>> [resolve(text) for text in ("1e-5", "0x1F", ".inf", "true", "on", "1_000", "~")]
     [1e-05, 31, inf, True, 'on', '1_000', None]
@@ -311,7 +311,7 @@ def _position(text: str, offset: int) -> Place:
 
 
 def _size(node: Node) -> int:
-    """How many values a node stands for, aliases written out."""
+    """The number of values in a node with aliases expanded."""
     if isinstance(node, Scalar):
         return 1
     inside = node.items if isinstance(node, Listing) else [entry.value for entry in node.entries.values()]
@@ -323,7 +323,7 @@ def _shown_key(name: str) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-# What PyYAML says, in words for people, and what to do; {line} is where the construct began.
+# PyYAML's messages in plain words, and what to do; {line} is where the construct began.
 _SYNTAX = (
     ("'\\t' that cannot start", "a tab stands where YAML wants spaces", "indent with spaces"),
     (
@@ -354,7 +354,7 @@ _SYNTAX = (
 
 
 def _in_plain_words(text: str, opened: int) -> tuple[str, str]:
-    """PyYAML's context and problem as a person would say it, and what to do."""
+    """PyYAML's context and problem in plain words, and what to do."""
     for said, message, hint in _SYNTAX:
         if said in text:
             return message.format(line=opened), hint

@@ -1,1 +1,1 @@
-"""One training step: sample, gradient and clip, noise, update, as stages that a pipeline puts together."""
+"""One training step: sampling, gradients and clipping, noise, update: the stages of a pipeline."""

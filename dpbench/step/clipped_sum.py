@@ -1,10 +1,10 @@
-"""What every clipping engine takes and gives back."""
+"""The types that every clipping engine takes and returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class Clipped:
-    """Sum over the batch of per-example gradients scaled to norm at most C, with each norm and loss before clipping.
+    """The weighted sum of a batch's per-example gradients, with the norm and the loss of each example.
 
-    `sum_RP` (R, P); `norm_RB` and `loss_RB` (R, B), 0 at empty places.
+    `sum_RP` (R, P); `norm_RB` and `loss_RB` (R, B), before weighting, 0 at empty places.
     """
 
     sum_RP: Tensor
@@ -36,27 +36,43 @@ class Clipped:
     loss_RB: Tensor
 
 
-# (network, theta_RP, examples, clip_R, places per call) -> Clipped; the last argument never changes the result
-ClippedSum = Callable[[Network, Tensor, Examples, Tensor, int], Clipped]
+# (norm, clip) -> the factor for a gradient of that norm; tensors of one dtype that broadcast
+Weight = Callable[[Tensor, Tensor], Tensor]
+
+
+def clip_weight(norm: Tensor, clip: Tensor) -> Tensor:
+    """1 / max(1, norm / C) (`001_*`, Algorithm 1: the clip step).
+
+    >>> clip_weight(torch.tensor([0.5, 4.0]), torch.tensor(1.0)).tolist()
+    [1.0, 0.25]
+    """
+    return 1 / (norm / clip).clamp_min(1.0)
+
+
+class ClippedSum(Protocol):
+    """An engine: computes the weighted sum of gradients. `chunk`, places per call, does not change the result.
+
+    A rule other than flat clipping passes its `weight` as the sixth argument.
+    """
+
+    def __call__(
+        self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = ..., /
+    ) -> Clipped: ...
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Where the runs stand in their own randomness: keys (R, S), step (R,), and which examples fill the places (R, B).
+    """How the batch of a step was drawn, for a rule that draws random numbers itself.
 
-    `keys_RS` is the table of `randomness.keys`. `index_RB` are positions in the training set, int64.
+    `keys_RS` and `step_R` give the randomness of each run. `index_RB` holds positions in the training set, int64.
+    `rate_R` is the sampling rate, float64; `examples` is the number of training examples.
     """
 
     keys_RS: Tensor
     step_R: Tensor
     index_RB: Tensor
-
-
-@runtime_checkable
-class DrawnSum(Protocol):
-    """An engine with randomness of its own: `at` gives the engine of one step."""
-
-    def at(self, draw: Draw) -> ClippedSum: ...
+    rate_R: Tensor
+    examples: int
 
 
 def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:
@@ -64,6 +80,6 @@ def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:
     return torch.where(mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2)), value, value.new_zeros(()))
 
 
-def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:
-    """1 / max(1, norm / C), and 0 at empty places (`001_*`, Algorithm 1: the clip step)."""
-    return mask_RB / (norm_RB / clip_R[:, None].to(norm_RB.dtype)).clamp_min(1.0)
+def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor, weight: Weight = clip_weight) -> Tensor:
+    """The weights of a batch, (R, B) of the type of the norms, 0 at empty places."""
+    return mask_RB * weight(norm_RB, clip_R[:, None].to(norm_RB.dtype))

@@ -1,6 +1,7 @@
 """A torch module as pure functions of a stack of parameters: R copies in one tensor of shape (R, P).
 
-Letters: R runs, P parameters, B batch, C classes. Nothing here keeps state; the module is only a recipe.
+Letters: R runs, P parameters, B batch, C classes. Nothing here keeps state: the module gives the computation, not the
+values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ NUMERICS = 1
 
 @dataclass(frozen=True)
 class Network:
-    """A module's computation and the layout of its parameters in one flat vector of length `size`."""
+    """A module with the layout of its trained parameters in one flat vector of length `size`.
+
+    Frozen parameters stay in the module and are the same for every run.
+    """
 
     module: nn.Module
     shapes: tuple[tuple[str, torch.Size], ...]
@@ -42,8 +46,8 @@ class Network:
     def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
         """The outputs of one run's parameters (no leading R) for a batch of inputs.
 
-        `operators` may stand in for torch's own; by default recurrent layers are written out where vmap needs it.
-        Raises DpbenchError where the model draws inside a transform.
+        `operators` replaces operators of torch; by default recurrent layers are unrolled where vmap needs it.
+        Raises DpbenchError if the model draws random numbers inside a transform.
         """
         try:
             with operators or WrittenOut():
@@ -65,23 +69,34 @@ class Network:
 
 
 def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
-    """Lay out a module's parameters. What training asks of a module, `plan.probe.try_model` tries."""
-    shapes = tuple((name, parameter.shape) for name, parameter in module.named_parameters())
+    """Lay out a module's trained parameters. `plan.probe.try_model` tests whether a module can be trained."""
+    shapes = tuple((name, value.shape) for name, value in trained(module).items())
     size = sum(shape.numel() for _, shape in shapes)
     if size == 0:
-        raise DpbenchError("the model has no parameters; expected a torch module with at least one")
-    return Network(module.to(device).requires_grad_(False), shapes, size)
+        raise DpbenchError("the model has no parameters to train; expected a torch module with at least one")
+    return Network(module.to(device), shapes, size)
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name: all but those with `requires_grad=False`.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> _ = layer.bias.requires_grad_(False)
+    >>> list(trained(layer))
+    ['weight']
+    """
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def initial_parameters(build: Callable[[], nn.Module], seed: int) -> Tensor:
     """The flat initial parameters (P,) of one run: the module's own initialisation under a seed derived from `seed`.
 
-    Made on the CPU with torch's generator, which is put back afterwards: the same on every device.
+    Made on the CPU, so that every device gets the same; torch's generator is restored afterwards.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.derived_seed(seed, randomness.INIT))
         module = build()
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).float()
+    return torch.cat([parameter.detach().flatten() for parameter in trained(module).values()]).float()
 
 
 def evaluate(
@@ -94,8 +109,8 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,).
 
-    `view` gives what each run's network sees of some inputs, (B, ...) to (R, B, ...); None: the inputs themselves.
-    The network gets copies. Raises DpbenchError where it writes into them or into the parameters.
+    `view` maps inputs (B, ...) to what each run's network gets, (R, B, ...), or to None for the inputs themselves.
+    The network gets copies. Raises DpbenchError if it writes into them or into the parameters.
     """
     named, version = net.split(theta_RP), theta_RP._version
     loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)

@@ -1,9 +1,8 @@
-"""The one door through which noisy values leave the training data.
+"""`let_out`: the function that every noisy value of a mechanism passes before it is used.
 
-Whatever a mechanism releases passes `let_out`: the value with its noise, which is all that may be used afterwards,
-beside what it was without and how large the noise is. In training that changes nothing: the noisy value is handed on as
-it came. A check may stand at the door (`watched`): it notes what passes, or it hands out what another run let out, and
-then nothing else of this run's data may show in the parameters.
+In training it returns the noisy value unchanged. A check can observe the calls or replace their results (`watched`): it
+sees the exact value, the noisy value and the standard deviation of the noise, and it may return the noisy value of
+another run. The parameters must then not depend on this run's data in any other way.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def let_out(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[int] | None = None) -> Tensor:
-    """`noisy`, which is `exact` plus independent normals of deviation `deviation_R` in every entry; both (R, ...).
+    """Return `noisy`: `exact` plus independent normals of deviation `deviation_R` in every entry; both (R, ...).
 
-    `runs` are the places of the stack that release something, where not all do; R is then their number. One call for
-    each event that the ledger gets, in the ledger's order.
+    Call it once for each event of the ledger, in the ledger's order. `runs` are the places of the stack that the rows
+    belong to, if not all runs release a value; R is then their number.
 
     >>> import torch
     >>> let_out(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1)).tolist()
@@ -34,7 +33,7 @@ def let_out(exact: Tensor, noisy: Tensor, deviation_R: Tensor, runs: Sequence[in
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Within: `watch` gets the arguments of each `let_out` and gives what is handed on in its place."""
+    """Within this context `watch` gets the arguments of each `let_out`, and its result is returned instead."""
     before = _WATCH.set(watch)
     try:
         yield

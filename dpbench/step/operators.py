@@ -1,9 +1,9 @@
-"""What the ghost engine sees of a model: every operator that takes a parameter, its input, and a tap on its output.
+"""For the ghost engine: every operator of a model that takes a parameter, its input, and a tap on its output.
 
-A tap is a tensor of zeros that is added to the operator's output, so that the gradient by the tap is the gradient by
-the output. The model's own Python runs; only the operators that receive a parameter are looked at, so a layer is known
-by what it computes and not by its class. A reshaped parameter is followed. Any other operator on a parameter is refused
-with its layer's name.
+A tap is a tensor of zeros that is added to the operator's output; the gradient with respect to the tap is the gradient
+with respect to the output. The model's own Python code runs, and the operators that receive a parameter are recorded,
+so a layer is known by what it computes, not by its class. A reshaped parameter is followed. An operator that is not
+known is refused with its layer's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["linear", "product", "convolution", "embedding", "scale", "shift"
 
 @dataclass(frozen=True)
 class Use:
-    """One use of one parameter: which tap stands on the output, and which recorded input the parameter meets.
+    """One use of one parameter: the number of the tap on the output, and the number of the recorded input.
 
     | kind | output | recorded input | `size` |
     | --- | --- | --- | --- |
@@ -38,7 +38,7 @@ class Use:
     | scale | input · weight | of the output's shape | any that broadcasts to it |
     | shift | input + bias | none | likewise |
 
-    `size` is the parameter's shape as it is used: the same numbers in the same order as `parameter` has.
+    `size` is the shape in which the parameter is used: the same numbers in the same order.
     """
 
     kind: Kind
@@ -55,8 +55,8 @@ class Use:
 class Watch(TorchFunctionMode):
     """Runs the operators that take parameters, and keeps `uses`, their `inputs` and the shapes of the taps.
 
-    `operators` says what to do for each operator; `owners` names the layer of each parameter. Without `taps` nothing
-    is added to the outputs: that is how the shapes are found out.
+    `operators` maps each known operator to its replacement; `owners` names the layer of each parameter. Without `taps`
+    nothing is added to the outputs; a first call without them gives the shapes.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Watch(TorchFunctionMode):
         )
 
     def inputs_are_kept(self) -> None:
-        """Refuse a use whose input was written into afterwards: the engine needs it as it was."""
+        """Refuse a use whose input was written into afterwards: the engine needs the original input."""
         for use in self.uses:
             if use.input >= 0 and self.inputs[use.input]._version != self.versions[use.input]:
                 raise DpbenchError(
@@ -117,7 +117,7 @@ class Watch(TorchFunctionMode):
         return id(value) in self.names
 
     def only_input(self, *values: Tensor | None) -> None:
-        """Refuse a parameter that stands where an input is expected."""
+        """Refuse a parameter in the place of an input."""
         for value in values:
             if value is not None and self.is_parameter(value):
                 self.refuse(value, "used as an input")
@@ -163,7 +163,7 @@ _RESHAPES = {
 
 
 def _reshapes(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the operator keeps the parameter's numbers in their order, if it keeps all of them."""
+    """Whether the operator keeps the order of the parameter's numbers, if it keeps all of them."""
     if func is not Tensor.__getitem__:
         return func in _RESHAPES
     index = args[1] if isinstance(args[1], tuple) else (args[1],)

@@ -1,212 +1,75 @@
-"""A mechanism composed of the five stages: sample -> gradient -> clip -> noise -> update.
+"""A mechanism composed of stages: sample, prepare, clip (a rule and an engine), noise, update.
 
-Gradient and clip are one stage (a clipping engine). Preset mechanisms in `mechanisms/` are pipelines with a name; a
-mechanism that is not a chain of these stages implements `Mechanism` itself.
-Shapes: R runs, B batch, P parameters, N examples.
+docs/mechanisms.md describes the presets; their table is `dpbench/mechanisms/presets.py`. A mechanism that is not such a
+chain of stages implements `step.mechanism.Mechanism` itself. Shapes: R runs, B batch, P parameters, N examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
-from dpbench.events import Composition, Event, SampledGaussian, Sampler
-from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, DrawnSum, Examples
+from dpbench.errors import DpbenchError
+from dpbench.events import Composition, Event
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
 from dpbench.step.functional import Network
-from dpbench.step.stages import ConstantNoise, NoiseSchedule, PoissonSampler, Sample, Update, gaussian_noise
+from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
+from dpbench.step.stages import Noise, OwnSum, Preparation, Rule, Sampling, Update, Weights, gaussian_noise
 
 NUMERICS = 1
 
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What may differ between the runs of one stack, each of shape (R,); steps int64, the rest float64.
-
-    `keys_RS` is the table of keys of `randomness.keys`, int64 (R, S), or (R, 0) where the runs keep none.
-    `clip_norm_R` is inf and `noise_multiplier_R` 0 where a mechanism has none. `noise_multiplier_R` is relative to
-    the clip norm. `steps_R` is the planned length. `epsilon_R` and `delta_R` are the budget of a mechanism that
-    chooses its noise while it runs; NaN for the others.
-    """
-
-    keys_RS: Tensor
-    sampling_rate_R: Tensor
-    learning_rate_R: Tensor
-    clip_norm_R: Tensor
-    noise_multiplier_R: Tensor
-    steps_R: Tensor
-    epsilon_R: Tensor
-    delta_R: Tensor
-
-    def take(self, index: Tensor) -> Hyperparameters:
-        return Hyperparameters(**{name: value[index] for name, value in vars(self).items()})
-
-
-@dataclass(frozen=True)
-class State:
-    """Where the runs of a stack stand. Steps done: `step_R`.
-
-    `memory` holds tensors by name whose first axis is R: the update's (R, P), and whatever else a mechanism keeps.
-    """
-
-    theta_RP: Tensor
-    memory: Mapping[str, Tensor]
-    step_R: Tensor
-
-    def take(self, index: Tensor) -> State:
-        memory = {name: value[index] for name, value in self.memory.items()}
-        return State(self.theta_RP[index], memory, self.step_R[index])
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Diagnostics of one step, (R,) each; not private and never released.
-
-    Number of examples drawn, sum of their losses, how many were clipped, and whether the sum of gradients was finite.
-    `stopped`: by place in the stack, why a run may not go on, in one sentence; such a run fails.
-    """
-
-    drawn_R: Tensor
-    loss_R: Tensor
-    clipped_R: Tensor
-    finite_R: Tensor
-    stopped: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The numbers of one planned run, as a mechanism is asked about them before anything runs.
-
-    `examples` N; `clip_norm` and `noise_multiplier` are None where the spec gives none. `epsilon` is the budget where
-    the spec gives one, `delta` goes with either.
-    """
-
-    examples: int
-    sampling_rate: float
-    steps: int
-    learning_rate: float
-    clip_norm: float | None = None
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-
-
-class Mechanism(Protocol):
-    """How one step of training goes, and what it releases."""
-
-    @property
-    def private(self) -> bool: ...
-
-    @property
-    def spends_budget(self) -> bool:
-        """Whether it chooses its noise while it runs, from a budget (ε, δ): then its ledger is known afterwards."""
-        ...
-
-    def check(self, setting: Setting) -> None:
-        """Raise DpbenchError, one sentence, for numbers with which it cannot run."""
-        ...
-
-    def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
-        """The releases of a whole run, for the accountant; None when it is not private, or spends a budget."""
-        ...
-
-    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
-        """What each run has released so far; None when the mechanism is not private."""
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """What a reviewer asks about the mechanism: sampler, adjacency, normalisation and so on."""
-        ...
-
-    def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
-        """The state before the first step. What is released of the training data here stands in the ledger."""
-        ...
-
-    def view(self, state: State, inputs: Tensor) -> Tensor | None:
-        """What each run's network sees of `inputs` (B, ...): (R, B, ...); None where it sees them as they are."""
-        ...
-
-    def step(
-        self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
-    ) -> tuple[State, Observed]:
-        """One step of every run of the stack. `chunk`: batch places per call; it never changes what is computed."""
-        ...
-
-
-# The event of one step: of a sampling rate, a noise multiplier relative to the clip norm, and a sampler.
-Release = Callable[[float, float, Sampler], Event]
-
-
-def clipped_release(rate: float, noise_multiplier: float, sampler: Sampler) -> Event:
-    """The event of a sum that one example moves by at most the clip norm."""
-    return SampledGaussian(rate, noise_multiplier, "add_or_remove", sampler)
-
-
-class Preparation(Protocol):
-    """What is done to the inputs before the network sees them, with what it has to learn of the data, released once."""
-
-    @property
-    def releases(self) -> tuple[tuple[Event, int], ...]: ...
-
-    def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
-        """The released statistics of the training inputs (N, ...): tensors (R, ...) for the state's memory."""
-        ...
-
-    def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """The prepared inputs, (R, B, ...) to (R, B, ...)."""
-        ...
-
-
-def plain_sum(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
-    """The sum of the gradients without clipping, by one ordinary backward pass per chunk (norms are not computed)."""
-    del clip_R  # there is nothing to clip
-
-    def summed(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        loss_B = torch.nn.functional.cross_entropy(net.outputs(named, inputs), targets, reduction="none") * mask
-        return loss_B.sum(), loss_B
-
-    total = torch.zeros_like(theta_RP)
-    losses = []
-    for start in range(0, examples.mask_RB.shape[1], chunk):
-        part = examples.part(start, start + chunk)
-        gradient = vmap(grad_and_value(summed, has_aux=True))
-        named, (_, loss_RB) = gradient(net.split(theta_RP), part.inputs, part.targets, part.mask_RB)
-        total = total + net.join(named)
-        losses.append(loss_RB)
-    loss_RB = torch.cat(losses, 1)
-    return Clipped(total, torch.zeros_like(loss_RB), loss_RB)
+LEAST_NOISE = 1e-3  # below it ε means nothing: one step alone has about 10^6
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Poisson sampling, a clipped sum, Gaussian noise, division by the expected batch size, an update.
+    """A batch, a weighted sum of gradients, Gaussian noise, division by the expected batch size, an update.
 
-    With B_t the batch and g_i clipped to norm C the gradient is (Σ_{i∈B_t} g_i + N(0, σ²C²)) / (qN). The papers divide
-    by |B_t|; that random number is itself private and would change the sensitivity, so qN stands in its place.
-    `gaussian` is False for training without noise; then there is no ledger. `release` is the event of one step, for
-    engines whose sum one example may move by something else than C; `noise` multiplies σ; `preparation` stands before
-    the network.
+    The gradient is (Σ_{i∈B_t} w_i g_i + N(0, σ²C²)) / (qN), with batch B_t and the rule's weights w_i. The papers
+    divide by |B_t|; that number is random and private and would change the sensitivity, so qN is used. `noise` None is
+    training without privacy, without a ledger. `engine` computes the sum of a rule with weights.
     """
 
-    clipped_sum: ClippedSum | DrawnSum
-    update: Update
-    gaussian: bool
-    sample: Sample = field(default_factory=PoissonSampler)
-    release: Release = clipped_release
-    noise: NoiseSchedule = field(default_factory=ConstantNoise)
+    sample: Sampling
+    rule: Rule
+    noise: Noise | None
+    optimizer: Update
+    engine: ClippedSum | None = None
     preparation: Preparation | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self.rule).__name__
+        absent = [member for member in ("event", "divisor", "facts") if not callable(getattr(self.rule, member, None))]
+        if absent:
+            raise DpbenchError(f"clip: the rule {name} has no method {absent[0]!r} (docs/own_mechanism.md)")
+        update, kept = type(self.optimizer).__name__, getattr(self.optimizer, "memory", None)
+        if not callable(self.optimizer) or not isinstance(kept, tuple):
+            raise DpbenchError(f"update: {update} needs a tuple `memory`, and to be called")
+        if isinstance(self.rule, Weights) == isinstance(self.rule, OwnSum):
+            raise DpbenchError(f"clip: the rule {name} needs one of `weight` and `summed`, and not both")
+        if isinstance(self.rule, OwnSum) and self.engine is not None:
+            raise DpbenchError(f"engine: {name} computes its sum itself; expected no engine")
+        if isinstance(self.rule, Weights) and self.engine is None:
+            raise DpbenchError(f"engine: {name} needs one; expected an engine, such as vmap")
+        if self.noise is not None:
+            event = self.event(1.0, 1.0)  # a rule without an event raises
+            told = getattr(event, "sampler", self.sample.sampler)
+            if told != self.sample.sampler:
+                raise DpbenchError(f"clip: the event of {name} has the sampler {told}; expected {self.sample.sampler}")
 
     @property
     def private(self) -> bool:
-        return self.gaussian
+        return self.noise is not None
 
     @property
     def secure(self) -> bool:
-        """Whether all its noise is `gaussian_noise`, which is what `randomness: secure` needs."""
+        """Whether all its noise comes from `gaussian_noise`, as `randomness: secure` requires."""
         return self.preparation is None or bool(getattr(self.preparation, "secure", False))
 
     @property
@@ -214,43 +77,55 @@ class Pipeline:
         return False
 
     def check(self, setting: Setting) -> None:
-        """Nothing to refuse here: specs and plan refuse what no mechanism can take."""
+        """Raise DpbenchError if a stage cannot work with these numbers."""
+        stages: tuple[Any, ...] = (self.sample, self.preparation, self.rule, self.noise, self.optimizer)
+        for stage in stages:
+            if hasattr(stage, "check"):
+                stage.check(setting)
+
+    def event(self, rate: float, noise_multiplier: float) -> Event:
+        """The event of one step; `noise_multiplier` is relative to the clip norm."""
+        return self.rule.event(rate, noise_multiplier, self.sample.sampler)
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
-        if not self.gaussian:
+        """The preparation's events, then one for each step. Raises DpbenchError if a step has almost no noise."""
+        if self.noise is not None and noise_multiplier:
+            least = min((factor for factor, _ in self.noise.stretches(sampling_rate, steps)), default=1.0)
+            if least < 1 and 0 <= noise_multiplier * least < LEAST_NOISE:
+                raise DpbenchError(
+                    f"noise_decay: leaves a noise multiplier of {noise_multiplier * least:.3g} in some epoch: expected"
+                    f" {LEAST_NOISE:g} or more; take a smaller noise_decay or fewer epochs"
+                )
+        return self._composition(sampling_rate, noise_multiplier, steps)
+
+    def _composition(self, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
+        """The ledger of so many steps, however little noise they have had: what has run is told, never refused."""
+        if self.noise is None:
             return None
         if not noise_multiplier:
             raise ValueError(f"noise_multiplier = {noise_multiplier!r}: expected a number above 0")
+        parts = [] if self.preparation is None else list(self.preparation.releases)
         stretches = self.noise.stretches(sampling_rate, steps)
-        first = () if self.preparation is None else self.preparation.releases
-        trained = (
-            (self.release(sampling_rate, noise_multiplier * factor, self.sample.sampler), count)
-            for factor, count in stretches
-        )
-        return Composition((*first, *trained))
+        parts += ((self.event(sampling_rate, noise_multiplier * factor), count) for factor, count in stretches)
+        return Composition(tuple(parts))
 
     def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         numbers = zip(
-            hyper.sampling_rate_R.tolist(),
-            hyper.noise_multiplier_R.tolist(),
-            state.step_R.tolist(),
-            strict=True,
+            hyper.sampling_rate_R.tolist(), hyper.noise_multiplier_R.tolist(), state.step_R.tolist(), strict=True
         )
-        return tuple(
-            self.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=steps) for rate, sigma, steps in numbers
-        )
+        return tuple(self._composition(rate, sigma, steps) for rate, sigma, steps in numbers)
 
     def facts(self) -> Mapping[str, Any]:
         return {
             "sampler": self.sample.sampler,
-            "adjacency": "add_or_remove" if self.gaussian else None,
-            "privacy_unit": "one training example" if self.gaussian else None,
-            "normalisation": "expected batch size",
+            "adjacency": self.event(1.0, 1.0).adjacency if self.private else None,
+            "privacy_unit": "one training example" if self.private else None,
+            **self.rule.facts(),
         }
 
     def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
         del targets  # nothing is released of them before the first step
-        memory = {name: torch.zeros_like(theta_RP) for name in self.update.memory}
+        memory = {name: torch.zeros_like(theta_RP) for name in self.optimizer.memory}
         if self.preparation is not None:
             memory |= self.preparation.start(hyper.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
@@ -260,34 +135,34 @@ class Pipeline:
             return None
         return self.preparation(state.memory, inputs.expand(len(state.step_R), *inputs.shape))
 
-    def step(
+    def release(
         self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
-    ) -> tuple[State, Observed]:
-        batch = self.sample(hyper.keys_RS, state.step_R, hyper.sampling_rate_R, len(targets))
+    ) -> tuple[Released, Kept]:
+        """The noisy mean gradient of one batch of each run."""
+        rate_R, count = hyper.sampling_rate_R, len(targets)
+        batch = self.sample(hyper.keys_RS, state.step_R, rate_R, count)
         seen = inputs[batch.index_RB]
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)
+        draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
-        engine = self.clipped_sum
-        if isinstance(engine, DrawnSum):
-            engine = engine.at(Draw(hyper.keys_RS, state.step_R, batch.index_RB))
-        clipped = engine(net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
+        clipped = self._sum(draw, net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
         drawn_R = batch.mask_RB.sum(1)
         # An empty batch sums to 0, whatever stood in its places; 0·∞ is not 0.
         sum_RP = torch.where(drawn_R[:, None] > 0, clipped.sum_RP, torch.zeros_like(clipped.sum_RP))
         total_RP = sum_RP
-        if self.gaussian:
+        if self.noise is not None:
             # Without noise (σ = 0) the clip norm may be infinite.
             deviation_R = torch.where(
                 hyper.noise_multiplier_R > 0,
-                hyper.noise_multiplier_R * self.noise.factor(state.step_R, hyper.sampling_rate_R) * hyper.clip_norm_R,
+                hyper.noise_multiplier_R * self.noise.factor(state.step_R, rate_R) * hyper.clip_norm_R,
                 torch.zeros_like(hyper.clip_norm_R),
             )
             total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
-        gradient_RP = total_RP / (hyper.sampling_rate_R * len(targets)).to(total_RP.dtype)[:, None]
-        theta_RP, memory = self.update(
-            state.theta_RP, dict(state.memory), gradient_RP, hyper.learning_rate_R, state.step_R
-        )
+        mean_RP = total_RP / (rate_R * count).to(total_RP.dtype)[:, None]
+        divisor_R = self.rule.divisor(rate_R, count)
+        if divisor_R is not None:
+            mean_RP = mean_RP * (rate_R * count / divisor_R)[:, None].to(mean_RP.dtype)
         loss_RB = torch.where(batch.mask_RB, clipped.loss_RB, torch.zeros_like(clipped.loss_RB))
         observed = Observed(
             drawn_R=drawn_R,
@@ -295,6 +170,61 @@ class Pipeline:
             clipped_R=(batch.mask_RB & (clipped.norm_RB > hyper.clip_norm_R[:, None])).sum(1),
             finite_R=sum_RP.isfinite().all(1),
         )
-        kept = {name: value for name, value in state.memory.items() if name not in memory}
-        memory = {**kept, **memory}
-        return replace(state, theta_RP=theta_RP, memory=memory, step_R=state.step_R + 1), observed
+        return Released(mean_RP, partial(self._events, state, hyper)), Kept(observed)
+
+    def update(self, state: State, rate_R: Tensor, released: Released) -> State:
+        """The optimizer's step, for every run. Raises DpbenchError for whatever the optimizer raises."""
+        theta_RP, kept = optimised(self.optimizer, state, rate_R, released.gradient_RP)
+        return replace(state, theta_RP=theta_RP, memory={**state.memory, **kept}, step_R=state.step_R + 1)
+
+    def _sum(
+        self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
+    ) -> Clipped:
+        if isinstance(self.rule, OwnSum):
+            return self.rule.summed(draw, net, theta_RP, examples, clip_R, chunk)
+        assert isinstance(self.rule, Weights)
+        assert self.engine is not None
+        # An engine of another package may know clipping alone.
+        if self.rule.weight is clip_weight:
+            return self.engine(net, theta_RP, examples, clip_R, chunk)
+        return self.engine(net, theta_RP, examples, clip_R, chunk, self.rule.weight)
+
+    def _events(self, state: State, hyper: Hyperparameters, run: int) -> tuple[Event, ...]:
+        """The last event of the ledger after this step."""
+        rate, sigma = float(hyper.sampling_rate_R[run]), float(hyper.noise_multiplier_R[run])
+        ledger = self._composition(rate, sigma, int(state.step_R[run]) + 1)
+        return () if ledger is None else (ledger.parts[-1][0],)
+
+
+def optimised(optimizer: Update, state: State, rate_R: Tensor, gradient_RP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Apply an update, written for one run, to a stack: the new parameters (R, P) and the update's memory.
+
+    Raises DpbenchError for whatever it raises, for results of another form, and where it writes into what it is given.
+    """
+    given = (state.theta_RP, gradient_RP, *state.memory.values())
+    versions = [value._version for value in given]
+    name = type(optimizer).__name__
+    try:
+        memory = {key: state.memory[key] for key in optimizer.memory}
+        theta_RP, kept = vmap(optimizer)(
+            state.theta_RP, memory, gradient_RP, rate_R.to(state.theta_RP.dtype), state.step_R.double()
+        )
+        new = {"the parameters": (theta_RP, state.theta_RP)}
+        new |= {f"memory {key!r}": (kept[key], memory[key]) for key in memory}
+        wrong = next((what for what, (one, old) in new.items() if (one.shape, one.dtype) != (old.shape, old.dtype)), "")
+        extra = sorted(kept.keys() - memory.keys())
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise DpbenchError(
+            f"update {name} stops with {type(error).__name__}: {text}; an update is written for one run, with theta_P"
+            " and gradient_P of shape (P,), without `if` on their values, and returns new parameters and a mapping of"
+            " its memory"
+        ) from error
+    if wrong or extra:
+        what = f"{wrong} in another shape or type" if wrong else f"{extra[0]!r}, which is not in its `memory`"
+        raise DpbenchError(
+            f"update {name} returns {what}; expected the parameters and its memory, each as it was given"
+        )
+    if [value._version for value in given] != versions:
+        raise DpbenchError(f"update {name} writes into what it is given: compute new tensors, not in place")
+    return theta_RP, kept

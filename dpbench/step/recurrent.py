@@ -1,14 +1,14 @@
-"""Recurrent layers written out in time, for torch.func; for the ghost engine with a tap on every product with a weight.
+"""Recurrent layers unrolled in time, for torch.func and, with a tap on every product with a weight, the ghost engine.
 
-The fused kernels hide the hidden states that the recurrent weights multiply, and have no rule for vmap and no forward
-mode. Here each layer and direction is one linear map of the whole sequence and one loop over time; one backward pass
-through the loop, all examples at once, gives the gradient at every time step. With h_t the input of the recurrent
-weight at time t and g_t the gradient by its output, the gradient of an example is the sum of g_t h_tᵀ over t, so norms
-are exact. Formulas: torch's documentation of RNN, LSTM (with projections) and GRU.
+The fused kernels do not give the hidden states that the recurrent weights multiply, and have no vmap rule and no
+forward mode. Here each layer and direction is one linear map of the whole sequence and one loop over time; one backward
+pass through the loop, all examples at once, gives the gradient at every time step. With h_t the input of the recurrent
+weight at time t and g_t the gradient with respect to its output, the gradient of an example is the sum of g_t h_tᵀ over
+t, so norms are exact. Formulas: torch's documentation of RNN, LSTM (with projections) and GRU.
 
-The module's own Python runs and its own weights are used, so whatever `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells
-take is taken: layers, directions, projections, biases or none, batches or single sequences, a first state or none.
-A packed sequence is refused. A PReLU stands here too: torch's own has no right backward pass for a stack of runs.
+The module's own Python code runs with its own weights, so every option of `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells
+is supported: layers, directions, projections, biases or none, batches or single sequences, a first state or none.
+Packed sequences are refused. PReLU is replaced too: torch's backward pass is wrong for a stack of runs.
 Letters: T time steps, N sequences of one example (always 1 here), H hidden units, G gates times hidden units.
 """
 
@@ -33,7 +33,7 @@ State = tuple[Tensor, ...]  # (h,) or (h, c), each (N, H)
 
 
 class WrittenOut(TorchFunctionMode):
-    """Replaces the operators of `STEPS` inside a transform of torch.func; outside torch's own are faster.
+    """Replaces the operators of `STEPS` inside a transform of torch.func; outside, torch's own are faster.
 
     >>> from torch import nn
     >>> with WrittenOut():
@@ -73,9 +73,9 @@ def _direction(
 ) -> tuple[Tensor, State]:
     """The hidden states (T, N, H) of one layer and direction, and its last state.
 
-    `flat` are the weights of input and hidden state, both biases or none, and of an LSTM with projections that weight.
-    A GRU's new gate multiplies the recurrent part, so the recurrent part has a tap of its own; elsewhere the two parts
-    are added and one gradient serves both.
+    `flat` holds the weights of input and hidden state, both biases or none, and the projection weight of an LSTM.
+    A GRU's new gate multiplies the recurrent part, so that part has a tap of its own; in the others the two parts are
+    added and have the same gradient.
     """
     weight, hidden_weight, *rest = flat
     bias, hidden_bias = rest[:2] if has_biases else (None, None)
@@ -183,7 +183,7 @@ def _plain_cell(
 
 
 def _untapped(written_out: Callable[..., Any], *given: Any) -> Any:
-    """What is written out for the ghost engine, without its taps."""
+    """The unrolled layer of the ghost engine, without taps."""
     return written_out(Watch({}, {}, {}, None), *given)
 
 
@@ -192,7 +192,7 @@ def _packed(*_: Any) -> Any:
 
 
 def _prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """0 is on the side of the weight, as in torch's first backward pass; in its other derivatives it is not."""
+    """At 0 the derivative is the weight, as in torch's first backward pass; torch's other derivatives differ there."""
     if weight.numel() > 1:
         weight = weight.reshape(-1, *[1] * (input.dim() - 2))
     return torch.where(input > 0, input, weight * input)

@@ -1,12 +1,12 @@
-"""What a call of a model does, seen from outside: the layer it is in, what its operators write into and draw; and when
-two outputs are alike.
+"""Observes a call of a model: the current layer, what its operators write into and draw. Compares outputs.
 
-Outputs are compared in float64 where the model computes in it, and are alike if no entry is off by more than 1e-9 of
-its size: room for 10^7 roundings, while what one record does to another has the size of the layer that mixes them. A
-model that computes in float32 anywhere gets 1e-4, room for 10^3 roundings; what mixes less goes unseen. The size of an
-entry is its own, or the middle one of all outputs where that is larger: an entry may be small because large ones
-cancel. It is at least 1, or the largest output if that is smaller: scores that are off by d move the loss by at most
-2d. Outputs that are the same for every record, such as a mask of -1e38, set no size.
+Two outputs agree if no entry differs by more than 1e-9 of its size, which allows for 10^7 roundings in float64; an
+influence of one record on another is usually of the size of the layer that mixes them. If the model computes anything
+in float32 the tolerance is 1e-4, which allows for 10^3 roundings; a smaller influence is not found. The size of an
+entry is its absolute value or the median of all outputs, whichever is larger, because an entry may be small by
+cancellation. The median counts as at least 1, or as the largest output if that is smaller: an error d of the scores
+changes the loss by at most 2d. Outputs that are equal for every record, such as a mask of -1e38, are left out of the
+median.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def entered(
     note: Callable[[Any], Any] = lambda _: None,
     left: Callable[[str, Any, Any], Any] = lambda *_: None,
 ) -> Iterator[list[str]]:
-    """The layers of a module that have been entered and not left, the innermost last, written `'1.0' (Dropout)`.
+    """The layers of a module that a call is in, the innermost last, written `'1.0' (Dropout)`.
 
-    `note` is told a layer's inputs when it is entered, `left` its name, that note, and its outputs. The hooks are
-    global: some layers compute in another way where they have hooks of their own.
+    `note` is called with a layer's inputs when it is entered; `left` with its name, the result of `note`, and its
+    outputs. The hooks are global, because some layers compute differently if they have hooks of their own.
     """
     layers = layer_names(module)
     trail: list[str] = []
@@ -70,7 +70,7 @@ def sentence(error: Exception) -> str:
 
 
 class Operators(TorchDispatchMode):
-    """Tells `writes` (the label of a tensor in `own` that is written into, the operator) and `draws` (the operator).
+    """Calls `writes(label, operator)` if a tensor of `own` is written into, and `draws(operator)` for random numbers.
 
     `single`: whether anything was computed in float32, which sets the tolerance.
     """
@@ -127,7 +127,7 @@ def leaves(values: Any) -> list[Tensor]:
 
 
 def rows(many: Tensor, one: Tensor, size: int, place: int) -> Iterator[Tensor]:
-    """What one record may be of a batch's tensor: a piece, or every `size`-th entry, of the axis that is longer."""
+    """Candidates for one record's part of a batch's tensor: a slice, or every `size`-th entry, of the longer axis."""
     if many.shape == one.shape:
         yield many
     for axis in range(many.dim() if many.dim() == one.dim() else 0):
@@ -150,9 +150,9 @@ def apart(found: Tensor, expected: Tensor, floor: float) -> float:
 
 
 def gradients_apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of two gradients: of each parameter by its largest entry, or the middle one of these.
+    """The largest difference of two gradients, relative to each parameter's largest entry or the median of these.
 
-    A gradient may be nothing but roundings where it is 0 by symmetry.
+    The median, because a gradient that is 0 by symmetry consists of rounding errors.
     """
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a.numel()]
     sizes = [float(b.abs().max().nan_to_num(nan=0.0)) for _, b in pairs]
@@ -165,17 +165,17 @@ def gradients_apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> floa
 
 
 def least_size(values: Tensor) -> float:
-    """The size below which no output is judged by its own (see the module)."""
+    """The least size of an output (see the module)."""
     size = values.abs().double()
-    told = size.isfinite() & (size > 0)
-    varies = (values != values[:1]).any(0).expand(values.shape) if values.dim() else told
-    told = told & varies if bool((told & varies).any()) else told
-    middle = upper_median(size[told])
-    return max(middle, min(1.0, float(size[told].max()))) if middle else 1.0
+    counted = size.isfinite() & (size > 0)
+    varies = (values != values[:1]).any(0).expand(values.shape) if values.dim() else counted
+    counted = counted & varies if bool((counted & varies).any()) else counted
+    middle = upper_median(size[counted])
+    return max(middle, min(1.0, float(size[counted].max()))) if middle else 1.0
 
 
 def upper_median(sizes: Tensor) -> float:
-    """The middle one of those that are not 0, of an even number the larger one; 0 if there is none."""
+    """The median of those above 0, for an even number the upper one; 0 if there is none."""
     ordered = sizes[sizes > 0].sort().values
     return float(ordered[len(ordered) // 2]) if len(ordered) else 0.0
 
@@ -185,13 +185,13 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def generators() -> tuple[Any, ...]:
-    """Where torch's, NumPy's and Python's global generators stand."""
+    """The states of torch's, NumPy's and Python's global generators."""
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - the one that a model may draw from
     return torch.get_rng_state().numpy().tobytes(), str(numbers), random.getstate()
 
 
 def seeded_generators(seed: int = 0) -> tuple[Any, ...]:
-    """The same start for every call, so that what a model draws does not look like something that it keeps."""
+    """Seed them alike before every call, so that random numbers do not look like a state that the model keeps."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)

@@ -1,6 +1,6 @@
 """Stored verdicts on mechanisms, by a hash of their code.
 
-`OUT/checks/<hash>.json` holds one verdict. The hash covers the module of the mechanism and of its clipping engine,
+`OUT/checks/<hash>.json` holds one verdict. The hash covers the modules of the mechanism, its stages and its engine,
 every module of the same package (or folder) that these import, directly or not, the part of dpbench that every step
 uses, and the parameters. A change in any of them makes the mechanism unchecked again.
 """
@@ -18,12 +18,12 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from dpbench.atomic import write_text
-from dpbench.catalog import Entry, catalog, find
+from dpbench.catalog import STAGES, catalog, in_short
 from dpbench.store.provenance import code_hash
 from dpbench.store.records import Checked, RunRecord, finite, restored
-from dpbench.store.run_key import code_modules, full_parameters, plain
+from dpbench.store.run_key import code_modules, full_parameters, mechanism_entries, plain, step_modules
 
-RULES = 1  # raised when new checks make old verdicts invalid
+RULES = 2  # raised when new checks make old verdicts invalid
 SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")
 UNCHECKED = Checked("unchecked", "no check of this code is known here; make one with: dpbench check SPEC")
 
@@ -70,13 +70,11 @@ def code_of(name: str, parameters: Mapping[str, Any]) -> Code:
     >>> code_of("noisy_sgd", {}).shipped
     True
     """
-    entry = find("mechanisms", name)
-    full = full_parameters(entry, parameters)
-    entries = [entry]
-    if isinstance(full.get("clipping"), str):
-        entries.append(find("clipping", full["clipping"]))
-    shipped = all(_is_shipped(one) for one in entries)
-    modules = {module: code_hash(module) for module in code_modules(entries)}
+    entries = mechanism_entries(name, parameters)
+    full = full_parameters(entries[0], parameters)
+    shipped = all(one.origin == "dpbench" for one in entries)
+    used = {*code_modules(entries), *([] if shipped else step_modules())}
+    modules = {module: code_hash(module) for module in sorted(used)}
     content = {
         "rules": RULES,
         "modules": modules,
@@ -87,28 +85,31 @@ def code_of(name: str, parameters: Mapping[str, Any]) -> Code:
     return Code(hashlib.sha256(text.encode()).hexdigest(), modules, shipped)
 
 
-def _is_shipped(entry: Entry) -> bool:
-    return entry.module.partition(".")[0] == "dpbench"
-
-
 def described(name: str, parameters: Mapping[str, Any]) -> str:
     """A mechanism for people.
 
     >>> described("noisy_sgd", {"clipping": "ghost"})
     'noisy_sgd (clipping = ghost)'
     """
-    given = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    given = ", ".join(f"{key} = {in_short(value)}" for key, value in parameters.items())
     return f"{name} ({given})" if given else name
 
 
 def shipped(mechanism: Mapping[str, Any]) -> bool:
-    """Whether a mechanism by its name and parameters, and its clipping engine, is one of dpbench's own."""
-    names = {"mechanisms": str(mechanism.get("name"))}
-    clipping = (mechanism.get("parameters") or {}).get("clipping")
-    if isinstance(clipping, str):
-        names["clipping"] = clipping
-    known = ((catalog(kind).get(name), name) for kind, name in names.items())
-    return all(name.startswith("dpbench.") if entry is None else _is_shipped(entry) for entry, name in known)
+    """Whether a mechanism by its name and parameters, with its stages and its engine, is one of dpbench's own.
+
+    >>> shipped({"name": "pipeline", "parameters": {"update": "my_updates:Nesterov"}})
+    False
+    """
+    parameters = mechanism.get("parameters") or {}
+    names = [("mechanisms", str(mechanism.get("name")))]
+    for stage, kind in (*STAGES.items(), ("clipping", "clipping")):
+        value = parameters.get(stage)
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name != "none":
+            names.append((kind, name))
+    known = (catalog(kind).get(name) for kind, name in names)
+    return all(entry is not None and entry.origin == "dpbench" for entry in known)
 
 
 def read_checks(out: Path) -> dict[str, CheckRecord]:

@@ -43,6 +43,7 @@ class Context:
     needs: tuple[str, ...] = ()
     reduced: str | None = None
     tuned: str | None = None
+    weights: Mapping[str, Any] | None = None
     delta: float | None = None
     target_epsilon: float | None = None
     calibrate_with: str | None = None

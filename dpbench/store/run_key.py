@@ -1,7 +1,7 @@
-"""The key of a run: a hash of all that may change trained numbers, with the versions of the code that takes part.
+"""The key of a run: a hash of everything that may change its results, with the versions of the code it uses.
 
-Format 2. The resolved run holds numbers and roles, never a module's or a file's name, so that moving code changes no
-key; and never how the work is done (engine, chunk, device), which may change no number.
+Format 2. The resolved run holds numbers and roles, no names of modules or files, so that moving code changes no key,
+and nothing about execution (engine, chunk, device), which must not change results.
 """
 
 from __future__ import annotations
@@ -13,30 +13,34 @@ import importlib.util
 import inspect
 import json
 import math
+import pkgutil
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import Entry, catalog, find
+from dpbench.catalog import STAGES, Entry, OfKind, catalog, find, named
+from dpbench.errors import DpbenchError
 from dpbench.spec.loading import Choice, Spec
 from dpbench.store.provenance import code_hash, code_with_imports, reachable
 
 FORMAT = 2
-# What takes part in every run, by its role; a run adds the roles of its model and its mechanism.
-CORE: Mapping[str, str] = {
-    "randomness": "dpbench.randomness",
-    "stages": "dpbench.step.stages",
-    "network": "dpbench.step.functional",
-    "step": "dpbench.step.pipeline",
-    "clipping": "dpbench.step.clipped_sum",
-    "recurrence": "dpbench.step.recurrent",
+# The code that every run uses, by its role; a run adds the roles of its model and its mechanism.
+CORE: Mapping[str, tuple[str, ...]] = {
+    "randomness": ("dpbench.randomness",),
+    "stages": ("dpbench.step.stages",),
+    "network": ("dpbench.step.functional",),
+    "step": ("dpbench.step.pipeline", "dpbench.step.mechanism"),
+    "clipping": ("dpbench.step.clipped_sum",),
+    "recurrence": ("dpbench.step.recurrent",),
 }
-_ROLES = {"models": "model", "mechanisms": "mechanism"}
+_FOLLOWED = ("dpbench.step.", "dpbench.mechanisms.", "dpbench.privacy.accountants.")  # imports of these take part
+CORE_MODULES = frozenset(module for modules in CORE.values() for module in modules)
+_ROLES = {"model": ("models",), "mechanism": ("mechanisms", *(kind for kind in STAGES.values() if kind != "clipping"))}
 
 
 def run_key(resolved: Mapping[str, Any]) -> str:
-    """SHA-256 of the resolved run as canonical JSON: only what may change trained numbers.
+    """SHA-256 of the resolved run as canonical JSON.
 
     >>> run_key({"seed": 0, "steps": 2}) == run_key({"steps": 2, "seed": 0})
     True
@@ -45,7 +49,7 @@ def run_key(resolved: Mapping[str, Any]) -> str:
 
 
 def key_format(resolved: Mapping[str, Any]) -> int:
-    """The format of the key of a resolved run; runs of another format are other runs, whatever else is equal.
+    """The format of the key of a resolved run; runs of different formats are different runs.
 
     >>> key_format({"seed": 0})
     1
@@ -54,46 +58,113 @@ def key_format(resolved: Mapping[str, Any]) -> int:
 
 
 def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
-    """A model or mechanism in the resolved run: its role's name and its parameters, without those of `engine`.
+    """A model, mechanism or stage in the resolved run: its role's name and its parameters, without those of `engine`.
 
-    What stands in the spec as `package.module:factory` is named by its factory and the hash of its code and
-    of what that imports of its own; defaults of the signature are written out: a changed default changes the key.
+    An entry written as `package.module:factory` is named by its factory and the hash of its code and of its own
+    imports. Defaults of the signature are written out, so that a changed default changes the key.
     """
     entry = find(kind, choice.name)
     parameters = full_parameters(entry, choice.parameters, skip)
+    kinds = _kinds(entry)
     for name in _engine_names(entry):
-        if name in engine(entry, choice.parameters):
+        if name not in kinds or parameters[name] is None or parameters[name] in catalog("clipping"):
             del parameters[name]
-        else:
-            parameters[name] = _identity(find("clipping", parameters[name]))
+    for name in kinds.keys() & parameters.keys():
+        parameters[name] = _canonical(kinds[name], parameters[name])
     return {"name": _identity(entry), "parameters": parameters}
 
 
-def engine(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that choose how a mechanism computes and not what: those that its file lists as `ENGINE`.
+def _canonical(of: OfKind, value: Any) -> Any:
+    """A stage as the key holds it: `adam` and `{name: adam}` are equal."""
+    if of.kind == "clipping":
+        return _identity(find("clipping", value)) if isinstance(value, str) else value
+    if of.none and value == "none":
+        return value
+    name, parameters = named(value)
+    return chosen(of.kind, Choice(name, parameters))
 
-    A clipping engine counts only if it stands in the catalog, whose contract holds all of them to the loop.
+
+def engine(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that change how a mechanism computes but not its results: those in `ENGINE` of it or of a stage.
+
+    A clipping engine counts only if it is in the catalog, where tests compare every engine with `loop`.
 
     >>> engine(find("mechanisms", "noisy_sgd"), {})
     {'clipping': 'vmap'}
     """
-    values = full_parameters(entry, parameters)
-    names = _engine_names(entry)
-    return {name: values[name] for name in names if name != "clipping" or values[name] in catalog("clipping")}
+    values, kinds, found = full_parameters(entry, parameters), _kinds(entry), {}
+    for name in _engine_names(entry):
+        value = values[name]
+        if name in kinds and value is None:  # the mechanism chooses
+            value = _stages(entry, parameters).get("engine")
+        if name not in kinds or value in catalog("clipping"):
+            found[name] = value
+    for name, of in kinds.items():
+        if of.kind != "clipping" and not (of.none and values[name] == "none"):
+            chosen_name, own = named(values[name])
+            found |= engine(find(of.kind, chosen_name), own)
+    return found
 
 
 def _engine_names(entry: Entry) -> tuple[str, ...]:
-    return tuple(getattr(importlib.import_module(entry.module), "ENGINE", ()))
+    """The names in `ENGINE` of the factory or its module."""
+    of_module = getattr(importlib.import_module(entry.module), "ENGINE", ())
+    return tuple(getattr(entry.load(), "ENGINE", of_module))
+
+
+def _kinds(entry: Entry) -> dict[str, OfKind]:
+    """The parameters that name entries of the catalog; `clipping` of a mechanism does, whatever its annotation."""
+    found: dict[str, OfKind] = {}
+    for name, parameter in inspect.signature(entry.load(), eval_str=True).parameters.items():
+        marks = [mark for mark in getattr(parameter.annotation, "__metadata__", ()) if isinstance(mark, OfKind)]
+        if name == "clipping" and entry.kind == "mechanisms":
+            marks.append(OfKind("clipping"))
+        if marks:
+            found[name] = marks[0]
+    return found
+
+
+def _stages(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The stages of a mechanism by their names, each a name or a mapping; its engine as `engine`.
+
+    Raises DpbenchError for parameters that the mechanism does not have.
+    """
+    loaded = entry.load()
+    if hasattr(loaded, "pipeline_stages"):
+        try:
+            return dict(loaded.pipeline_stages(**parameters))
+        except TypeError as error:
+            raise DpbenchError(f"mechanism {entry.name!r}: cannot be built ({error})") from error
+    values = full_parameters(entry, parameters)
+    names = {kind: stage for stage, kind in STAGES.items()}
+    given = {names[of.kind]: values.get(name) for name, of in _kinds(entry).items()}
+    return {stage: value for stage, value in given.items() if isinstance(value, str | dict)}
+
+
+def mechanism_entries(name: str, parameters: Mapping[str, Any]) -> list[Entry]:
+    """A mechanism and its stages, its engine among them.
+
+    >>> [entry.name for entry in mechanism_entries("noisy_adam", {})]
+    ['noisy_adam', 'poisson', 'flat', 'constant', 'adam', 'vmap']
+    """
+    entry = find("mechanisms", name)
+    chosen_stages = _stages(entry, parameters).items()
+    return [
+        entry,
+        *(find(STAGES[stage], named(value)[0]) for stage, value in chosen_stages if not _is_none(stage, value)),
+    ]
+
+
+def _is_none(stage: str, value: Any) -> bool:
+    return value is None or (value == "none" and stage != "clip")
 
 
 def code_entries(spec: Spec) -> list[Entry]:
-    """Model and mechanism, then the clipping engine where the mechanism has one.
+    """Model and mechanism, then the mechanism's stages with its clipping engine.
 
-    Not the dataset: its content hash stands in the key and is verified whenever it is loaded.
+    Not the dataset: its content hash is in the key and is verified whenever it is loaded.
     """
-    entries = [find("models", spec.model.name), find("mechanisms", spec.mechanism.name)]
-    clipping = full_parameters(entries[1], spec.mechanism.parameters).get("clipping")
-    return [*entries, find("clipping", clipping)] if isinstance(clipping, str) else entries
+    return [find("models", spec.model.name), *mechanism_entries(spec.mechanism.name, spec.mechanism.parameters)]
 
 
 def full_parameters(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
@@ -108,41 +179,49 @@ def full_parameters(entry: Entry, parameters: Mapping[str, Any], skip: int = 0) 
 
 
 def code_modules(entries: Iterable[Entry]) -> list[str]:
-    """The modules whose code takes part: the core, the entries' own, and what these import of step/ or `_` files.
+    """The modules whose code is used: the core, those of the entries, and what these import of step/ or `_` files.
 
-    Accountants, too, where a mechanism asks one while it runs; of somebody else's code all that it imports of its own.
+    Accountants too, if a mechanism uses one while it runs; for other packages' code, everything it imports of its own.
     """
     entries = list(entries)
-    found = {*CORE.values(), *reachable((entry.module for entry in entries), _helpers)}
-    return sorted(found.union(*(code_with_imports(entry.module) for entry in entries if not _is_own(entry.module))))
+    found = {*CORE_MODULES, *reachable((entry.module for entry in entries), _helpers)}
+    return sorted(found.union(*(code_with_imports(entry.module) for entry in entries if not is_own(entry.module))))
+
+
+def step_modules() -> list[str]:
+    """Every module of the rooms in which a step takes place."""
+    rooms = (importlib.import_module(name) for name in ("dpbench.step", "dpbench.clipping"))
+    return [found.name for room in rooms for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
 
 
 def versions(entries: Iterable[Entry]) -> dict[str, int | str]:
-    """What the code of each role computes: 1 and one more for every raise of `NUMERICS` in the role's files.
+    """The version of each role's code: 1 plus the raises of `NUMERICS` in all of the role's files.
 
-    A sum over the files, so that code moved into a new file (whose `NUMERICS` starts at 1) changes nothing. Engines
-    have no version. Somebody else's file that declares none is known by the hash of its code and of what it imports.
+    Code moved into a new file, whose `NUMERICS` starts at 1, changes nothing. Engines have no version. A file of
+    another package without `NUMERICS` has the hash of its code and of its imports as its version.
     """
-    found: dict[str, int | str] = {role: _version([module]) for role, module in CORE.items()}
-    for entry in entries:
-        if entry.kind in _ROLES:
-            found[_ROLES[entry.kind]] = _version(reachable([entry.module], _helpers) - set(CORE.values()))
+    found: dict[str, int | str] = {role: _version(modules) for role, modules in CORE.items()}
+    entries = list(entries)
+    for role, kinds in _ROLES.items():
+        modules = [entry.module for entry in entries if entry.kind in kinds]
+        if modules:
+            found[role] = _version(reachable(modules, _helpers) - CORE_MODULES)
     return found
 
 
 def _identity(entry: Entry) -> str:
-    """The name in the catalog; of what a spec names by its module, the hash of its code and the factory."""
+    """The name in the catalog, or, for `package.module:factory`, the hash of the code and the factory."""
     if entry.origin != "spec":
         return entry.name
     return f"{_content_hash(entry.module)}:{entry.target.partition(':')[2]}"
 
 
 def _content_hash(module: str) -> str:
-    """The hash of a module's code, with that of every module of the same package or folder that it imports.
+    """The hash of a module's code and of every module of the same package or folder that it imports.
 
-    The module's own name is not in it, and of the others' names not the package that they share with it.
+    It does not depend on the module's name, nor on the package that the modules share.
     """
-    if _is_own(module):
+    if is_own(module):
         return code_hash(module)
     top = module.partition(".")[0]
     others = sorted(
@@ -153,7 +232,8 @@ def _content_hash(module: str) -> str:
     return run_key({"code": code_hash(module), "imports": others}) if others else code_hash(module)
 
 
-def _is_own(module: str) -> bool:
+def is_own(module: str) -> bool:
+    """Whether a module, by its dotted name, is one of dpbench."""
     return module.partition(".")[0] == "dpbench"
 
 
@@ -166,20 +246,22 @@ def _helpers(module: str) -> tuple[str, ...]:
     for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             package, _, name = node.module.rpartition(".")
-            if name.startswith("_") or f"{package}.".startswith(("dpbench.step.", "dpbench.privacy.accountants.")):
+            if name.startswith("_") or f"{package}.".startswith(_FOLLOWED):
                 names.add(node.module)
     return tuple(name for name in names if name.startswith("dpbench."))
 
 
 def _version(modules: Iterable[str]) -> int | str:
-    total = 1
-    for module in modules:
+    total, hashes = 1, []
+    for module in sorted(modules):
         declared = getattr(importlib.import_module(module), "NUMERICS", None)
         if declared is not None:
             total += int(declared) - 1
-        elif not _is_own(module):
-            return _content_hash(module)
-    return total
+        elif not is_own(module):
+            hashes.append(_content_hash(module))
+    if len(hashes) > 1:
+        return run_key({"code": hashes, "version": total})
+    return hashes[0] if hashes else total
 
 
 def plain(value: Any) -> Any:

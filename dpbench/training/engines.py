@@ -1,7 +1,7 @@
-"""Clipping engines side by side on the models of specs: seconds and peak memory of one clipped sum; measured.
+"""Measures the clipping engines on the models of specs: seconds and peak memory of one clipped sum.
 
-The plain backward pass (no clipping) stands beside them as the yardstick, and the engine of DP-SGD-JL with some
-numbers of projections, which estimates norms and so computes another sum with another event.
+The plain backward pass (no clipping) is measured for comparison, and so is DP-SGD-JL with some numbers of projections,
+which estimates norms and so computes another sum with another event.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,14 @@ import torch
 from torch import Tensor
 
 from dpbench import randomness
-from dpbench.catalog import catalog, find
+from dpbench.catalog import build, catalog, find
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
 from dpbench.plan.planning import dataset_source, model_builder
 from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
-from dpbench.step.clipped_sum import ClippedSum, Draw, Examples
+from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
-from dpbench.step.pipeline import plain_sum
 from dpbench.training.loop import Execution
 
 PLAIN = "plain"
@@ -34,7 +34,7 @@ JL = "jl"
 
 @dataclass(frozen=True)
 class EngineCost:
-    """One engine on one model: `seconds` of one clipped sum of `places` examples and the bytes that it held at most.
+    """One engine on one model: `seconds` of one clipped sum of `places` examples, and its peak memory in bytes.
 
     `refusal` says why there is no measurement. `inputs` is `data`, or `zeros` where the dataset is absent.
     """
@@ -59,13 +59,12 @@ Work = tuple[Network, Tensor, Examples]  # a model, parameters (1, P), and examp
 
 
 def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
-    """Everything that can be measured, in the order of the table.
+    """All names of engines that can be measured, in the order of the table.
 
     >>> engine_names((5,))[0], engine_names((5,))[-1]
     ('plain', 'jl 5')
     """
-    exact = [name for name, entry in catalog("clipping").items() if not getattr(entry.load(), "estimated_norms", False)]
-    return (PLAIN, *sorted(exact), *(f"{JL} {count}" for count in projections))
+    return (PLAIN, *catalog("clipping"), *(f"{JL} {count}" for count in projections))
 
 
 def measure(
@@ -80,20 +79,20 @@ def measure(
     calls: int = 3,
     watch: Callable[[str, str], None] = lambda _model, _engine: None,
 ) -> Iterator[EngineCost]:
-    """Every engine on every different model of the specs, in turn; a refusal is an answer.
+    """Measure every engine on every model of the specs; a refusal is a result.
 
-    `engines`: which, by the names of `engine_names`; all of them where none is named. `chunk`: places per call, by
-    default what training would choose. Raises DpbenchError for an engine that is not known.
+    `engines`: names of `engine_names`, by default all. `chunk`: places per call, by default that of training. Raises
+    DpbenchError for an unknown engine.
     """
     known = engine_names(projections)
     for name in engines:
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
     for spec in _different(specs):
-        told, work = _work(spec, places, device, chunk, data)
+        row, work = _work(spec, places, device, chunk, data)
         for name in engines or known:
-            watch(told.model, name)
-            yield _measured(replace(told, engine=name), work, calls)
+            watch(row.model, name)
+            yield _measured(replace(row, engine=name), work, calls)
 
 
 def _different(specs: Sequence[Spec]) -> list[Spec]:
@@ -106,9 +105,9 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
 
 def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> tuple[EngineCost, Work]:
     source = dataset_source(spec)
-    build = model_builder(spec, source)
-    try_model(build, tuple(source.input_shape), source.classes)
-    net = network(build(), device)
+    make = model_builder(spec, source)
+    try_model(make, tuple(source.input_shape), source.classes)
+    net = network(make(), device)
     absent = bool(source.missing(data))
     if absent:
         inputs, targets = torch.zeros(places, *source.input_shape), torch.arange(places) % source.classes
@@ -122,37 +121,34 @@ def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | 
     examples = Examples(
         inputs[None].to(device), targets[None].to(device), torch.ones(1, places, dtype=torch.bool, device=device)
     )
-    theta_RP = initial_parameters(build, 0)[None].to(device)
+    theta_RP = initial_parameters(make, 0)[None].to(device)
     chunk = min(chunk or Execution(device).chunk(1, net.size), places)
     inputs_are = "zeros" if absent else "data"
-    told = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device)
-    return told, (net, theta_RP, examples)
+    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device)
+    return row, (net, theta_RP, examples)
 
 
-def _measured(told: EngineCost, work: Work, calls: int) -> EngineCost:
+def _measured(row: EngineCost, work: Work, calls: int) -> EngineCost:
     try:
-        clip_R = torch.ones(1, dtype=torch.float64, device=told.device)
-        found = cost(_engine(told.engine, work), *work, clip_R, told.chunk, calls)
-    except Exception as error:  # noqa: BLE001 - what an engine cannot do is its answer, whatever it raises
-        return replace(told, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
-    return replace(told, seconds=found.seconds, peak_bytes=found.peak_bytes)
+        clip_R = torch.ones(1, dtype=torch.float64, device=row.device)
+        found = cost(_engine(row.engine, work), *work, clip_R, row.chunk, calls)
+    except Exception as error:  # noqa: BLE001 - an engine may raise anything for a model that it does not support
+        return replace(row, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
+    return replace(row, seconds=found.seconds, peak_bytes=found.peak_bytes)
 
 
-def _engine(name: str, work: Work) -> ClippedSum:
-    """The engine of that name. Raises DpbenchError for a layer that it refuses."""
+def _engine(name: str, work: Work) -> Callable[..., Clipped]:
+    """The engine of that name, or the sum of the rule jl or none. Raises DpbenchError for an unsupported layer."""
     net, theta_RP, examples = work
-    if name == PLAIN:
-        return plain_sum
-    if name.startswith(f"{JL} "):
-        made = find("mechanisms", "dp_sgd_jl").load()(projections=int(name.removeprefix(f"{JL} ")))
-        device = theta_RP.device
-        zero = torch.zeros(1, dtype=torch.int64, device=device)
-        index_RB = torch.arange(examples.mask_RB.shape[1], device=device)[None]
-        at: ClippedSum = made.clipped_sum.at(Draw(randomness.table([0]).to(device), zero, index_RB))
-        return at
+    if name == PLAIN or name.startswith(f"{JL} "):
+        device, places = theta_RP.device, examples.mask_RB.shape[1]
+        zero_1, one_1 = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1).double().to(device)
+        draw = Draw(randomness.table([0]).to(device), zero_1, torch.arange(places, device=device)[None], one_1, places)
+        jl = {"name": JL, "parameters": {"projections": int(name.removeprefix(f"{JL} "))}} if name != PLAIN else "none"
+        return partial(build("rules", jl).summed, draw)
     entry = find("clipping", name)
     refuse = getattr(importlib.import_module(entry.module), "refuse", None)
     if refuse is not None:
         refuse(net.module, examples.inputs[0, 0])
-    engine: ClippedSum = entry.load()
+    engine: Callable[..., Clipped] = entry.load()
     return engine

@@ -1,7 +1,7 @@
-"""Training: the only loop. Steps a stack of runs as one tensor program and yields one outcome per run.
+"""The training loop: trains a stack of runs as one tensor program and yields one outcome per run.
 
-Nothing in this file changes what a run computes: the arithmetic is in `pipeline`, `stages`, `functional` and the
-clipping engines. Here are the order of the steps, the clock, evaluation, checkpoints, failures and interruption.
+Nothing in this file changes what a run computes: the arithmetic is in `step/` and the clipping engines. Here are the
+order of the steps, timing, evaluation, checkpoints, failures and interruption.
 Letters: R runs of the stack, P parameters.
 """
 
@@ -26,19 +26,19 @@ from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.pipeline import Hyperparameters, Mechanism, State
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
 
-EVALUATION_PLACES = 500  # examples times runs that are evaluated in one call
+EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
-CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack that are held at once on a CPU
+CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack in one call on a CPU
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How the work is carried out. Never part of a run's key, because it may not change a number.
+    """How the work is executed. No part of a run's key, because it must not change results.
 
-    `places_per_call`: batch places of all runs together that go through one call; None chooses by device and memory.
+    `places_per_call`: batch places of all runs together in one call; None chooses by device and memory.
     `checkpoint_seconds`: the least time between two checkpoints of a stack.
     """
 
@@ -60,7 +60,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the loop reports while it works: steps done by all runs of the stack together, and of how many."""
+    """Progress of the loop: the steps done by all runs of the stack together, and their total."""
 
     done: int
     total: int
@@ -79,12 +79,12 @@ class Outcome:
 
 
 class Interrupted(DpbenchError):
-    """Training was asked to stop; checkpoints are written."""
+    """Training was interrupted; checkpoints are written."""
 
 
 @dataclass
 class _Course:
-    """The course of one run through the loop, on the Python side."""
+    """One run in the loop: what is not in tensors."""
 
     run: Run
     stops: list[int]  # steps after which the run is evaluated; the last is its end
@@ -122,11 +122,11 @@ def train(
     watch: Callable[[Progress], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """Train the runs of one stack; an outcome comes as soon as its run ends.
+    """Train the runs of one stack; yields each outcome as soon as its run ends.
 
-    `smoke` does two steps of each run and no checkpoint. A run's checkpoint stays until whoever takes its outcome has
-    written that down and removes it. Raises Interrupted when `stop` turns true, with the place of
-    every unfinished run kept under `checkpoints`; DpbenchError when the model or the mechanism cannot be built.
+    `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
+    outcome. Raises Interrupted when `stop` becomes true, with every unfinished run saved under `checkpoints`;
+    DpbenchError if the model or the mechanism cannot be built.
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -156,7 +156,7 @@ def train(
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
         for _ in range(ahead):
             before_R = state.step_R
-            state, seen = mechanism.step(net, state, hyper, inputs, targets, chunk)
+            state, seen = step(mechanism, net, state, hyper, inputs, targets, chunk)
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
@@ -170,14 +170,14 @@ def train(
         _settle(courses, sums_3R, time.perf_counter() - begin)
         sums_3R = torch.zeros_like(sums_3R)
         ended: list[int] = []
-        for at, (step, reason) in stopped.items():
+        for at, (last, reason) in stopped.items():
             ended.append(at)
-            yield Outcome(courses[at].run, error=f"stopped at step {step}: {reason}", step=step)
+            yield Outcome(courses[at].run, error=f"stopped at step {last}: {reason}", step=last)
         due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
         for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, bad_R, test, mechanism):
             if _versions(net, inputs, targets, *test) != kept:
                 raise DpbenchError(
-                    "the model changed the data, its parameters or its buffers in place: no number of this run counts"
+                    "the model changed the data, its parameters or its buffers in place: this run is not valid"
                 )
             if outcome is None:
                 outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
@@ -195,7 +195,7 @@ def train(
             _save(courses, state, checkpoints)
             saved = time.monotonic()
         if stopping:
-            raise Interrupted("interrupted; the place of every unfinished run is kept, but of those that are secure")
+            raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
 
 
 def _evaluated(
@@ -208,7 +208,7 @@ def _evaluated(
     test: tuple[Tensor, Tensor],
     mechanism: Mechanism,
 ) -> Iterator[tuple[int, Outcome | None, events.Composition | None]]:
-    """Evaluate the runs that are due and add to their curves; gives those that end, why if it is bad, and their ledger.
+    """Evaluate the runs that are due and extend their curves; yields those that end, the failure or None, the ledger.
 
     `bad_R` holds the first step whose gradient was not finite, -1 where all were.
     """
@@ -231,18 +231,18 @@ def _evaluated(
             error = f"the parameters after step {course.step}: not finite"
             yield at, Outcome(course.run, error=error, step=course.step), None
         else:
-            _point(course, loss, accuracy, _releases(mechanism, course.run, ledger))
+            _point(course, loss, accuracy, _events_done(mechanism, course.run, ledger))
             if course.step == course.stops[-1]:
                 yield at, None, ledger
 
 
 def _versions(net: Network, *data: Tensor) -> list[int]:
-    """torch's counts of writes into what a model may only read; views share the count."""
+    """torch's counts of writes into tensors that a model may only read; views share the count."""
     return [value._version for value in (*data, *net.module.parameters(), *net.module.buffers())]
 
 
 def failure(run: Run, error: BaseException) -> Outcome:
-    """The outcome of a run that an exception ended."""
+    """The outcome of a run that ended with an exception."""
     text = "".join(traceback.format_exception(error))
     return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
 
@@ -264,7 +264,7 @@ def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparamete
 
 
 def _settle(courses: list[_Course], sums_3R: Tensor, seconds: float) -> None:
-    """Book the time and the diagnostics of the steps since the last evaluation."""
+    """Add the time and the diagnostics of the steps since the last evaluation to the courses."""
     begin = time.perf_counter()
     if sums_3R.is_cuda:
         torch.cuda.synchronize(sums_3R.device)
@@ -275,12 +275,12 @@ def _settle(courses: list[_Course], sums_3R: Tensor, seconds: float) -> None:
         course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
 
 
-def _releases(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
-    """How many releases of the whole run's ledger lie behind the steps done; None where they are not its beginning."""
+def _events_done(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
+    """The number of events so far; None if they are not the first ones of the whole run's ledger."""
     if so_far is None:
         return None
     count = sum(number for _, number in so_far.parts)
-    if mechanism.spends_budget:  # its ledger is what was released, step by step
+    if mechanism.spends_budget:  # its ledger consists of the events so far
         return count
     whole = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=run.steps)
     return count if whole is not None and whole.prefix(count) == so_far else None
@@ -336,15 +336,15 @@ def _result(
     }
 
 
-# Checkpoints: one file per run, so that any later stack can take it up.
+# Checkpoints: one file per run, so that a run can continue in another stack.
 
 _KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")
 
 
 def _place(run: Run, folder: Path) -> Path | None:
-    """Where a run's checkpoint is; None for a run whose draws never come again.
+    """The path of a run's checkpoint; None for a run with `randomness: secure`.
 
-    That one starts anew after an interruption: no half of it has another half's noise.
+    Its random numbers cannot be repeated, so it starts anew after an interruption.
     """
     return None if run.spec.randomness == "secure" else folder / f"{run.key}.pt"
 
@@ -365,19 +365,19 @@ def _start(
         for name in _KEPT:
             setattr(course, name, kept[name])
         course.resumed = True
-        return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]))
+        return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]), kept["private"])
     theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
     return mechanism.start(theta_RP, _hyperparameters([course.run], inputs.device), inputs, targets)
 
 
 def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
-    """A checkpoint, or None when there is none, or it is damaged, of other code, or of a run that is over."""
+    """A checkpoint; None if there is none, or if it is damaged, of other code or of a finished run."""
     try:
         kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         usable = (
             kept["sources"] == dict(run.sources) and kept["theta_RP"].shape == (1, size) and kept["step"] < run.steps
         )
-    except Exception:  # noqa: BLE001 - a damaged file makes torch's reader raise anything at all
+    except Exception:  # noqa: BLE001 - torch's reader may raise anything for a damaged file
         return None
     return kept if usable else None
 
@@ -391,6 +391,7 @@ def _save(courses: list[_Course], state: State, folder: Path) -> None:
         content = {
             "theta_RP": one.theta_RP.cpu(),
             "memory": {name: value.cpu() for name, value in one.memory.items()},
+            "private": {name: value.cpu() for name, value in one.private.items()},
             "sources": dict(course.run.sources),
             **{name: getattr(course, name) for name in _KEPT},
         }
@@ -404,7 +405,13 @@ def _save(courses: list[_Course], state: State, folder: Path) -> None:
 
 def _join(states: list[State], device: torch.device) -> State:
     """One stack of single-run states."""
-    memory = {name: torch.cat([s.memory[name].to(device) for s in states]) for name in states[0].memory}
+
+    def joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([part[name].to(device) for part in parts]) for name in parts[0]}
+
     return State(
-        torch.cat([s.theta_RP.to(device) for s in states]), memory, torch.cat([s.step_R.to(device) for s in states])
+        torch.cat([state.theta_RP.to(device) for state in states]),
+        joined([state.memory for state in states]),
+        torch.cat([state.step_R.to(device) for state in states]),
+        joined([state.private for state in states]),
     )

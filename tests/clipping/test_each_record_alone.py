@@ -1,4 +1,6 @@
-"""Whatever the model does with a batch, one record moves a noise-free sum by no more than its ledger says.
+"""Internal: pieces of a pass that are made small, so that one record lies in several.
+
+Whatever the model does with a batch, one record moves a noise-free sum by no more than its ledger says.
 
 The models are hostile: they mix the records of a batch, stand at the kinks of their ReLUs, where rounding chooses
 between two gradients, are another network at every call, or are given records whose gradients cancel. Every engine and
@@ -19,17 +21,18 @@ from torch.nn import functional as F
 
 from dpbench import randomness
 from dpbench.catalog import catalog
-from dpbench.clipping import _jl
+from dpbench.clipping.rules import jl
 from dpbench.errors import DpbenchError
-from dpbench.judging.checks._problems import hyperparameters, revealing
-from dpbench.judging.checks._steps import Step
+from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.judging.checks.clipping_sensitivity import rounding
-from dpbench.mechanisms import dp_sgd_jl, dpis
+from dpbench.mechanisms import dpis
+from dpbench.mechanisms.presets import dp_sgd_jl
 from dpbench.plan.trial import try_clipping
 from dpbench.step.clipped_sum import Draw, Examples
 from dpbench.step.functional import Network, network
-from dpbench.step.pipeline import Hyperparameters, State
+from dpbench.step.mechanism import Hyperparameters, State
 from dpbench.step.stages import filled
+from tests.clipping.gradients import stepped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -188,11 +191,10 @@ def released_sums(mechanism: Any, net: Network, theta_P: Tensor, stack: Hyperpar
             return filled(chosen)
 
     inputs, targets = data()
-    forced = dataclasses.replace(revealing(mechanism), sample=These())
+    forced = dataclasses.replace(mechanism, sample=These())
     state = forced.start(theta_P.expand(len(stack.keys_RS), -1), stack, inputs, targets)
-    after, seen = forced.step(net, state, stack, inputs, targets, N)
-    assert not seen.stopped
-    step = Step(forced, net, stack, inputs, targets, state, after, seen)
+    step = stepped(forced, net, state, stack, inputs, targets, N)
+    assert not step.seen.stopped
     return step.gradient_RP.double() / step.reach()[:, None]
 
 
@@ -225,13 +227,17 @@ def test_one_record_moves_the_sum_of_a_mechanism_by_what_its_event_says(mechanis
 
 
 def middle(
-    made: dpis.Dpis, theta_RP: Tensor, stack: Hyperparameters, inputs: Tensor, targets: Tensor, **memory: float
+    made: dpis.Dpis, theta_RP: Tensor, stack: Hyperparameters, inputs: Tensor, targets: Tensor, **numbers: float
 ) -> State:
     """In the middle of an epoch, without noise; what was released before is the same whatever the data."""
     state = made.start(theta_RP, stack, inputs, targets)
-    new = {name: torch.full_like(state.memory[name], value) for name, value in memory.items()}
-    new |= {"noise_R": torch.zeros_like(stack.epsilon_R), "next_R": torch.full_like(state.step_R, 10**9)}
-    return dataclasses.replace(state, memory={**state.memory, **new})
+    put = {"noise_R": 0.0, "next_R": 10**9, **numbers}
+    assert put.keys() <= state.memory.keys() | state.private.keys()
+    memory, private = (
+        {name: torch.full_like(value, put[name]) if name in put else value for name, value in kept.items()}
+        for kept in (state.memory, state.private)
+    )
+    return dataclasses.replace(state, memory=memory, private=private)
 
 
 OF_DPIS = [("proven", engine, name) for engine in sorted(catalog("clipping")) for name in [*MIXING, *FUSED]]
@@ -255,11 +261,11 @@ def test_one_record_moves_the_sum_of_dpis_by_what_the_ledger_says(variant: Any, 
         for count in (N, N - 1):
             numbers = {"size_R": 20, "batch_R": batch_size, "sum_R": fill * N * clip, "seen_RN": clip}
             kept = inputs[order[:count]], targets[order[:count]]
-            state = middle(revealing(made), theta_P.expand(RUNS, -1), stack, *kept, **numbers)
-            after, seen = revealing(made).step(net, state, stack, *kept, 4)
-            assert not seen.stopped
-            taken += int(seen.drawn_R.sum())
-            sums.append(after.memory["gradient_RP"].double() / made.reach(after, stack, count)[:, None])
+            state = middle(made, theta_P.expand(RUNS, -1), stack, *kept, **numbers)
+            step = stepped(made, net, state, stack, *kept, 4)
+            assert not step.seen.stopped
+            taken += int(step.seen.drawn_R.sum())
+            sums.append(step.gradient_RP.double() / step.reach()[:, None])
         moved.append((sums[0] - sums[1]).norm(dim=1))
     worst = float(torch.stack(moved).max())
     assert taken > 30
@@ -314,11 +320,11 @@ def test_at_a_kink_dpis_rules_nothing_longer_than_its_bound(engine: str) -> None
     made = dpis.mechanism(oversampling=2.0, norm_floor=0.1, clipping=engine)
     stack = hyperparameters(range(RUNS), 16 / 64, clip_norm=1.0)
     numbers = {"size_R": 64, "batch_R": 16, "sum_R": 32, "seen_RN": 0.5}
-    state = middle(revealing(made), theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
-    after, seen = revealing(made).step(net, state, stack, inputs, targets, 21)
-    length_R = after.memory["gradient_RP"].double().norm(dim=1) / made.reach(after, stack, 64)
-    assert int(seen.drawn_R.min()) > 0
-    assert bool((length_R <= seen.drawn_R * allowed(64, net.size)).all())
+    state = middle(made, theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
+    step = stepped(made, net, state, stack, inputs, targets, 21)
+    length_R = step.gradient_RP.double().norm(dim=1) / step.reach()
+    assert int(step.seen.drawn_R.min()) > 0
+    assert bool((length_R <= step.seen.drawn_R * allowed(64, net.size)).all())
 
 
 @pytest.mark.parametrize("way", ["jvp", "vjp"])
@@ -328,13 +334,11 @@ def test_at_a_kink_the_gradients_are_summed_whose_projections_were_taken(
 ) -> None:
     """However few places the memory allows; no gradient is longer in the sum than C·Z."""
     net, theta_P, inputs, targets = at_the_kink(64)
-    made = dp_sgd_jl.mechanism(projections=400, way=way)
-    monkeypatch.setattr(_jl, "_TANGENTS", {"cpu": together * 401 * 300})  # the widest of an example: its inputs
+    made = dp_sgd_jl(projections=400, way=way)
+    monkeypatch.setattr(jl, "_TANGENTS", {"cpu": together * 401 * 300})  # the widest of an example: its inputs
     stack = hyperparameters([1], 1.0, clip_norm=1e-3, noise_multiplier=0.0)
-    opened = revealing(made)
-    state = opened.start(theta_P[None], stack, inputs, targets)
-    after, seen = opened.step(net, state, stack, inputs, targets, 64)
-    step = Step(opened, net, stack, inputs, targets, state, after, seen)
+    state = made.start(theta_P[None], stack, inputs, targets)
+    step = stepped(made, net, state, stack, inputs, targets, 64)
     length = float(step.gradient_RP.double().norm() / step.reach()[0])
     assert length <= 64 * LARGEST_Z
 
@@ -368,14 +372,13 @@ def longest(mechanism: Any, how: str, period: int, phase: int, **numbers: float)
     net, theta_P = built(lambda: Changing(how, period, phase))
     inputs, targets = data()
     stack = hyperparameters(range(RUNS), 1.0, clip_norm=0.03, noise_multiplier=0.0)
-    opened = revealing(mechanism)
-    state = opened.start(theta_P.expand(RUNS, -1), stack, inputs, targets)
+    state = mechanism.start(theta_P.expand(RUNS, -1), stack, inputs, targets)
     if numbers:
-        state = middle(opened, theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
-    after, seen = opened.step(net, state, stack, inputs, targets, N)
-    assert int(seen.drawn_R.min()) > 0
-    bound_R = Step(opened, net, stack, inputs, targets, state, after, seen).reach()
-    return float((after.memory["gradient_RP"].double().norm(dim=1) / bound_R / seen.drawn_R).max())
+        state = middle(mechanism, theta_P.expand(RUNS, -1), stack, inputs, targets, **numbers)
+    step = stepped(mechanism, net, state, stack, inputs, targets, N)
+    assert not step.seen.stopped
+    assert int(step.seen.drawn_R.min()) > 0
+    return float((step.gradient_RP.double().norm(dim=1) / step.reach() / step.seen.drawn_R).max())
 
 
 @pytest.mark.parametrize(("how", "period", "phase"), CHANGING)
@@ -404,7 +407,7 @@ def test_a_mechanism_clips_in_the_call_that_it_sums(
     mechanism: str, parameters: dict[str, Any], how: str, period: int, phase: int
 ) -> None:
     made = catalog("mechanisms")[mechanism].load()(**parameters)
-    numbers = {"size_R": N, "batch_R": 4, "sum_R": 0.5 * N * 0.03, "seen_RN": 0.03} if mechanism == "dpis" else {}
+    numbers = {"size_R": N, "batch_R": 2, "sum_R": 0.5 * N * 0.03, "seen_RN": 0.03} if mechanism == "dpis" else {}
     most = LARGEST_Z if "jl" in mechanism else 1
     assert longest(made, how, period, phase, **numbers) <= most * allowed(N, 200)
 
@@ -425,7 +428,7 @@ class Swapping(nn.Module):
 def test_ghost_refuses_a_model_that_uses_its_parameters_otherwise_at_another_call() -> None:
     net, theta_P = built(Swapping)
     examples = Examples(torch.ones(1, 3, 4), torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3) > 0)
-    with pytest.raises(DpbenchError, match="in another way at another call"):
+    with pytest.raises(DpbenchError, match="differently in different calls"):
         catalog("clipping")["ghost"].load()(net, theta_P[None], examples, torch.ones(1).double(), 3)
 
 
@@ -516,9 +519,10 @@ def test_a_record_whose_gradient_cancels_moves_a_weighted_sum_by_z_clip_norms(
             torch.zeros(runs, len(kept), dtype=torch.int64),
             torch.ones(runs, len(kept)) > 0,
         )
-        draw = Draw(randomness.table(range(runs)), torch.zeros(runs, dtype=torch.int64), torch.tensor([kept] * runs))
-        engine = _jl.ProjectedSum(400, way).at(draw)
-        return engine(net, theta_P.expand(runs, -1), examples, torch.full((runs,), 1e-3), 16).sum_RP / 1e-3
+        zero_R, rate_R = torch.zeros(runs, dtype=torch.int64), torch.ones(runs, dtype=torch.float64)
+        draw = Draw(randomness.table(range(runs)), zero_R, torch.tensor([kept] * runs), rate_R, 16)
+        clip_R, rule = torch.full((runs,), 1e-3), jl.ProjectedSum(400, way)
+        return rule.summed(draw, net, theta_P.expand(runs, -1), examples, clip_R, 16).sum_RP / 1e-3
 
     everything = list(range(16))
     both = total(everything, inputs, plain).double()

@@ -1,4 +1,6 @@
-"""The ghost engine on generated layers, against `loop` in float64; what it refuses; what it costs.
+"""Internal: the terms of a layer's gradient, of which norms and sums of `ghost` are made.
+
+The ghost engine on generated layers, against `loop` in float64; what it refuses; what it costs.
 
 Without chance: Hypothesis runs derandomised. The limit is that of `clipping_reference`: 10^4 roundings of the sizes
 that are added up, from sums of at most 600 terms in at most four layers, forwards and backwards, computed twice.
@@ -317,7 +319,7 @@ class Cancelling(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_cancellation_never_hides_a_gradient(dtype: torch.dtype) -> None:
-    """The norm of the layer's weight is 10^-6 of its terms: a Gram matrix alone loses it (the plant below).
+    """Internal: norms of sums of outer products. This one is 10^-6 of its terms: a Gram matrix alone loses it.
 
     κ = 10^6 is the ratio of the terms' sizes to the norm. A formed gradient is off by about κ u, here by less than
     60 κ u for 120 terms per entry added in any order; a Gram matrix by κ² u.
@@ -494,7 +496,7 @@ def test_empty_places_and_places_that_are_not_finite(value: float) -> None:
 
 @pytest.mark.parametrize("elements", [1, 100])
 def test_parts_change_nothing(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many examples are formed at a time: up to rounding, see `agree`."""
+    """Internal: how many examples are formed at a time, which hangs on memory: up to rounding, see `agree`."""
     monkeypatch.setattr(_ghost_terms, "_ELEMENTS", elements)
     inputs = floats(2, 2, 6)
     agree(Head(nn.Conv1d(2, 3, 3), inputs), inputs)
@@ -504,7 +506,7 @@ def test_parts_change_nothing(elements: int, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("fault", ["bias", "padding", "shared", "patches"])
 def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these makes `agree` fail: it has the power that it needs."""
+    """Internal: mistakes put into the terms; each makes `agree` fail, so it has the power that it needs."""
     terms = ghost._terms
 
     def wrong(uses: Any, *rest: Any) -> Any:

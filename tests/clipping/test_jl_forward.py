@@ -1,5 +1,6 @@
-"""Forward mode of every layer type: the derivative along a vector is the gradient's inner product with it; refusals.
+"""Internal: forward mode of every layer type, on which the law of the estimated norms rests.
 
+The derivative along a vector is the gradient's inner product with it; what has no right forward mode is refused.
 Without chance: Hypothesis runs derandomised. The gradient comes from torch's own backward pass of the plain module, one
 example at a time, so that a wrong decomposition shows as well as a wrong derivative. Limit: 10^4 roundings of float64
 (the longest chain of sums in `clipping_reference`), relative to the product of the norms.
@@ -18,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpbench.catalog import catalog
-from dpbench.clipping import _jl_forward
-from dpbench.clipping._jl import ProjectedSum, _split
+from dpbench.clipping.rules import _jl_forward
+from dpbench.clipping.rules.jl import ProjectedSum, _split
 from dpbench.errors import DpbenchError
-from dpbench.mechanisms import dp_sgd_jl
-from dpbench.plan.trial import try_engine
+from dpbench.mechanisms.presets import dp_sgd_jl
+from dpbench.plan.trial import try_rule
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network
 from tests.clipping.layer_configurations import convolutions
@@ -398,7 +399,7 @@ def test_every_model(name: str) -> None:
     theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None].double()
     theta_RP += 0.01 * torch.randn(theta_RP.shape, generator=generator, dtype=torch.float64)
     agree(module, inputs, theta_RP=theta_RP)
-    try_engine(dp_sgd_jl.mechanism(), lambda: MODELS[name](shape, CLASSES), shape)
+    try_rule(dp_sgd_jl(), lambda: MODELS[name](shape, CLASSES), shape)
 
 
 # What is refused

@@ -13,10 +13,10 @@ import pytest
 
 from dpbench import randomness
 from dpbench.catalog import catalog
-from dpbench.judging.checks._subject import Subject
-from dpbench.step.stages import PoissonSampler
+from dpbench.judging.check_tools.subject import Subject
+from dpbench.judging.faults.planted import PLANTED
+from dpbench.step.samplers.poisson import PoissonSampler
 from dpbench.verdicts import VERDICTS, Verdict
-from tests.judging.faults.planted import PLANTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,7 +72,7 @@ def test_verdicts_are_valid_and_set_by_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in catalog("checks").items() if entry.origin == "dpbench"])
 def test_every_check_has_a_planted_fault_that_it_refutes(name: str) -> None:
-    assert PLANTED.get(name), f"plant a fault for {name!r} in tests/judging/faults/planted.py"
+    assert PLANTED.get(name), f"plant a fault for {name!r} in dpbench/judging/faults/planted.py"
     fault, subject = next(iter(PLANTED[name].items()))
     verdict = CHECKS[name](subject, seed=1)
     assert verdict.verdict in ("refuted", "unsound"), (fault, verdict)

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dpbench.catalog import catalog
+from dpbench.clipping.rules.none import Unclipped
+from dpbench.judging.check_tools.problems import batch, cast, linear_network, reference, small_network
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import clipping_reference, clipping_sensitivity
-from dpbench.judging.checks._problems import batch, cast, linear_network, reference, small_network
-from dpbench.judging.checks._subject import Subject
 from dpbench.models import logistic, mlp, tfp_cnn
-from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.randomness import table
+from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
-from dpbench.step.pipeline import plain_sum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -218,11 +219,13 @@ def test_scaling_gradients_and_clip_norm_scales_the_sum(name: str, power: int) -
 @every_exact_engine
 @pytest.mark.parametrize("model", ["mlp tanh", "tied weights", "normalised"])
 def test_infinite_clip_norm_gives_the_plain_sum(name: str, model: str) -> None:
-    """Against the engine of the non-private mechanism and the definition; 10^4 roundings, see `clipping_reference`."""
+    """Against the sum of the rule `none` and the definition; 10^4 roundings, see `clipping_reference`."""
     net, theta_RP, examples, _ = problem(model, 2, 5, seed=5)
     never_R = torch.full((2,), math.inf, dtype=torch.float64)
     found = ENGINES[name](net, theta_RP, examples, never_R, 2)
-    for other in (plain_sum(net, theta_RP, examples, never_R, 3), reference(net, theta_RP, examples, never_R)):
+    draw = Draw(table([0, 1]), torch.zeros(2).long(), torch.zeros(2, 5).long(), torch.ones(2).double(), 5)
+    plain = Unclipped().summed(draw, net, theta_RP, examples, never_R, 3)
+    for other in (plain, reference(net, theta_RP, examples, never_R)):
         limit_R = 1e4 * unit(torch.float64) * found.norm_RB.sum(1)
         assert bool(((found.sum_RP - other.sum_RP).norm(dim=1) <= limit_R).all())
 

@@ -14,6 +14,8 @@ import pytest
 
 from dpbench import events
 from dpbench.catalog import catalog
+from dpbench.judging.check_tools.steps import OwnSteps, has_event, preparation, released_events, sample_event, shown
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import (
     gradient_unbiased,
     mechanism_inclusion,
@@ -24,8 +26,7 @@ from dpbench.judging.checks import (
     preparation_release,
     sampler_inclusion,
 )
-from dpbench.judging.checks._steps import OwnSteps, has_release, preparation, releases, sample_event, shown
-from dpbench.judging.checks._subject import Subject
+from dpbench.step.mechanism import step as one_step
 from tests.contracts.test_mechanisms import (
     MECHANISMS,
     PARAMETERS,
@@ -83,7 +84,7 @@ NOT_OF_THE_UPDATE = ("noise_scale", "mechanism_sensitivity", "mechanism_inclusio
 @pytest.mark.parametrize(("name", "other"), SAME_BUT_FOR_THE_UPDATE.items())
 def test_what_is_the_same_but_for_the_update(name: str, other: str) -> None:
     assert MECHANISMS[name] != MECHANISMS[other]
-    assert dataclasses.replace(MECHANISMS[name], update=MECHANISMS[other].update) == MECHANISMS[other]
+    assert dataclasses.replace(MECHANISMS[name], optimizer=MECHANISMS[other].optimizer) == MECHANISMS[other]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +149,9 @@ def test_ledger_tells_what_runs(name: str) -> None:
 def test_the_event_is_relative_to_the_noise(name: str) -> None:
     """Twice the noise is twice the noise multiplier: what one example may do does not depend on the noise."""
     mechanism = MECHANISMS[name]
-    assert has_release(mechanism)
+    assert has_event(mechanism)
     for rate in (0.01, 0.5, 1.0):
-        found = [mechanism.release(rate, sigma, mechanism.sample.sampler) for sigma in (1.0, 2.0, 0.25)]
+        found = [mechanism.event(rate, sigma) for sigma in (1.0, 2.0, 0.25)]
         assert [event.noise_multiplier / found[0].noise_multiplier for event in found] == [1.0, 2.0, 0.25]
         assert found[0].noise_multiplier == sample_event(mechanism).noise_multiplier
 
@@ -168,6 +169,9 @@ def test_what_is_released_grows_step_by_step(name: str) -> None:
     assert all((whole is None) is mechanism.spends_budget for whole in wholes)
     for step in shown(mechanism, net, begun.theta_RP, stack, inputs, targets, 5):
         assert len(step.events()) == 3, "one event at least for each run"
+        around = (released_events(mechanism, state, stack) for state in (step.before, step.after))
+        grown = [tuple(later[len(earlier) :]) for earlier, later in zip(*around, strict=True)]
+        assert [step.released.events(run) for run in range(3)] == grown, "a step tells what the ledger grows by"
         so_far = mechanism.released(step.after, stack)
         for whole, found in zip(wholes, so_far, strict=True):
             assert found.adaptive is mechanism.spends_budget
@@ -176,7 +180,7 @@ def test_what_is_released_grows_step_by_step(name: str) -> None:
     for whole, found in zip(wholes, so_far, strict=True):
         assert whole is None or whole == found
     first = 0 if preparation(mechanism) is None else sum(count for _, count in preparation(mechanism).releases)
-    assert mechanism.spends_budget or {len(before) for before in releases(mechanism, begun, stack)} == {first}
+    assert mechanism.spends_budget or {len(before) for before in released_events(mechanism, begun, stack)} == {first}
 
 
 @every_poisson_mechanism
@@ -208,7 +212,7 @@ def test_facts_and_ledger_agree(name: str) -> None:
     facts = mechanism.facts()
     assert {"sampler", "adjacency", "privacy_unit", "normalisation"} <= set(facts)
     net, inputs, targets = data()
-    state, _ = mechanism.step(net, begin(mechanism, net, stack), stack, inputs, targets, 5)
+    state, _ = one_step(mechanism, net, begin(mechanism, net, stack), stack, inputs, targets, 5)
     for released in mechanism.released(state, stack):
         assert mechanism.private is (released is not None)
         if released is None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,24 +17,34 @@ import torch
 from torch import Tensor
 
 from dpbench import events
-from dpbench.catalog import catalog
-from dpbench.judging.checks._problems import batch, hyperparameters, linear_network, reference, small_network
-from dpbench.judging.checks._steps import OwnSteps, Step, can_be_shown, has_release, sample_event, shown, views
+from dpbench.catalog import STAGES, catalog
+from dpbench.clipping.rules.none import Unclipped
+from dpbench.judging.check_tools.problems import batch, hyperparameters, linear_network, reference, small_network
+from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, has_event, sample_event, shown, views
 from dpbench.judging.checks.philox_vectors import gauss, uniform
-from dpbench.mechanisms import noisy_adam, noisy_sgd, non_private
+from dpbench.mechanisms.presets import noisy_adam, noisy_sgd, non_private
 from dpbench.randomness import NOISE, SAMPLE
-from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Hyperparameters, Mechanism, Observed, Pipeline, State, plain_sum
+from dpbench.step.mechanism import Hyperparameters, Mechanism, Observed, State, updated
+from dpbench.step.mechanism import step as one_step
+from dpbench.step.pipeline import Pipeline, optimised
+from dpbench.step.stages import Rule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Parameters with which there is more to see, or that make a small problem quick; else a mechanism's own defaults.
 PARAMETERS: dict[str, dict[str, Any]] = {
     "decaying_sgd": {"noise_decay": 0.05, "optimizer": "adam"},
-    "dp_adam_jl": {"projections": 2, "noise_decay": 0.1},
+    "dp_adam_jl": {"projections": 2, "noise_decay": 0.05},
     "dp_sgd_jl": {"projections": 5},
     "dpis": {"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0},
+    "pipeline": {  # stages that no preset puts together
+        "prepare": {"name": "channel_statistics", "parameters": {"mean_bound": 0.5}},
+        "clip": {"name": "jl", "parameters": {"projections": 3}},
+        "noise": {"name": "decaying", "parameters": {"noise_decay": 0.05}},
+        "update": {"name": "momentum", "parameters": {"momentum": 0.5}},
+    },
 }
 MECHANISMS: dict[str, Any] = {
     name: entry.load()(**PARAMETERS.get(name, {})) for name, entry in sorted(catalog("mechanisms").items())
@@ -44,7 +54,7 @@ N = 12
 
 def told_by_a_release(mechanism: Any) -> bool:
     """Poisson batches, and one event that tells of each step: all but those with steps of their own (`OwnSteps`)."""
-    return hasattr(mechanism, "sample") and has_release(mechanism)
+    return hasattr(mechanism, "sample") and has_event(mechanism)
 
 
 def is_algorithm_1(mechanism: Any) -> bool:
@@ -81,7 +91,7 @@ def steps(
 ) -> Iterator[tuple[State, Observed]]:
     net, inputs, targets = data(state.theta_RP.dtype)
     for _ in range(count):
-        state, seen = mechanism.step(net, state, stack, inputs, targets, chunk)
+        state, seen = one_step(mechanism, net, state, stack, inputs, targets, chunk)
         yield state, seen
 
 
@@ -91,9 +101,14 @@ def last(mechanism: Mechanism, state: State, stack: Hyperparameters, count: int,
 
 def same(one: State, other: State) -> bool:
     """Bit for bit."""
-    pairs = [(one.theta_RP, other.theta_RP), (one.step_R, other.step_R)]
-    pairs += [(one.memory[name], other.memory[name]) for name in one.memory]
-    return set(one.memory) == set(other.memory) and all(torch.equal(a, b) for a, b in pairs)
+    left, right = whole(one), whole(other)
+    return set(left) == set(right) and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def whole(state: State) -> dict[str, Tensor]:
+    """All the tensors of a state."""
+    private = {f"private {name}": value for name, value in state.private.items()}
+    return {"theta": state.theta_RP, "step": state.step_R, **state.memory, **private}
 
 
 # Three runs that differ in every hyperparameter.
@@ -122,14 +137,14 @@ def test_draws_are_the_same_alone_and_in_a_stack(name: str) -> None:
     """
     mechanism, net = MECHANISMS[name], linear_network(16, 1)
     inputs, targets = torch.linspace(-1, 1, 16 * N).reshape(N, 16), torch.zeros(N, dtype=torch.int64)
-    state = whole = mechanism.start(torch.ones(3, net.size), mixed(0, 1, 2), inputs, targets)
+    state = stacked = mechanism.start(torch.ones(3, net.size), mixed(0, 1, 2), inputs, targets)
     alone = [state.take(torch.tensor([run])) for run in range(3)]
     for _ in range(6):
-        whole, seen = mechanism.step(net, whole, mixed(0, 1, 2), inputs, targets, 5)
+        stacked, seen = one_step(mechanism, net, stacked, mixed(0, 1, 2), inputs, targets, 5)
         for run in range(3):
-            alone[run], own = mechanism.step(net, alone[run], mixed(run), inputs, targets, 5)
+            alone[run], own = one_step(mechanism, net, alone[run], mixed(run), inputs, targets, 5)
             assert torch.equal(own.drawn_R[0], seen.drawn_R[run])
-            assert same(alone[run], whole.take(torch.tensor([run])))
+            assert same(alone[run], stacked.take(torch.tensor([run])))
 
 
 @every_mechanism
@@ -142,13 +157,13 @@ def test_training_is_the_same_alone_in_a_stack_and_in_chunks(name: str) -> None:
     """
     mechanism = MECHANISMS[name]
     net, _, _ = data()
-    whole = last(mechanism, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), 6)
+    stacked = last(mechanism, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), 6)
     for chunk in (1, 5):
         other = last(mechanism, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), 6, chunk)
-        assert float((other.theta_RP - whole.theta_RP).abs().max()) < 2e-10
+        assert float((other.theta_RP - stacked.theta_RP).abs().max()) < 2e-10
     for run in range(3):
         alone = last(mechanism, begin(mechanism, net, mixed(run)), mixed(run), 6)
-        assert float((alone.theta_RP[0] - whole.theta_RP[run]).abs().max()) < 2e-10
+        assert float((alone.theta_RP[0] - stacked.theta_RP[run]).abs().max()) < 2e-10
         assert not torch.equal(alone.theta_RP, begin(mechanism, net, mixed(run)).theta_RP), "it moved"
 
 
@@ -170,7 +185,7 @@ def test_runs_of_a_stack_do_not_touch_each_other(name: str) -> None:
     ):
         kept = torch.tensor([0, 2])
         if isinstance(mechanism, OwnSteps):
-            left, right = (dict(state.take(kept).memory) | {"theta": state.theta_RP[kept]} for state in (one, other))
+            left, right = (whole(state.take(kept)) for state in (one, other))
             assert all(torch.allclose(left[k].double(), right[k].double(), rtol=0, atol=1e-9) for k in left)
             assert torch.equal(before.drawn_R[kept], seen.drawn_R[kept])
         else:
@@ -187,10 +202,11 @@ def test_going_on_from_a_saved_state_is_going_on(name: str, dtype: torch.dtype) 
     start = begin(mechanism, net, mixed(0, 1, 2), dtype)
     middle = last(mechanism, start, mixed(0, 1, 2), 3)
     file = io.BytesIO()
-    torch.save({"theta": middle.theta_RP, "memory": dict(middle.memory), "step": middle.step_R}, file)
+    parts = {"theta": middle.theta_RP, "memory": dict(middle.memory), "step": middle.step_R}
+    torch.save({**parts, "private": dict(middle.private)}, file)
     file.seek(0)
     kept = torch.load(file, weights_only=True)
-    back = State(kept["theta"], kept["memory"], kept["step"])
+    back = State(kept["theta"], kept["memory"], kept["step"], kept["private"])
     assert same(last(mechanism, back, mixed(0, 1, 2), 3), last(mechanism, start, mixed(0, 1, 2), 6))
 
 
@@ -200,13 +216,14 @@ def test_a_step_changes_only_what_it_returns(name: str) -> None:
     net, inputs, targets = data()
     stack = mixed(0, 1, 2)
     state = begin(mechanism, net, stack)
-    copy = State(state.theta_RP.clone(), {n: v.clone() for n, v in state.memory.items()}, state.step_R.clone())
+    memory, private = ({n: v.clone() for n, v in kept.items()} for kept in (state.memory, state.private))
+    copy = State(state.theta_RP.clone(), memory, state.step_R.clone(), private)
     before = torch.get_rng_state()
-    after, _ = mechanism.step(net, state, stack, inputs, targets, 5)
+    after, _ = one_step(mechanism, net, state, stack, inputs, targets, 5)
     assert same(state, copy)
     assert torch.equal(before, torch.get_rng_state())
     assert after.step_R.tolist() == [1, 1, 1]
-    assert set(after.memory) == set(state.memory)
+    assert set(whole(after)) == set(whole(state))
     assert all(torch.equal(a, b) for a, b in zip(vars(stack).values(), vars(mixed(0, 1, 2)).values(), strict=True))
 
 
@@ -252,29 +269,45 @@ def test_the_update_gets_what_is_shown(name: str) -> None:
     """With the state's memory, the rate and the step: what the checks see is what moves the parameters."""
     mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
     net, inputs, targets = data()
-    assert can_be_shown(mechanism), "the checks must be able to look inside: see dpbench/judging/checks/_steps.py"
+    assert can_be_shown(mechanism), "the checks must be able to look inside: see dpbench/judging/check_tools/steps.py"
     state = begin(mechanism, net, stack)
     (step,) = shown(mechanism, net, state.theta_RP, stack, inputs, targets, 1)
-    memory = {kept: state.memory[kept] for kept in mechanism.update.memory}
-    theta_RP, memory = mechanism.update(state.theta_RP, memory, step.gradient_RP, stack.learning_rate_R, state.step_R)
-    after, _ = mechanism.step(net, state, stack, inputs, targets, N)
+    theta_RP, memory = optimised(mechanism.optimizer, state, stack.learning_rate_R, step.gradient_RP)
+    after, _ = one_step(mechanism, net, state, stack, inputs, targets, N)
     assert torch.equal(after.theta_RP, theta_RP)
+    assert set(memory) == set(mechanism.optimizer.memory)
     assert all(torch.equal(after.memory[kept], value) for kept, value in memory.items())
     assert after.step_R.tolist() == [1, 1, 1]
+
+
+@every_mechanism
+def test_the_update_sees_what_was_released_and_nothing_else(name: str) -> None:
+    """No state that is private, and nothing that the mechanism has seen of other data since."""
+    mechanism, stack = MECHANISMS[name], mixed(0, 1, 2)
+    net, inputs, targets = data()
+    state = last(mechanism, begin(mechanism, net, stack), stack, 2)
+    released, kept = mechanism.release(net, state, stack, inputs, targets, N)
+    assert not kept.observed.stopped
+    after = updated(mechanism, state, stack, released, kept)
+    mechanism.release(net, state, stack, -inputs, targets.flip(0), N)
+    again = mechanism.update(replace(state, private={}), stack.learning_rate_R, released)
+    assert same(again, replace(after, private={}))
+    assert after.private is kept.private
+    assert set(after.private) == set(state.private)
 
 
 @pytest.mark.parametrize(
     ("noisy", "plain"),
     [
-        (noisy_sgd.mechanism(), non_private.mechanism()),
-        (noisy_adam.mechanism(), non_private.mechanism(optimizer="adam")),
-        (noisy_adam.mechanism(bias_correction=True), non_private.mechanism(optimizer="adam", bias_correction=True)),
-        (noisy_sgd.mechanism(clipping="loop"), non_private.mechanism()),
+        (noisy_sgd(), non_private()),
+        (noisy_adam(), non_private(optimizer="adam")),
+        (noisy_adam(bias_correction=True), non_private(optimizer="adam", bias_correction=True)),
+        (noisy_sgd(clipping="loop"), non_private()),
     ],
 )
 def test_without_noise_and_clipping_it_is_the_non_private_one(noisy: Pipeline, plain: Pipeline) -> None:
     """σ = 0 and C = ∞; the limit of `test_training_is_the_same_alone_in_a_stack_and_in_chunks`."""
-    assert noisy.update == plain.update
+    assert noisy.optimizer == plain.optimizer
     net, _, _ = data()
     stack = replace(
         mixed(0, 1, 2), clip_norm_R=torch.full((3,), math.inf).double(), noise_multiplier_R=torch.zeros(3).double()
@@ -291,12 +324,12 @@ def test_every_mechanism_without_noise_and_clipping_is_its_plain_one(name: str) 
     with random weights there is none: that the weights are right is in `mechanism_inclusion`.
     """
     mechanism = MECHANISMS[name]
-    if isinstance(mechanism, Pipeline):
-        plain: Any = replace(mechanism, clipped_sum=plain_sum, gaussian=False)
+    if isinstance(mechanism, Pipeline) and not hasattr(mechanism.rule, "most_weight"):
+        plain: Any = replace(mechanism, rule=Unclipped(), engine=None, noise=None)
     elif hasattr(mechanism, "plain"):
         plain = mechanism.plain()
     else:
-        assert hasattr(mechanism, "most_weight"), "say what the mechanism is without privacy: `plain`"
+        assert isinstance(mechanism, Pipeline), "say what the mechanism is without privacy: `plain`"
         return
     net, _, _ = data()
     stack = hyperparameters([1, 2], 1 / 3, clip_norm=math.inf, noise_multiplier=0.0, epsilon=math.inf)
@@ -332,7 +365,7 @@ def test_observed_is_possible(name: str) -> None:
     net, inputs, targets = data()
     state = begin(mechanism, net, stack)
     for _ in range(4):
-        state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
+        state, seen = one_step(mechanism, net, state, stack, inputs, targets, 5)
         assert bool(((seen.clipped_R >= 0) & (seen.clipped_R <= seen.drawn_R) & (seen.drawn_R <= N)).all())
         assert bool(((seen.loss_R > 0) == (seen.drawn_R > 0)).all())
         assert not seen.stopped
@@ -347,16 +380,16 @@ def test_observed_counts_and_losses(name: str) -> None:
     for _ in range(4):
         before = state
         seen_RN = views(mechanism, before, inputs)
-        state, seen = mechanism.step(net, state, stack, inputs, targets, 5)
+        state, seen = one_step(mechanism, net, state, stack, inputs, targets, 5)
         for run in range(3):
             seed, rate = stack.keys_RS[run].tolist(), float(stack.sampling_rate_R[run])
             drawn = [i for i in range(N) if uniform(seed, SAMPLE, int(before.step_R[run]), i) < int(rate * 2**53)]
             assert int(seen.drawn_R[run]) == len(drawn)
-            whole = torch.ones(1, len(drawn), dtype=torch.bool)
+            filled = torch.ones(1, len(drawn), dtype=torch.bool)
             truth = reference(
                 net,
                 before.theta_RP[run : run + 1],
-                Examples(seen_RN[run, drawn][None], targets[drawn][None], whole),
+                Examples(seen_RN[run, drawn][None], targets[drawn][None], filled),
                 stack.clip_norm_R[run : run + 1],
             )
             assert float(seen.loss_R[run]) == pytest.approx(float(truth.loss_RB.sum()), rel=1e-9, abs=1e-12)
@@ -372,15 +405,40 @@ def test_gradients_that_are_not_finite_are_reported(name: str, value: float) -> 
     net, inputs, targets = data()
     bad = inputs.clone()
     bad[:, 2] = value
-    state, seen = mechanism.step(net, begin(mechanism, net, stack), stack, inputs, targets, 5)
+    state, seen = one_step(mechanism, net, begin(mechanism, net, stack), stack, inputs, targets, 5)
     assert seen.finite_R.tolist() == [True, True]
     assert seen.finite_R.dtype == torch.bool
-    _, seen = mechanism.step(net, state, stack, bad, targets, 5)
+    _, seen = one_step(mechanism, net, state, stack, bad, targets, 5)
     assert seen.finite_R.tolist() == [False, False]
     theta_RP = state.theta_RP.clone()
     theta_RP[1, -1] = value  # the bias of the last score
-    _, seen = mechanism.step(net, replace(state, theta_RP=theta_RP), stack, inputs, targets, 5)
+    _, seen = one_step(mechanism, net, replace(state, theta_RP=theta_RP), stack, inputs, targets, 5)
     assert seen.finite_R.tolist() == [True, False]
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A rule whose sum is that without clipping, with one entry of the second run's replaced; else as another one."""
+
+    rule: Rule
+    place: int
+    value: float
+
+    def event(self, rate: float, noise_multiplier: float, sampler: events.Sampler) -> events.Event:
+        return self.rule.event(rate, noise_multiplier, sampler)
+
+    def divisor(self, rate_R: Tensor, examples: int) -> Tensor | None:
+        return self.rule.divisor(rate_R, examples)
+
+    def facts(self) -> Mapping[str, Any]:
+        return self.rule.facts()
+
+    def summed(
+        self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
+    ) -> Clipped:
+        found = Unclipped().summed(draw, net, theta_RP, examples, clip_R, chunk)
+        found.sum_RP[1, self.place] = self.value
+        return found
 
 
 @pytest.mark.parametrize("name", [name for name, found in MECHANISMS.items() if isinstance(found, Pipeline)])
@@ -389,16 +447,8 @@ def test_one_entry_that_is_not_finite_is_reported(name: str, value: float) -> No
     """Wherever in the sum it stands, and for its own run alone."""
     net, inputs, targets = data()
     for place in (0, 1, net.size // 2, net.size - 1):
-
-        def spoil(
-            net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, place: int = place
-        ) -> Clipped:
-            found = plain_sum(net, theta_RP, examples, clip_R, chunk)
-            found.sum_RP[1, place] = value
-            return found
-
-        mechanism = replace(MECHANISMS[name], clipped_sum=spoil)
-        _, seen = mechanism.step(net, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), inputs, targets, N)
+        mechanism = replace(MECHANISMS[name], rule=Spoiled(MECHANISMS[name].rule, place, value), engine=None)
+        _, seen = one_step(mechanism, net, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), inputs, targets, N)
         assert seen.finite_R.tolist() == [True, False, True]
 
 
@@ -416,17 +466,18 @@ def test_an_example_that_is_not_drawn_has_no_influence(name: str) -> None:
     wanted = [s for s in range(500) if uniform(s, SAMPLE, 0, 0) >= 2**52]
     stack = hyperparameters(wanted[:4], 0.5)
     state = mechanism.start(10 * begin(mechanism, net, stack, torch.float32).theta_RP, stack, inputs, targets)
-    _, seen = mechanism.step(net, state, stack, inputs, targets, len(targets))
+    _, seen = one_step(mechanism, net, state, stack, inputs, targets, len(targets))
     assert len(set(seen.drawn_R.tolist())) > 1, "batches of different sizes"
     for run in range(4):
         part = torch.tensor([run])
-        _, alone = mechanism.step(net, state.take(part), stack.take(part), inputs, targets, len(targets))
+        _, alone = one_step(mechanism, net, state.take(part), stack.take(part), inputs, targets, len(targets))
         assert alone.finite_R.tolist() == [True]
     assert seen.finite_R.tolist() == [True] * 4
 
 
 def test_catalog_has_the_presets_and_their_versions() -> None:
     assert {"non_private", "noisy_sgd", "noisy_adam"} <= set(MECHANISMS)
-    for entry in catalog("mechanisms").values():
+    entries = [entry for kind in ("mechanisms", *STAGES.values()) for entry in catalog(kind).values()]
+    for entry in entries:
         module: Any = __import__(entry.module, fromlist=["NUMERICS"])
         assert isinstance(module.NUMERICS, int), f"{entry.module} must declare its numerics version"

@@ -31,14 +31,16 @@ from tests.store.record_samples import printed, run_json
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MECHANISM = """\
-from {helper} import Part
 from dpbench.clipping import vmap
+from dpbench.clipping.rules.flat import Flat
 from dpbench.step.pipeline import Pipeline
-from dpbench.step.stages import Sgd
+from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.updates.sgd import Sgd
+from {helper} import Part
 
 
 def made(*, times: float = 1.0) -> Pipeline:
-    return Pipeline(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True, noise=Part(times))
+    return Pipeline(PoissonSampler(), Flat(), Part(times), Sgd(), vmap.clipping)
 """
 HELPER = """\
 from dataclasses import dataclass
@@ -62,17 +64,21 @@ from dataclasses import dataclass
 import torch
 
 from dpbench.clipping import vmap
+from dpbench.clipping.rules.flat import Flat
 from dpbench.step.clipped_sum import Examples
-from dpbench.step.pipeline import Observed, Pipeline, State
-from dpbench.step.stages import Sgd
+from dpbench.step.mechanism import Kept, Observed, Released
+from dpbench.step.noise.constant import ConstantNoise
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.updates.sgd import Sgd
 
 
 @dataclass(frozen=True)
 class Own(Pipeline):
-    def step(self, net, state, hyper, inputs, targets, chunk):
+    def release(self, net, state, hyper, inputs, targets, chunk):
         batch = self.sample(hyper.keys_RS, state.step_R, hyper.sampling_rate_R, len(targets))
         examples = Examples(inputs[batch.index_RB], targets[batch.index_RB], batch.mask_RB)
-        found = self.clipped_sum(net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
+        found = self.engine(net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
         rows = []
         for place, step in enumerate(state.step_R.tolist()):
             mine = torch.Generator().manual_seed(place * 100003 + step)
@@ -80,14 +86,17 @@ class Own(Pipeline):
         scale = (hyper.noise_multiplier_R * hyper.clip_norm_R)[:, None].to(found.sum_RP.dtype)
         noisy = found.sum_RP + torch.where(scale > 0, scale * torch.stack(rows), 0.0)
         gradient = noisy / (hyper.sampling_rate_R * len(targets))[:, None].to(noisy.dtype)
-        theta, memory = self.update(state.theta_RP, dict(state.memory), gradient, hyper.learning_rate_R, state.step_R)
         drawn = batch.mask_RB.sum(1)
         seen = Observed(drawn, found.loss_RB.sum(1), 0 * drawn, found.sum_RP.isfinite().all(1))
-        return State(theta, memory, state.step_R + 1), seen
+
+        def events(run):
+            return (self.event(float(hyper.sampling_rate_R[run]), float(hyper.noise_multiplier_R[run])),)
+
+        return Released(gradient, events), Kept(seen)
 
 
 def own() -> Own:
-    return Own(clipped_sum=vmap.clipping, update=Sgd(), gaussian=True)
+    return Own(PoissonSampler(), Flat(), ConstantNoise(), Sgd(), vmap.clipping)
 """
 SPEC = """\
 kind: run
@@ -468,6 +477,6 @@ def test_a_spec_s_model_is_probed_beside_its_mechanism(package: Path, inside: An
     lines = [json.loads(line) for line in said.splitlines()]
     wrong = [line for line in lines if line["kind"] == "models" and line["verdict"] == "refuted"]
     refuted = {line["looked_at"] for line in wrong if "check" in line}
-    assert "a batch is its records one by one" in refuted
+    assert "the records of a batch do not affect each other" in refuted
     (mechanism,) = [line for line in lines if line["kind"] == "mechanisms" and "check" not in line]
     assert (mechanism["verdict"], mechanism["planned"]) == ("holds", 6)

@@ -1,6 +1,4 @@
-"""Internal: every verdict of a check rests on these p-values.
-
-The statistical helpers of the checks: p-values are exact where they say so, bounds elsewhere, and never NaN.
+"""The statistical helpers of the checks: p-values are exact where they say so, bounds elsewhere, and never NaN.
 
 Without chance: laws are summed up exactly, over all outcomes.
 """
@@ -16,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._statistics import bernstein_p
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.statistics import bernstein_p
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpbench.judging.checks._problems import batch, reference, small_network
+from dpbench.judging.check_tools.problems import batch, reference, small_network
 from dpbench.mechanisms.dpis import Dpis, mechanism
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Hyperparameters, State
+from dpbench.step.mechanism import Hyperparameters, State
+from dpbench.step.mechanism import step as one_step
 
 N = 12
+VARIANTS = ("as_printed", "equation_7", "proven")
 
 
 def small(**parameters: Any) -> Dpis:
@@ -39,23 +42,34 @@ def begin(dpis: Dpis, stack: Hyperparameters, dtype: torch.dtype = torch.float64
 def go(dpis: Dpis, state: State, stack: Hyperparameters, count: int, chunk: int = N) -> State:
     net, inputs, targets = problem(state.theta_RP.dtype)
     for _ in range(count):
-        state, seen = dpis.step(net, state, stack, inputs, targets, chunk)
+        state, seen = one_step(dpis, net, state, stack, inputs, targets, chunk)
         assert not seen.stopped
     return state
 
 
-def forced(state: State, **memory: Any) -> State:
-    """The state with some of its memory replaced, in the middle of an epoch that does not end."""
-    new = {name: torch.as_tensor(value, dtype=state.memory[name].dtype) for name, value in memory.items()}
-    new = {name: value.expand_as(state.memory[name]).clone() for name, value in new.items()}
-    new["next_R"] = torch.full_like(state.step_R, 10**9)
-    return replace(state, memory={**state.memory, **new})
+def put(state: State, **values: Any) -> State:
+    """The state with some of what it remembers replaced, released or private."""
+    assert values.keys() <= state.memory.keys() | state.private.keys()
+
+    def kept(old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        new = {name: torch.as_tensor(value, dtype=old[name].dtype) for name, value in values.items() if name in old}
+        return {**old, **{name: value.expand_as(old[name]).clone() for name, value in new.items()}}
+
+    return replace(state, memory=kept(state.memory), private=kept(state.private))
+
+
+def forced(state: State, **values: Any) -> State:
+    """The same in the middle of an epoch that does not end."""
+    return put(state, next_R=10**9, **values)
 
 
 def same(one: State, other: State) -> bool:
+    if set(one.memory) != set(other.memory) or set(one.private) != set(other.private):
+        return False
     pairs = [(one.theta_RP, other.theta_RP), (one.step_R, other.step_R)]
     pairs += [(one.memory[name], other.memory[name]) for name in one.memory]
-    return set(one.memory) == set(other.memory) and all(torch.equal(a, b) for a, b in pairs)
+    pairs += [(one.private[name], other.private[name]) for name in one.private]
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def clipped_gradients(net: Network, theta_P: Tensor, inputs: Tensor, targets: Tensor, bound: float) -> Tensor:

@@ -1,4 +1,6 @@
-"""DP-SGD-JL and DP-Adam-JL against their definition, their law, their printed variants, and numbers that they refuse.
+"""Internal: pieces of a pass that are made small, and the memory that a pass holds.
+
+DP-SGD-JL and DP-Adam-JL against their definition, their law, their printed variants, and numbers that they refuse.
 
 The forward mode itself is in test_jl_forward.py; what every mechanism must do is in the contracts. Statistical tests:
 seeds fixed, false alarm 1e-9 each. Tolerances are derived where they stand.
@@ -9,9 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,32 +23,36 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dpbench.catalog import catalog
-from dpbench.clipping import _jl
-from dpbench.clipping._jl import ProjectedSum, normals
 from dpbench.clipping._measure import cost
+from dpbench.clipping.rules import jl
+from dpbench.clipping.rules.jl import ProjectedSum, normals
+from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.events import Composition, RandomSensitivityGaussian
-from dpbench.judging.checks import _statistics as statistics
+from dpbench.events import Composition, RandomSensitivityGaussian, Sampler
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import gradient_unbiased, mechanism_sensitivity, sampler_inclusion
-from dpbench.judging.checks._problems import batch, hyperparameters, reference, small_network
-from dpbench.judging.checks._subject import Subject
 from dpbench.judging.checks.philox_vectors import gauss, uniform
-from dpbench.mechanisms import dp_adam_jl, dp_sgd_jl, non_private
-from dpbench.mechanisms._jl import FixedBatches
+from dpbench.mechanisms.presets import dp_adam_jl, dp_sgd_jl, non_private
 from dpbench.models import imdb_lstm, mlp
 from dpbench.plan.planning import Choices, Plan, make_plan
 from dpbench.privacy.accounting import account
 from dpbench.randomness import NOISE, PROJECTION, SAMPLE, table
 from dpbench.spec.loading import load_specs
-from dpbench.step.clipped_sum import Clipped, Draw, DrawnSum, Examples
+from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, network
-from dpbench.step.pipeline import Hyperparameters, Pipeline, Setting, State, plain_sum
+from dpbench.step.mechanism import Hyperparameters, Setting, State
+from dpbench.step.mechanism import step as one_step
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.samplers.fixed_size import FixedSizeSampler
+from dpbench.step.stages import OwnSum
 from dpbench.store.records import Store
 from tests.clipping.gradients import gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 N = 12
-BOTH: dict[str, Callable[..., Pipeline]] = {"sgd": dp_sgd_jl.mechanism, "adam": dp_adam_jl.mechanism}
+BOTH: dict[str, Callable[..., Pipeline]] = {"sgd": dp_sgd_jl, "adam": dp_adam_jl}
 every_algorithm = pytest.mark.parametrize("name", BOTH)
 every_way = pytest.mark.parametrize("way", ["jvp", "vjp"])
 
@@ -57,8 +64,13 @@ def problem(runs: int, places: int, seed: int = 1) -> tuple[Network, Tensor, Exa
     theta_RP = 0.5 * torch.randn(runs, net.size, generator=generator, dtype=torch.float64)
     drawn = batch(generator, runs, places)
     examples = Examples(drawn.inputs.clamp(-20, 20), drawn.targets, drawn.mask_RB)
-    draw = Draw(table(range(5, 5 + runs)), torch.arange(runs) * 3, torch.zeros(runs, places, dtype=torch.int64))
-    return net, theta_RP, examples, draw
+    return net, theta_RP, examples, drawn_at(table(range(5, 5 + runs)), torch.arange(runs) * 3, places)
+
+
+def drawn_at(keys_RS: Tensor, step_R: Tensor, places: int) -> Draw:
+    """How a batch was drawn, as far as projections depend on it: by keys and step alone."""
+    nowhere_RB = torch.zeros(len(keys_RS), places, dtype=torch.int64)
+    return Draw(keys_RS, step_R, nowhere_RB, torch.ones(len(keys_RS), dtype=torch.float64), N)
 
 
 def gradients(net: Network, theta_RP: Tensor, examples: Examples) -> Tensor:
@@ -93,7 +105,7 @@ def brute_force(
 
 @every_way
 @pytest.mark.parametrize("projections", [1, 3])
-def test_engine_is_the_definition(projections: int, way: Any) -> None:
+def test_sum_is_the_definition(projections: int, way: Any) -> None:
     """1e-9 of the sizes: 10^4 roundings of each product (`clipping_reference`), and normals that agree to 1e-13.
 
     An estimate may be far smaller than the norm; the factor C/M then carries M's relative error, 1e-12 · ‖g‖/M, and
@@ -102,9 +114,9 @@ def test_engine_is_the_definition(projections: int, way: Any) -> None:
     net, theta_RP, examples, draw = problem(3, 7)
     clip_R = torch.tensor([0.3, 2.0, 30.0], dtype=torch.float64)
     expected = brute_force(projections, net, theta_RP, examples, draw, clip_R)
-    engine = ProjectedSum(projections, way)
-    assert isinstance(engine, DrawnSum)
-    found = engine.at(draw)(net, theta_RP, examples, clip_R, 3)
+    rule = ProjectedSum(projections, way)
+    assert isinstance(rule, OwnSum)
+    found = rule.summed(draw, net, theta_RP, examples, clip_R, 3)
     sizes = gradients(net, theta_RP, examples).norm(dim=2)
     assert bool(((found.norm_RB - expected.norm_RB).abs() <= 1e-9 * sizes).all())
     assert bool(((found.sum_RP - expected.sum_RP).norm(dim=1) <= 1e-9 * sizes.sum(1)).all())
@@ -136,7 +148,7 @@ def test_step_is_the_algorithm(name: str) -> None:
             seed = keys.tolist()
             chosen = [i for i in range(N) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
             examples = Examples(inputs[chosen][None], targets[chosen][None], torch.ones(1, len(chosen)) > 0)
-            draw = Draw(keys[None], torch.tensor([step]), torch.tensor([chosen], dtype=torch.int64))
+            draw = drawn_at(keys[None], torch.tensor([step]), len(chosen))
             one = slice(run, run + 1)
             total_P = brute_force(2, net, theta_RP[one], examples, draw, clip).sum_RP[0]
             deviation = float(MIXED.noise_multiplier_R[run] * clip)
@@ -156,8 +168,8 @@ def test_estimates_have_their_law(projections: int) -> None:
     runs = seeds * steps
     one = Examples(examples.inputs.expand(runs, -1, -1), examples.targets.expand(runs, -1), torch.ones(runs, 1) > 0)
     theta_RP = theta_RP.expand(runs, -1).contiguous()
-    draw = Draw(table(range(seeds)).repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds), one.targets)
-    found = ProjectedSum(projections).at(draw)(net, theta_RP, one, torch.ones(runs), 1)
+    draw = drawn_at(table(range(seeds)).repeat_interleave(steps, 0), torch.arange(steps).repeat(seeds), 1)
+    found = ProjectedSum(projections).summed(draw, net, theta_RP, one, torch.ones(runs), 1)
     norm = float(gradients(net, theta_RP[:1], Examples(one.inputs[:1], one.targets[:1], one.mask_RB[:1])).norm())
     drawn = (projections * (found.norm_RB / norm) ** 2).reshape(seeds, steps).numpy()
     law = stats.chi2(projections)
@@ -181,7 +193,7 @@ def test_many_projections_give_the_norm() -> None:
     net, theta_RP, examples, draw = problem(2, 4)
     examples = replace(examples, mask_RB=torch.ones(2, 4) > 0)
     clip_R = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    found = ProjectedSum(20_000).at(draw)(net, theta_RP, examples, clip_R, 4)
+    found = ProjectedSum(20_000).summed(draw, net, theta_RP, examples, clip_R, 4)
     ratio = ((found.norm_RB / gradients(net, theta_RP, examples).norm(dim=2)) ** 2).numpy()
     low, high = stats.chi2(20_000).ppf(1e-9 / 16) / 20_000, stats.chi2(20_000).isf(1e-9 / 16) / 20_000
     assert 0.93 < low < ratio.min()
@@ -195,8 +207,8 @@ def test_a_record_moves_the_sum_by_its_norm_over_the_estimate(projections: int, 
     net, theta_RP, examples, draw = problem(40, 3, seed=8)
     examples = replace(examples, mask_RB=torch.ones(40, 3) > 0)
     clip_R = torch.full((40,), 0.01, dtype=torch.float64)
-    engine = ProjectedSum(projections, way).at(draw)
-    more, less = (engine(net, theta_RP, e, clip_R, 3) for e in (examples, examples.part(1, 3)))
+    rule = ProjectedSum(projections, way)
+    more, less = (rule.summed(draw, net, theta_RP, e, clip_R, 3) for e in (examples, examples.part(1, 3)))
     moved_R = (more.sum_RP - less.sum_RP).norm(dim=1)
     norm_R = gradients(net, theta_RP, examples.part(0, 1)).norm(dim=2)[:, 0]
     big = more.norm_RB[:, 0] > clip_R
@@ -215,9 +227,16 @@ def test_sensitivity_has_the_law_of_the_event(name: str, projections: int) -> No
     assert mechanism_sensitivity.check(subject, seed=0).verdict == "holds"
 
 
+class OneProjection(ProjectedSum):
+    """Sums with one projection, whatever its event says."""
+
+    def summed(self, *of: Any) -> Clipped:
+        return ProjectedSum(1).summed(*of)
+
+
 def test_an_event_with_another_dimension_is_found_out() -> None:
     """A planted fault: the code runs one projection and the ledger says thirty."""
-    mechanism = replace(dp_sgd_jl.mechanism(projections=30), clipped_sum=ProjectedSum(1))
+    mechanism = replace(dp_sgd_jl(projections=30), rule=OneProjection(30))
     assert mechanism_sensitivity.check(Subject("mechanisms", "planted", mechanism), seed=0).verdict == "refuted"
 
 
@@ -229,30 +248,30 @@ def test_chunks_change_nothing(way: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     """Over the batch, over the runs, and over the normals; 1e-10: sums of 10^3 terms in another order."""
     net, theta_RP, examples, draw = problem(2, 7)
     clip_R = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    engine = ProjectedSum(5, way).at(draw)
-    whole = engine(net, theta_RP, examples, clip_R, 7)
+    rule = ProjectedSum(5, way)
+    whole = rule.summed(draw, net, theta_RP, examples, clip_R, 7)
 
     def compare(chunk: int) -> None:
-        part = engine(net, theta_RP, examples, clip_R, chunk)
+        part = rule.summed(draw, net, theta_RP, examples, clip_R, chunk)
         scale_R = gradients(net, theta_RP, examples).norm(dim=2).sum(1)
         assert bool(((part.sum_RP - whole.sum_RP).norm(dim=1) <= 1e-10 * scale_R).all())
         assert torch.allclose(part.norm_RB, whole.norm_RB, rtol=1e-10)
 
     for chunk in (1, 3, 20):
         compare(chunk)
-    monkeypatch.setattr(_jl, "_VECTORS", {"cpu": 1})  # one run at a time
+    monkeypatch.setattr(jl, "_VECTORS", {"cpu": 1})  # one run at a time
     compare(7)
-    monkeypatch.setattr(_jl, "_TANGENTS", {"cpu": 1})
+    monkeypatch.setattr(jl, "_TANGENTS", {"cpu": 1})
     compare(7)
-    monkeypatch.setattr(_jl, "_PIECE", {"cpu": 10})
+    monkeypatch.setattr(jl, "_PIECE", {"cpu": 10})
     compare(7)
 
 
 def test_normals_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Draw(table([3, 4]), torch.tensor([0, 9]), torch.zeros(2, 1, dtype=torch.int64))
+    draw = drawn_at(table([3, 4]), torch.tensor([0, 9]), 1)
     whole = normals(draw, 5, 7, torch.float64)
     assert torch.equal(whole.float(), normals(draw, 5, 7, torch.float32))
-    monkeypatch.setattr(_jl, "_PIECE", {"cpu": 10})
+    monkeypatch.setattr(jl, "_PIECE", {"cpu": 10})
     assert torch.equal(whole, normals(draw, 5, 7, torch.float64))
     assert whole[1, 2, 3] == pytest.approx(gauss(4, PROJECTION, 9, 2 * 7 + 3), rel=1e-12)
 
@@ -262,12 +281,12 @@ def test_a_stack_is_each_run_alone(way: Any) -> None:
     """1e-10 as for chunks."""
     net, theta_RP, examples, draw = problem(3, 5)
     clip_R = torch.tensor([0.5, 2.0, 9.0], dtype=torch.float64)
-    whole = ProjectedSum(3, way).at(draw)(net, theta_RP, examples, clip_R, 2)
+    whole = ProjectedSum(3, way).summed(draw, net, theta_RP, examples, clip_R, 2)
     for run in range(3):
         one = slice(run, run + 1)
         part = Examples(examples.inputs[one], examples.targets[one], examples.mask_RB[one])
-        own = Draw(draw.keys_RS[one], draw.step_R[one], draw.index_RB[one])
-        alone = ProjectedSum(3, way).at(own)(net, theta_RP[one], part, clip_R[one], 5)
+        own = drawn_at(draw.keys_RS[one], draw.step_R[one], 5)
+        alone = ProjectedSum(3, way).summed(own, net, theta_RP[one], part, clip_R[one], 5)
         assert torch.allclose(alone.norm_RB[0], whole.norm_RB[run], rtol=1e-10)
         assert float((alone.sum_RP[0] - whole.sum_RP[run]).norm()) <= 1e-10 * float(alone.norm_RB.sum() + 1)
 
@@ -279,7 +298,7 @@ def test_both_ways_give_the_same_training(way: Any) -> None:
     drawn = batch(torch.Generator().manual_seed(1), 1, N)
     inputs, targets = drawn.inputs[0].tanh(), drawn.targets[0]
     ends = []
-    for mechanism in (dp_sgd_jl.mechanism(projections=3), dp_sgd_jl.mechanism(projections=3, way=way)):
+    for mechanism in (dp_sgd_jl(projections=3), dp_sgd_jl(projections=3, way=way)):
         ends.append(trained(mechanism, net, theta_RP, MIXED, inputs, targets, 6).theta_RP)
     assert float((ends[0] - ends[1]).abs().max()) < 2e-10
 
@@ -295,7 +314,7 @@ def trained(
 ) -> State:
     state = mechanism.start(theta_RP, stack, inputs, targets)
     for _ in range(steps):
-        state, _ = mechanism.step(net, state, stack, inputs, targets, 5)
+        state, _ = one_step(mechanism, net, state, stack, inputs, targets, 5)
     return state
 
 
@@ -306,10 +325,11 @@ def test_what_stands_at_an_empty_place_adds_nothing(way: Any, value: float) -> N
     mask_RB = torch.tensor([[True, True, False], [False, False, False]])
     spoilt = examples.inputs.clone()
     spoilt[~mask_RB] = value
-    engine = ProjectedSum(2, way).at(draw)
+    rule = ProjectedSum(2, way)
     clip_R = torch.ones(2, dtype=torch.float64)
     good, bad = (
-        engine(net, theta_RP, Examples(x, examples.targets, mask_RB), clip_R, 3) for x in (examples.inputs, spoilt)
+        rule.summed(draw, net, theta_RP, Examples(x, examples.targets, mask_RB), clip_R, 3)
+        for x in (examples.inputs, spoilt)
     )
     for one, other in zip(vars(good).values(), vars(bad).values(), strict=True):
         assert torch.equal(one, other)
@@ -322,8 +342,8 @@ def test_large_gradients_of_float32_do_not_overflow() -> None:
     net = network(nn.Linear(4, 2, bias=False))
     inputs = torch.full((1, 1, 4), 1e30)
     examples = Examples(inputs, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1) > 0)
-    draw = Draw(table([1]), torch.tensor([0]), torch.zeros(1, 1, dtype=torch.int64))
-    found = ProjectedSum(30).at(draw)(net, torch.zeros(1, 8), examples, torch.ones(1, dtype=torch.float64), 1)
+    draw = drawn_at(table([1]), torch.tensor([0]), 1)
+    found = ProjectedSum(30).summed(draw, net, torch.zeros(1, 8), examples, torch.ones(1, dtype=torch.float64), 1)
     assert 1e29 < float(found.norm_RB) < 1e31
     assert 0.5 < float(found.sum_RP.norm()) < 2
 
@@ -333,10 +353,10 @@ def test_an_estimate_that_overflows_stops_the_run() -> None:
     net = network(nn.Linear(4, 2, bias=False))
     inputs, targets = torch.full((N, 4), 1.0), torch.zeros(N, dtype=torch.int64)
     inputs[3] = 3e38
-    mechanism = dp_sgd_jl.mechanism()
+    mechanism = dp_sgd_jl()
     stack = hyperparameters([1, 2], 1.0)
     theta_RP = torch.zeros(2, 8)
-    _, seen = mechanism.step(net, mechanism.start(theta_RP, stack, inputs, targets), stack, inputs, targets, 5)
+    _, seen = one_step(mechanism, net, mechanism.start(theta_RP, stack, inputs, targets), stack, inputs, targets, 5)
     assert seen.finite_R.tolist() == [False, False]
 
 
@@ -347,7 +367,7 @@ def test_without_noise_and_clipping_it_is_the_non_private_one(name: str) -> None
     drawn = batch(torch.Generator().manual_seed(1), 1, N)
     inputs, targets = drawn.inputs[0].tanh(), drawn.targets[0]
     free = replace(MIXED, clip_norm_R=torch.full((3,), math.inf).double(), noise_multiplier_R=torch.zeros(3).double())
-    plain = non_private.mechanism(optimizer="sgd" if name == "sgd" else "adam")
+    plain = non_private(optimizer="sgd" if name == "sgd" else "adam")
     ends = [trained(m, net, theta_RP, free, inputs, targets, 6).theta_RP for m in (BOTH[name](projections=2), plain)]
     assert float((ends[0] - ends[1]).abs().max()) < 2e-10
 
@@ -362,10 +382,10 @@ def test_a_recurrent_network_takes_no_copies_of_its_weights(way: Any) -> None:
     inputs = (50 * torch.rand(1, 32, 10, generator=torch.Generator().manual_seed(0))).floor()
     examples = Examples(inputs, torch.zeros(1, 32, dtype=torch.int64), torch.ones(1, 32) > 0)
     theta_RP = torch.full((1, net.size), 0.01)
-    draw = Draw(table([1]), torch.tensor([0]), examples.targets)
+    draw = drawn_at(table([1]), torch.tensor([0]), 32)
     free_R = torch.full((1,), math.inf, dtype=torch.float64)
-    engines = (plain_sum, ProjectedSum(1, way).at(draw))
-    plain, projected = (cost(engine, net, theta_RP, examples, free_R, 32, calls=1).peak_bytes for engine in engines)
+    sums = (partial(rule.summed, draw) for rule in (Unclipped(), ProjectedSum(1, way)))
+    plain, projected = (cost(one, net, theta_RP, examples, free_R, 32, calls=1).peak_bytes for one in sums)
     assert projected < 3 * plain
 
 
@@ -386,11 +406,16 @@ def test_ledger_and_decaying_noise() -> None:
 # As printed
 
 
+@dataclass(frozen=True)
+class SaidToBePoisson(FixedSizeSampler):
+    sampler: ClassVar[Sampler] = "poisson"
+
+
 def test_printed_batches_are_not_the_ones_of_the_proof() -> None:
     """The contract on inclusion is refuted: batches have one size. No accountant takes what the ledger says."""
-    printed = dp_sgd_jl.mechanism(variant="as_printed")
+    printed = dp_sgd_jl(variant="as_printed")
     assert printed.facts()["sampler"] == "without_replacement"
-    claimed, proven = FixedBatches("poisson"), dp_sgd_jl.mechanism().sample
+    claimed, proven = SaidToBePoisson(), dp_sgd_jl().sample
     assert sampler_inclusion.check(Subject("samplers", "printed", claimed), seed=3).verdict == "refuted"
     assert sampler_inclusion.check(Subject("samplers", "proven", proven), seed=3).verdict == "holds"
     ledger = printed.ledger(sampling_rate=0.25, noise_multiplier=2.0, steps=9)
@@ -403,14 +428,14 @@ def test_printed_batches_are_not_the_ones_of_the_proof() -> None:
 def test_printed_batches_have_one_size_and_every_example_alike() -> None:
     """2000 batches of 3 of 12: each count is Binomial(2000, 1/4), false alarm 1e-9; alone and in a stack the same."""
     keys_RS, step_R = table(range(40)).repeat_interleave(50, 0), torch.arange(50).repeat(40)
-    drawn = FixedBatches()(keys_RS, step_R, torch.full((2000,), 0.25, dtype=torch.float64), N)
+    drawn = FixedSizeSampler()(keys_RS, step_R, torch.full((2000,), 0.25, dtype=torch.float64), N)
     assert drawn.mask_RB.sum(1).tolist() == [3] * 2000
     assert sampler_inclusion.malformed(drawn, N) is None
     p, _ = statistics.smallest(
         [statistics.binomial_p(np.bincount(drawn.index_RB.flatten().numpy(), minlength=N), 2000, 0.25)]
     )
     assert p >= 1e-9
-    alone = FixedBatches()(keys_RS[7:8], step_R[7:8], torch.tensor([0.25], dtype=torch.float64), N)
+    alone = FixedSizeSampler()(keys_RS[7:8], step_R[7:8], torch.tensor([0.25], dtype=torch.float64), N)
     assert torch.equal(alone.index_RB[0], drawn.index_RB[7])
 
 
@@ -437,9 +462,9 @@ def test_printed_adam_does_not_go_downhill() -> None:
     )
     start = torch.zeros(1, 1, dtype=torch.float64)
     builds = {
-        "printed": dp_adam_jl.mechanism(variant="as_printed"),
-        "proven": dp_adam_jl.mechanism(),
-        "plain": non_private.mechanism(optimizer="adam"),
+        "printed": dp_adam_jl(variant="as_printed"),
+        "proven": dp_adam_jl(),
+        "plain": non_private(optimizer="adam"),
     }
     moves = {
         (name, label): float(trained(build, net, start, stack, inputs, torch.full((N,), label), 1).theta_RP)
@@ -456,7 +481,7 @@ def test_printed_adam_does_not_go_downhill() -> None:
 
 def test_what_the_printed_update_is_given_is_unbiased_all_the_same() -> None:
     """The double gradient is the update's fault; the noisy gradient is not biased (false alarm 1e-9)."""
-    subject = Subject("mechanisms", "printed", dp_adam_jl.mechanism())
+    subject = Subject("mechanisms", "printed", dp_adam_jl())
     assert gradient_unbiased.check(subject, seed=0).verdict == "holds"
 
 
@@ -556,7 +581,8 @@ def looking(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def test_code_that_takes_part_is_in_the_record(tmp_path: Path) -> None:
     (run,) = plan_of(tmp_path, SPEC).runs
-    assert {"dpbench.clipping._jl", "dpbench.clipping._jl_forward", "dpbench.mechanisms._jl"} <= set(run.sources)
+    rule = {"dpbench.clipping.rules.jl", "dpbench.clipping.rules._jl_forward"}
+    assert rule | {"dpbench.step.noise.decaying", "dpbench.step.updates.sgd"} <= set(run.sources)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "3", None])
@@ -567,11 +593,11 @@ def test_projections_in_python(bad: Any) -> None:
 
 
 def test_a_whole_batch_passes_and_others_do_not() -> None:
-    printed = dp_sgd_jl.mechanism(variant="as_printed")
+    printed = dp_sgd_jl(variant="as_printed")
     assert hasattr(printed, "check")
     setting = Setting(examples=1000, sampling_rate=0.1, steps=10, learning_rate=1.0)
     printed.check(setting)
-    dp_sgd_jl.mechanism().check(replace(setting, sampling_rate=0.12345))
+    dp_sgd_jl().check(replace(setting, sampling_rate=0.12345))
     for rate in (0.12345, 1e-4):
         with pytest.raises(DpbenchError, match="whole number"):
             printed.check(replace(setting, sampling_rate=rate))

@@ -1,4 +1,7 @@
-"""DPIS never spends more than its budget, and allots it as the paper's two phases say."""
+"""Internal: how DPIS allots its budget, epoch by epoch: never more than there is, and in the paper's two phases.
+
+Whole runs have few epochs and slow steps; what an epoch is given follows from released numbers alone.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from hypothesis import strategies as st
 
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, SampledGaussian
-from dpbench.mechanisms._dpis_epoch import Fixed, Row, Run, open_epoch
-from dpbench.mechanisms._dpis_rules import VARIANTS
+from dpbench.mechanisms._dpis_epoch import Row, Run, open_epoch
+from dpbench.mechanisms.dpis import mechanism
 from dpbench.privacy.accountants.rdp_filter import RdpFilterAccountant
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +45,8 @@ def test_the_ledger_never_exceeds_the_budget(
     quantile: float | None,
 ) -> None:
     """By `rdp_filter`, after every epoch, on paths of K' that fall, jump and rise; or the run stops."""
-    fixed = Fixed(3.0, share, 40.0, 40.0, 0.01, quantile, VARIANTS["proven"])
+    adaptive = {} if quantile is None else {"adaptive_clipping": True, "quantile": quantile}
+    fixed = mechanism(oversampling=3.0, first_share=share, size_noise=40.0, sum_noise=40.0, **adaptive).fixed
     size, batch, step, stopped = 500.0, 12.0, 0, None
     rows: tuple[Row, ...] = ()
     while step < steps:
@@ -66,7 +70,7 @@ def test_the_ledger_never_exceeds_the_budget(
 
 def epoch_noises(share: float, fills: Sequence[float], epsilon: float = 4.0) -> tuple[list[float], float]:
     """σ_G of each epoch and the ε spent at the end."""
-    fixed = Fixed(5.0, share, 1200.0, 1200.0, 0.01, None, VARIANTS["proven"])
+    fixed = mechanism(first_share=share, size_noise=1200.0, sum_noise=1200.0).fixed
     size, batch, noises = 60000.0, 256.0, []
     rows: tuple[Row, ...] = ()
     for epoch, fill in enumerate(fills):
@@ -106,7 +110,8 @@ def test_constant_norms_need_the_noise_of_dp_sgd() -> None:
 
 def test_the_printed_charges_hide_what_is_spent() -> None:
     """σ_K = 1, b/Ñ = 0.01: a printed run stays within (19), while its releases of K cost a hundred times the budget."""
-    fixed = Fixed(5.0, 0.8, 40.0, 1.0, 0.01, None, VARIANTS["as_printed"])
+    numbers = {"oversampling": 5.0, "first_share": 0.8, "size_noise": 40.0, "sum_noise": 1.0}
+    fixed = mechanism(**numbers, variant="as_printed").fixed
     rows: tuple[Any, ...] = ()
     for epoch in range(3):
         run = Run(2000.0, 20.0, 1.0, 300, 4.0, 1e-5, 100 * epoch, 100, rows)
@@ -114,6 +119,6 @@ def test_the_printed_charges_hide_what_is_spent() -> None:
     said, true = (found(2000.0, 20.0).ledger(rows, 300) for found in (fixed.charged, fixed.dominating))
     assert RdpFilterAccountant().curve(said).epsilon(1e-5).value <= 4.0
     assert RdpFilterAccountant().curve(true).epsilon(1e-5).value > 400
-    proven = Fixed(5.0, 0.8, 40.0, 1.0, 0.01, None, VARIANTS["proven"])
+    proven = mechanism(**numbers).fixed
     with pytest.raises(DpbenchError, match="privacy budget exhausted"):
         open_epoch(proven, Run(2000.0, 20.0, 1.0, 300, 4.0, 1e-5, 0, 100, ()), 1.0, 1500.0)

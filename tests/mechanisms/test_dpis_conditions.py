@@ -15,18 +15,18 @@ from torch import Tensor
 from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import from_json
-from dpbench.judging.checks._problems import hyperparameters
+from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.judging.checks.philox_vectors import gauss
-from dpbench.mechanisms._dpis_epoch import MOST_EPOCHS
 from dpbench.mechanisms.dpis import Dpis, mechanism
 from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.privacy.accountants.rdp_filter import RdpFilterAccountant
 from dpbench.randomness import ESTIMATE, table
 from dpbench.spec.loading import load_specs
-from dpbench.step.pipeline import Hyperparameters, Setting, State
+from dpbench.step.mechanism import Hyperparameters, Setting, State
 from dpbench.store.records import Store
 from dpbench.training.loop import Execution, Interrupted, Outcome, train
-from tests.mechanisms.dpis_problems import N, begin, forced, go, problem, same, small
+from tests.clipping.gradients import stepped
+from tests.mechanisms.dpis_problems import N, begin, forced, go, problem, put, same, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,8 +37,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def stops(dpis: Dpis, state: State, stack: Hyperparameters, inputs: Tensor | None = None) -> str:
     """The sentence with which the first of two runs stops; it keeps its state, the other goes on."""
     net, plain, targets = problem()
-    after, seen = dpis.step(net, state, stack, plain if inputs is None else inputs, targets, N)
+    step = stepped(dpis, net, state, stack, plain if inputs is None else inputs, targets, N)
+    after, seen = step.after, step.seen
     assert list(seen.stopped) == [0]
+    assert float(step.gradient_RP[0].abs().max()) == 0, "nothing is released"
+    assert step.released.events(0) == ()
+    assert len(step.released.events(1)) >= 1
     first, second = torch.tensor([0]), torch.tensor([1])
     assert same(after.take(first), state.take(first))
     assert not torch.equal(after.theta_RP[1], state.theta_RP[1])
@@ -63,14 +67,12 @@ def test_a_clipping_bound_at_or_below_the_floor_stops_the_run() -> None:
     dpis = small(adaptive_clipping=True, quantile=1.0, sum_noise=2.0, norm_floor=0.05)
     stack = hyperparameters([1, 2], 3 / N, epsilon=50.0, clip_norm=1.0)
     state = go(dpis, begin(dpis, stack), stack, 1)
-    state = replace(state, memory={**state.memory, "next_R": state.step_R.clone()})
     outer_RN = torch.stack([torch.zeros(N), torch.full((N,), 4.0)]).double()
     for wanted in range(200):
         seeds = replace(stack, keys_RS=table([wanted, 2]))
         if gauss(wanted, ESTIMATE, 1, 2) < -1:
             break
-    low = replace(state, memory={**state.memory, "outer_RN": outer_RN})
-    sentence = stops(dpis, low, seeds)
+    sentence = stops(dpis, put(state, next_R=state.step_R, outer_RN=outer_RN), seeds)
     assert "the clipping bound of epoch 2 is -" in sentence
     assert "norm_floor = 0.05" in sentence
 
@@ -107,9 +109,7 @@ def test_a_full_history_stops_the_run() -> None:
     state = begin(dpis, stack)
     history = state.memory["history_RHF"].clone()
     history[0] = torch.tensor([0.0, 0.001, 1e6])
-    assert history.shape[1] == MOST_EPOCHS
-    full = replace(state, memory={**state.memory, "history_RHF": history})
-    assert f"at most {MOST_EPOCHS} are kept" in stops(dpis, full, stack)
+    assert f"at most {history.shape[1]} are kept" in stops(dpis, put(state, history_RHF=history), stack)
 
 
 # Numbers that are refused before anything runs
@@ -156,9 +156,12 @@ def planned(folder: Path, **other: str) -> Any:
         ({"parameters": "optimizer: momentum, momentum: 1.0"}, "momentum = 1"),
         ({"parameters": "norm_floor: 1.0"}, "clip_norm = 1.0: expected a finite number above norm_floor = 1"),
         ({"parameters": "oversampling: 5, norm_floor: 2.0"}, "above norm_floor = 2"),
-        ({"parameters": "oversampling: 40"}, "oversampling = 40: with batch_size = 128 it looks at 5120 of 1437"),
-        ({"budget": "{epsilon: 0.05, delta: 1e-4}"}, "the releases of N and K in 3 epochs exceed it"),
-        ({"parameters": "sum_noise: 0.5, oversampling: 3"}, "the releases of N and K in 3 epochs exceed it"),
+        (
+            {"parameters": "oversampling: 40"},
+            "oversampling = 40: with batch_size = 128 it computes 5120 gradients of 1437",
+        ),
+        ({"budget": "{epsilon: 0.05, delta: 1e-4}"}, "the events of N and K in 3 epochs alone exceed it"),
+        ({"parameters": "sum_noise: 0.5, oversampling: 3"}, "the events of N and K in 3 epochs alone exceed it"),
         ({"budget": "{noise_multiplier: 1.0, delta: 1e-4}"}, "spends a budget; expected epsilon and delta"),
         (
             {"training": "batch_size: 2000, steps: 30, learning_rate: 0.5, clip_norm: 1.0"},

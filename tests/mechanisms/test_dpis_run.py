@@ -14,15 +14,26 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.events import Gaussian
-from dpbench.judging.checks._problems import hyperparameters, linear_network
+from dpbench.judging.check_tools.problems import hyperparameters, linear_network
 from dpbench.judging.checks.philox_vectors import gauss, uniform
-from dpbench.mechanisms._dpis_rules import VARIANTS, all_norms
 from dpbench.randomness import ESTIMATE, REJECT, SAMPLE
 from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
-from dpbench.step.pipeline import Hyperparameters, State
+from dpbench.step.mechanism import Hyperparameters, State
+from dpbench.step.mechanism import step as one_step
 from dpbench.store.records import run_record
-from tests.mechanisms.dpis_problems import N, begin, clipped_gradients, forced, go, parameters, problem, same, small
+from tests.mechanisms.dpis_problems import (
+    VARIANTS,
+    N,
+    begin,
+    clipped_gradients,
+    forced,
+    go,
+    parameters,
+    problem,
+    same,
+    small,
+)
 from tests.store.record_samples import run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,7 +55,7 @@ def mixed(*runs: int) -> Hyperparameters:
     return hyperparameters([6 + run for run in runs], steps=24, **chosen)
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_same_alone_and_in_a_stack(variant: str) -> None:
     """Bits where there is no gradient; within rounding (derived in the contract tests) where there is."""
     dpis = small(variant=variant, adaptive_clipping=True, quantile=3.0, sum_noise=1.0)
@@ -52,9 +63,9 @@ def test_the_same_alone_and_in_a_stack(variant: str) -> None:
     whole = alone = small(variant=variant).start(torch.ones(3, zeros[0].size), mixed(0, 1, 2), *zeros[1:])
     pieces = [alone.take(torch.tensor([run])) for run in range(3)]
     for _ in range(6):
-        whole, seen = small(variant=variant).step(zeros[0], whole, mixed(0, 1, 2), *zeros[1:], 5)
+        whole, seen = one_step(small(variant=variant), zeros[0], whole, mixed(0, 1, 2), *zeros[1:], 5)
         for run in range(3):
-            pieces[run], own = small(variant=variant).step(zeros[0], pieces[run], mixed(run), *zeros[1:], 5)
+            pieces[run], own = one_step(small(variant=variant), zeros[0], pieces[run], mixed(run), *zeros[1:], 5)
             assert torch.equal(own.drawn_R[0], seen.drawn_R[run])
             assert same(pieces[run], whole.take(torch.tensor([run])))
     net, inputs, targets = problem()
@@ -63,10 +74,10 @@ def test_the_same_alone_and_in_a_stack(variant: str) -> None:
     singles = [state.take(torch.tensor([run])) for run in range(3)]
     for _ in range(8):
         ends = [
-            dpis.step(net, end, mixed(0, 1, 2), inputs, targets, chunk)[0]
+            one_step(dpis, net, end, mixed(0, 1, 2), inputs, targets, chunk)[0]
             for end, chunk in zip(ends, (N, 5), strict=True)
         ]
-        singles = [dpis.step(net, one, mixed(run), inputs, targets, 3)[0] for run, one in enumerate(singles)]
+        singles = [one_step(dpis, net, one, mixed(run), inputs, targets, 3)[0] for run, one in enumerate(singles)]
     assert float((ends[0].theta_RP - ends[1].theta_RP).abs().max()) < 2e-10
     for run in range(3):
         assert float((singles[run].theta_RP[0] - ends[0].theta_RP[run]).abs().max()) < 2e-10
@@ -80,16 +91,15 @@ def drawn_at(away: float, dtype: torch.dtype, runs: list[int], chunk: int, clipp
     count = 60
     net, inputs, targets = problem(torch.float64, count)
     theta_RP, stack = parameters(net, 3), hyperparameters([5, 6, 7], 2 / count, clip_norm=1e9)
-    dpis = small(variant="equation_7", norm_floor=1e-9)
     coin_RN = randomness.uniform_bits(stack.keys_RS, REJECT, torch.zeros(3, dtype=torch.int64), count) / 2.0**53
     side_N = torch.where(torch.arange(count) % 2 == 0, 1 + away, 1 / (1 + away))
-    norm_RN = all_norms(dpis.engine, net, theta_RP, inputs, targets, count)
-    reach_RN = norm_RN / (coin_RN * side_N).clamp(max=1.0)
+    norm_N = clipped_gradients(net, theta_RP[0], inputs, targets, math.inf).norm(dim=1)
+    reach_RN = norm_N / (coin_RN * side_N).clamp(max=1.0)
     dpis = small(variant="equation_7", norm_floor=1e-9, clipping=clipping)
     state = dpis.start(theta_RP.to(dtype), stack, inputs.to(dtype), targets)
     state = forced(state, seen_RN=reach_RN / dpis.oversampling, sum_R=1e-30, bound_R=1e9, noise_R=0.0)
     at = torch.tensor(runs)
-    _, seen = dpis.step(net, state.take(at), stack.take(at), inputs.to(dtype), targets, chunk)
+    _, seen = one_step(dpis, net, state.take(at), stack.take(at), inputs.to(dtype), targets, chunk)
     return seen.drawn_R.tolist()  # type: ignore[no-any-return]
 
 
@@ -119,19 +129,20 @@ def test_the_report_promises_the_same_batches_except_where_rounding_moves_them()
     page = render(collect([run_record(run_json())]))
     (told,) = [words for entry, words in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page) if "resumed" in entry]
     assert "the same batches and noise" in told
-    assert ("for dpis unless rounding moves a probability past a coin" in told) is moved
+    assert ("for dpis unless rounding moves a probability across a uniform number" in told) is moved
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_going_on_from_a_saved_state_is_going_on(variant: str, dtype: torch.dtype) -> None:
     dpis = small(variant=variant, adaptive_clipping=True, quantile=3.0, sum_noise=1.0)
     middle = go(dpis, begin(dpis, mixed(0, 1, 2), dtype), mixed(0, 1, 2), 5)
     file = io.BytesIO()
-    torch.save({"theta": middle.theta_RP, "memory": dict(middle.memory), "step": middle.step_R}, file)
+    parts = {"theta": middle.theta_RP, "memory": dict(middle.memory), "step": middle.step_R}
+    torch.save({**parts, "private": dict(middle.private)}, file)
     file.seek(0)
     kept = torch.load(file, weights_only=True)
-    back = State(kept["theta"], kept["memory"], kept["step"])
+    back = State(kept["theta"], kept["memory"], kept["step"], kept["private"])
     whole = go(dpis, begin(dpis, mixed(0, 1, 2), dtype), mixed(0, 1, 2), 12)
     assert same(go(dpis, back, mixed(0, 1, 2), 7), whole)
     assert dpis.released(go(dpis, back, mixed(0, 1, 2), 7), mixed(0, 1, 2)) == dpis.released(whole, mixed(0, 1, 2))
@@ -140,10 +151,11 @@ def test_going_on_from_a_saved_state_is_going_on(variant: str, dtype: torch.dtyp
 def test_a_step_changes_only_what_it_returns() -> None:
     dpis = small(adaptive_clipping=True, quantile=3.0, sum_noise=1.0)
     state = begin(dpis, mixed(0, 1, 2))
-    copy = State(state.theta_RP.clone(), {n: v.clone() for n, v in state.memory.items()}, state.step_R.clone())
+    memory, private = ({n: v.clone() for n, v in kept.items()} for kept in (state.memory, state.private))
+    copy = State(state.theta_RP.clone(), memory, state.step_R.clone(), private)
     net, inputs, targets = problem()
     before = torch.get_rng_state()
-    dpis.step(net, state, mixed(0, 1, 2), inputs, targets, N)
+    one_step(dpis, net, state, mixed(0, 1, 2), inputs, targets, N)
     assert same(state, copy)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -156,8 +168,8 @@ def test_bad_neighbours_in_a_stack_do_no_harm() -> None:
     bad = replace(good, theta_RP=theta_RP)
     net, inputs, targets = problem()
     for _ in range(5):
-        good, _ = dpis.step(net, good, mixed(0, 1, 2), inputs, targets, N)
-        bad, seen = dpis.step(net, bad, mixed(0, 1, 2), inputs, targets, N)
+        good, _ = one_step(dpis, net, good, mixed(0, 1, 2), inputs, targets, N)
+        bad, seen = one_step(dpis, net, bad, mixed(0, 1, 2), inputs, targets, N)
         assert seen.finite_R.tolist() == [True, False, True] or seen.finite_R.tolist() == [True, True, True]
         kept = torch.tensor([0, 2])
         assert same(good.take(kept), bad.take(kept))
@@ -171,7 +183,7 @@ def test_empty_batches_are_finite() -> None:
     net, inputs, targets = linear_network(8, 2), torch.zeros(N, 8), torch.arange(N) % 2
     state = dpis.start(torch.ones(3, net.size), mixed(0, 1, 2), inputs, targets)
     for _ in range(5):
-        state, seen = dpis.step(net, state, mixed(0, 1, 2), inputs, targets, 5)
+        state, seen = one_step(dpis, net, state, mixed(0, 1, 2), inputs, targets, 5)
         assert seen.drawn_R.tolist() == [0, 0, 0]
         assert seen.finite_R.all()
         assert state.theta_RP.isfinite().all()
@@ -184,10 +196,10 @@ def test_gradients_that_are_not_finite_are_reported(value: float) -> None:
     net, inputs, targets = problem()
     bad = inputs.clone()
     bad[3, 2] = value
-    _, seen = dpis.step(net, begin(dpis, stack), stack, bad, targets, 5)
+    _, seen = one_step(dpis, net, begin(dpis, stack), stack, bad, targets, 5)
     assert seen.finite_R.tolist() == [False, False]
     state = forced(go(dpis, begin(dpis, stack), stack, 1), seen_RN=2.0, sum_R=float(N))
-    _, seen = dpis.step(net, state, stack, bad, targets, 5)
+    _, seen = one_step(dpis, net, state, stack, bad, targets, 5)
     assert seen.finite_R.tolist() == [False, False]
 
 
@@ -249,7 +261,7 @@ def test_the_sums_are_those_of_the_paper() -> None:
     assert float(state.memory["sum_R"][0]) == pytest.approx(min(max(measured, 2 * 3 * 0.6), size * 0.6))
     rounds = math.floor(size / 3 + 0.5)
     state = go(dpis, state, stack, rounds - 1)
-    outer = float(state.memory["outer_RN"][0].sum()) + 0.4 * 2.4 * gauss(seed, ESTIMATE, rounds, 2)
+    outer = float(state.private["outer_RN"][0].sum()) + 0.4 * 2.4 * gauss(seed, ESTIMATE, rounds, 2)
     state = go(dpis, state, stack, 1)
     assert float(state.memory["bound_R"][0]) == pytest.approx(2.0 * outer / size)
     (ledger,) = dpis.released(state, stack)

@@ -17,26 +17,19 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench import events
-from dpbench.clipping._microbatch import Microbatches, group_of, places
+from dpbench.clipping.rules.microbatch import Microbatches, group_of, places
 from dpbench.errors import DpbenchError
-from dpbench.judging.checks import _statistics as statistics
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import batch, hyperparameters, linear_network, reference, small_network
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import mechanism_sensitivity
-from dpbench.judging.checks._problems import (
-    Reveal,
-    batch,
-    hyperparameters,
-    linear_network,
-    reference,
-    small_network,
-)
-from dpbench.judging.checks._subject import Subject
 from dpbench.judging.checks.philox_vectors import uniform
-from dpbench.mechanisms.microbatched_sgd import MicrobatchedSgd, mechanism
+from dpbench.mechanisms.presets import microbatched_sgd
 from dpbench.randomness import GROUP, SAMPLE, table
 from dpbench.step.clipped_sum import Draw, Examples
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Setting
-from tests.clipping.gradients import gradient
+from dpbench.step.mechanism import Setting
+from tests.clipping.gradients import gradient, stepped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,10 +51,10 @@ def each_gradient(net: Network, theta_P: Tensor, inputs: Tensor, targets: Tensor
     return reference(net, theta_P.expand(count, -1), single, torch.full((count,), math.inf).double()).sum_RP
 
 
-def released_sum(subject: MicrobatchedSgd, *args: Any, **more: Any) -> Tensor:
+def released_sum(subject: Any, *args: Any, **more: Any) -> Tensor:
     """The noisy sum of clipped means (R, P): what the update gets times what it was divided by."""
     stack, targets = args[2], args[4]
-    divisor_R = subject.normaliser(stack.sampling_rate_R, len(targets))
+    divisor_R = subject.rule.divisor(stack.sampling_rate_R, len(targets))
     return gradient(subject, *args, **more).double() * divisor_R[:, None]
 
 
@@ -73,11 +66,11 @@ def test_group_is_that_of_plain_python_and_of_the_example_alone() -> None:
     count_R = torch.tensor([7, 3])
     keys_RS, step_R = table([4, 9]), torch.tensor([0, 5])
     index_RB = torch.tensor([[0, 3, 8, 11], [2, 3, 4, 5]])
-    group_RB = group_of(Draw(keys_RS, step_R, index_RB), count_R)
+    group_RB = group_of(keys_RS, step_R, index_RB, count_R)
     for run, place in itertools.product(range(2), range(4)):
         seed, step, m = keys_RS[run].tolist(), int(step_R[run]), int(count_R[run])
         assert int(group_RB[run, place]) == (uniform(seed, GROUP, step, int(index_RB[run, place])) >> 21) * m >> 32
-    some = group_of(Draw(keys_RS, step_R, index_RB[:, [2]]), count_R)
+    some = group_of(keys_RS, step_R, index_RB[:, [2]], count_R)
     assert torch.equal(some, group_RB[:, [2]])
 
 
@@ -86,8 +79,8 @@ def test_groups_are_uniform_and_independent() -> None:
     runs, examples, m = 40, 500, 5
     groups = []
     for step in range(4):
-        draw = Draw(table(range(runs)), torch.full((runs,), step), torch.arange(examples).repeat(runs, 1))
-        groups.append(group_of(draw, torch.full((runs,), m)))
+        step_R, index_RB = torch.full((runs,), step), torch.arange(examples).repeat(runs, 1)
+        groups.append(group_of(table(range(runs)), step_R, index_RB, torch.full((runs,), m)))
     g = torch.stack(groups)
     pairs = [g[:, :, 1:] * m + g[:, :, :-1], g[1:] * m + g[:-1], g[:, 1:] * m + g[:, :-1]]
     found = [stats.chisquare(np.bincount(g.flatten().numpy(), minlength=m)).pvalue]
@@ -115,13 +108,11 @@ def test_places_hold_each_drawn_example_once_and_repeat_only_members() -> None:
 # What a step computes
 
 
-def plain_sum_of_means(
-    subject: MicrobatchedSgd, stack: Any, run: int, step: int, gradient_NP: Tensor
-) -> tuple[Tensor, int, int]:
+def plain_sum_of_means(size: int, stack: Any, run: int, step: int, gradient_NP: Tensor) -> tuple[Tensor, int, int]:
     """The sum of clipped means by its definition; how many examples were drawn, and how many were in clipped ones."""
     rate, clip = (float(x[run]) for x in (stack.sampling_rate_R, stack.clip_norm_R))
     seed = stack.keys_RS[run].tolist()
-    m = max(1, math.ceil(rate * len(gradient_NP) / subject.microbatch_size - 1e-9))
+    m = max(1, math.ceil(rate * len(gradient_NP) / size - 1e-9))
     drawn = [i for i in range(len(gradient_NP)) if uniform(seed, SAMPLE, step, i) < math.floor(rate * 2**53)]
     total, clipped = torch.zeros(gradient_NP.shape[1], dtype=torch.float64), 0
     for group in range(m):
@@ -137,31 +128,31 @@ def plain_sum_of_means(
 @pytest.mark.parametrize("chunk", [1, 4, N])
 def test_step_is_the_algorithm(size: int, chunk: int) -> None:
     """Against plain Python, in float64; 1e-9 for gradients of norm below 10^2 and 10^4 roundings."""
-    subject = mechanism(microbatch_size=size)
+    subject = microbatched_sgd(microbatch_size=size)
     net, theta_P, inputs, targets = data()
     gradient_NP = each_gradient(net, theta_P, inputs, targets)
     stack = hyperparameters([5, 6, 9], [0.3, 0.9, 1.0], clip_norm=[1.0, 0.2, 1e9], noise_multiplier=0.0)
-    shown = replace(subject, update=Reveal())
-    state = shown.start(theta_P.repeat(3, 1), stack, inputs, targets)
-    for step in range(4):
-        state, seen = shown.step(net, state, stack, inputs, targets, chunk)
-        divisor_R = subject.normaliser(stack.sampling_rate_R, N)
+    start = subject.start(theta_P.repeat(3, 1), stack, inputs, targets)
+    for number in range(4):
+        state = replace(start, step_R=torch.full_like(start.step_R, number))
+        step = stepped(subject, net, state, stack, inputs, targets, chunk)
+        divisor_R = subject.rule.divisor(stack.sampling_rate_R, N)
         for run in range(3):
-            total_P, drawn, clipped = plain_sum_of_means(subject, stack, run, step, gradient_NP)
-            assert float((state.memory["gradient_RP"][run] * divisor_R[run] - total_P).abs().max()) < 1e-9
-            assert int(seen.drawn_R[run]) == drawn
-            assert int(seen.clipped_R[run]) == clipped
+            total_P, drawn, clipped = plain_sum_of_means(size, stack, run, number, gradient_NP)
+            assert float((step.gradient_RP[run] * divisor_R[run] - total_P).abs().max()) < 1e-9
+            assert int(step.seen.drawn_R[run]) == drawn
+            assert int(step.seen.clipped_R[run]) == clipped
 
 
-def test_normaliser_is_the_expected_number_of_microbatches_with_members() -> None:
+def test_divisor_is_the_expected_number_of_microbatches_with_members() -> None:
     """Against the binomial law of a microbatch's size; 1 − P(0) is off by 1e-16 of itself over qN ≥ 1e-6."""
     for size, examples, rate in ((2, 12, 0.3), (5, 12, 1.0), (5, 1000, 0.02), (3, 9, 1e-7), (16, 60_000, 256 / 60_000)):
-        subject = mechanism(microbatch_size=size)
+        rule = Microbatches(size)
         rate_R = torch.tensor([rate], dtype=torch.float64)
-        (m,) = subject.count(rate_R, examples).tolist()
+        (m,) = rule.count(rate_R, examples).tolist()
         assert m == max(1, math.ceil(rate * examples / size - 1e-9))
         filled = m * (1 - float(stats.binom(examples, rate / m).pmf(0)))
-        assert subject.normaliser(rate_R, examples).item() == pytest.approx(filled, rel=1e-9)
+        assert rule.divisor(rate_R, examples).item() == pytest.approx(filled, rel=1e-9)
 
 
 # Sensitivity
@@ -176,14 +167,14 @@ def neighbours(net: Network, examples: int) -> tuple[Tensor, Tensor, Tensor]:
     return inputs, targets, torch.zeros(net.size, dtype=torch.float64)
 
 
-def largest_change(subject: MicrobatchedSgd, clip: float) -> float:
+def largest_change(subject: Any, clip: float) -> float:
     """The largest change of the noise-free sum by the last of 5 to 10 records, over C, with q = 1."""
     net, worst = linear_network(4, 2), 0.0
     stack = hyperparameters(range(20), 1.0, clip_norm=clip, noise_multiplier=0.0)
     for examples in range(7, 11):  # with microbatches of 5 there are two of them with and without the last record
         inputs, targets, theta_P = neighbours(net, examples)
         theta_RP = theta_P.repeat(20, 1)
-        assert torch.equal(*(subject.count(stack.sampling_rate_R, n) for n in (examples, examples - 1)))
+        assert torch.equal(*(subject.rule.count(stack.sampling_rate_R, n) for n in (examples, examples - 1)))
         whole = released_sum(subject, net, theta_RP, stack, inputs, targets)
         less = released_sum(subject, net, theta_RP, stack, inputs[:-1], targets[:-1])
         worst = max(worst, float((whole - less).norm(dim=1).max()) / clip)
@@ -193,7 +184,7 @@ def largest_change(subject: MicrobatchedSgd, clip: float) -> float:
 @pytest.mark.parametrize("variant", ["proven", "as_printed"])
 def test_one_record_moves_the_sum_as_far_as_the_event_says(variant: Any) -> None:
     """By two clip norms: what `proven` accounts for; `as_printed` says one clip norm and is refuted."""
-    subject = mechanism(variant=variant)
+    subject = microbatched_sgd(variant=variant)
     ledger = subject.ledger(sampling_rate=1.0, noise_multiplier=1.0, steps=1)
     assert ledger is not None
     ((event, _),) = ledger.parts
@@ -207,14 +198,14 @@ def test_one_record_moves_the_sum_as_far_as_the_event_says(variant: Any) -> None
 
 def test_the_contract_refutes_what_is_printed() -> None:
     for variant, verdict in (("proven", "holds"), ("as_printed", "refuted")):
-        subject = Subject("mechanisms", "microbatched_sgd", mechanism(variant=variant))  # type: ignore[arg-type]
+        subject = Subject("mechanisms", "microbatched_sgd", microbatched_sgd(variant=variant))
         assert mechanism_sensitivity.check.applies(subject)
         assert mechanism_sensitivity.check(subject, seed=0).verdict == verdict
 
 
 def test_adding_a_record_changes_one_microbatch_alone() -> None:
     """Random data: at most 2C for each example of many, and C where the microbatch was empty before."""
-    subject = mechanism(microbatch_size=5)
+    subject = microbatched_sgd(microbatch_size=5)
     net, theta_P, inputs, targets = data(10)
     stack = hyperparameters(range(30), 1.0, clip_norm=0.3, noise_multiplier=0.0)
     theta_RP = theta_P.repeat(30, 1)
@@ -230,10 +221,10 @@ def test_adding_a_record_changes_one_microbatch_alone() -> None:
 def test_ledger_is_a_sampled_gaussian_of_half_the_noise_multiplier() -> None:
     for rate, sigma, count in ((0.01, 1.3, 7), (1.0, 0.5, 1)):
         for variant, event_sigma in (("proven", sigma / 2), ("as_printed", sigma)):
-            ledger = mechanism(variant=variant).ledger(sampling_rate=rate, noise_multiplier=sigma, steps=count)
+            ledger = microbatched_sgd(variant=variant).ledger(sampling_rate=rate, noise_multiplier=sigma, steps=count)
             assert ledger == events.Composition(((events.SampledGaussian(rate, event_sigma), count),))
     with pytest.raises(ValueError, match="noise_multiplier"):
-        mechanism().ledger(sampling_rate=0.1, noise_multiplier=0.0, steps=1)
+        microbatched_sgd().ledger(sampling_rate=0.1, noise_multiplier=0.0, steps=1)
 
 
 # Noise and expectation
@@ -241,7 +232,7 @@ def test_ledger_is_a_sampled_gaussian_of_half_the_noise_multiplier() -> None:
 
 def test_noise_has_its_scale_and_is_independent() -> None:
     """Standard normals in units of σC over what the sum is divided by; chi-square, normality, correlations: 1e-9."""
-    subject, net = mechanism(), linear_network(80, 2)
+    subject, net = microbatched_sgd(), linear_network(80, 2)
     inputs, targets = torch.zeros(10, 80), torch.arange(10) % 2
     stack = hyperparameters([3, 4, 5], [0.5, 0.1, 1.0], clip_norm=[1.0, 0.25, 4.0], noise_multiplier=[1.0, 1.3, 0.5])
     theta_RP = torch.zeros(3, net.size)
@@ -266,7 +257,7 @@ def test_mean_is_the_full_gradient_where_nothing_is_clipped(size: int, rate: flo
 
     S lies within m·max|g| of 0 in every coordinate. False alarm of a coordinate: 2·exp(−2n·t²/(2m·max|g|/M)²).
     """
-    subject = mechanism(microbatch_size=size)
+    subject = microbatched_sgd(microbatch_size=size)
     net, theta_P, inputs, targets = data()
     inputs, targets = 1 + 0.3 * inputs, torch.zeros_like(targets)  # gradients of one direction: a wrong divisor shows
     gradient_NP = each_gradient(net, theta_P, inputs, targets)
@@ -275,8 +266,8 @@ def test_mean_is_the_full_gradient_where_nothing_is_clipped(size: int, rate: flo
     theta_RP = theta_P.repeat(seeds, 1)
     drawn = torch.stack([gradient(subject, net, theta_RP, stack, inputs, targets, step=step) for step in range(steps)])
     (m,), (divisor,) = (
-        set(subject.count(stack.sampling_rate_R, N).tolist()),
-        set(subject.normaliser(stack.sampling_rate_R, N).tolist()),
+        set(subject.rule.count(stack.sampling_rate_R, N).tolist()),
+        set(subject.rule.divisor(stack.sampling_rate_R, N).tolist()),
     )
     width_P = 2 * m * gradient_NP.abs().amax(0) / divisor
     limit_P = width_P * math.sqrt(math.log(2 * net.size / 1e-9) / (2 * seeds * steps))
@@ -291,7 +282,7 @@ def test_mean_is_the_full_gradient_where_nothing_is_clipped(size: int, rate: flo
 
 def test_one_microbatch_of_everything_is_full_gradient_descent_when_nothing_is_clipped() -> None:
     """m = 1 and q = 1: the mean of all gradients, divided by 1."""
-    subject = mechanism(microbatch_size=N)
+    subject = microbatched_sgd(microbatch_size=N)
     net, theta_P, inputs, targets = data()
     stack = hyperparameters([1], 1.0, clip_norm=math.inf, noise_multiplier=0.0)
     shown = gradient(subject, net, theta_P[None], stack, inputs, targets)[0]
@@ -303,12 +294,13 @@ def test_a_microbatch_without_members_does_not_look_at_anybody() -> None:
     net, theta_P, inputs, targets = data()
     inputs = torch.cat([torch.full_like(inputs[:1], math.nan), inputs])
     targets = torch.cat([targets[:1], targets])
-    engine = Microbatches(torch.tensor([50]))
+    rule, rate = Microbatches(2), 100 / len(targets)  # m = 50
     index = torch.tensor([[1, 4, 7, 1]])
     mask = torch.tensor([[True, True, True, False]])
     examples = Examples(inputs[index], targets[index], mask)
-    draw = Draw(table([3]), torch.tensor([0]), index)
-    found = engine.at(draw)(net, theta_P[None], examples, torch.tensor([1.0]).double(), 2)
+    draw = Draw(table([3]), torch.tensor([0]), index, torch.tensor([rate]).double(), len(targets))
+    assert rule.count(draw.rate_R, draw.examples).tolist() == [50]
+    found = rule.summed(draw, net, theta_P[None], examples, torch.tensor([1.0]).double(), 2)
     assert bool(found.sum_RP.isfinite().all())
     assert float(found.norm_RB[0, 3]) == float(found.loss_RB[0, 3]) == 0.0
 
@@ -319,13 +311,13 @@ def test_a_microbatch_without_members_does_not_look_at_anybody() -> None:
 @pytest.mark.parametrize("size", [1, 0, -3, 2.5, True])
 def test_bad_sizes_are_refused(size: Any) -> None:
     with pytest.raises(DpbenchError, match=r"microbatch_size = .*: expected a whole number, 2 or more"):
-        mechanism(microbatch_size=size)
+        microbatched_sgd(microbatch_size=size)
 
 
 def test_a_microbatch_larger_than_the_batch_is_refused() -> None:
     setting = Setting(examples=100, sampling_rate=0.04, steps=3, learning_rate=0.1)
-    mechanism(microbatch_size=4).check(setting)
+    microbatched_sgd(microbatch_size=4).check(setting)
     with pytest.raises(DpbenchError, match="microbatch_size = 5: larger than the expected batch of 4"):
-        mechanism(microbatch_size=5).check(setting)
+        microbatched_sgd(microbatch_size=5).check(setting)
     with pytest.raises(DpbenchError, match="variant"):
-        mechanism(variant="tf")  # type: ignore[arg-type]
+        microbatched_sgd(variant="tf")

@@ -16,16 +16,17 @@ from torch import Tensor
 
 from dpbench import account, events
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import hyperparameters, small_network
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import hyperparameters, small_network
 from dpbench.judging.checks.philox_vectors import gauss
-from dpbench.mechanisms import noisy_sgd
-from dpbench.mechanisms.normalised_sgd import OFFSET, ChannelStatistics, mechanism
+from dpbench.mechanisms.presets import noisy_sgd, normalised_sgd
 from dpbench.models import scattering_cnn, scattering_linear
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.randomness import PREPARATION, table
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, network
+from dpbench.step.mechanism import step as one_step
+from dpbench.step.preparations.channel_statistics import OFFSET, ChannelStatistics
 from dpbench.store.records import Store
 from tests.clipping.gradients import gradient
 
@@ -166,12 +167,12 @@ def test_a_channel_whose_variance_is_lost_in_the_noise_is_switched_off() -> None
 
 
 def test_ledger_is_two_gaussians_and_then_the_steps() -> None:
-    subject = mechanism(statistics_noise_multiplier=6.0)
+    subject = normalised_sgd(statistics_noise_multiplier=6.0)
     for steps in (0, 1, 20):
         ledger = subject.ledger(sampling_rate=0.1, noise_multiplier=1.5, steps=steps)
         assert ledger is not None
         assert ledger.parts[0] == (events.Gaussian(6.0, "add_or_remove"), 2)
-        rest = noisy_sgd.mechanism().ledger(sampling_rate=0.1, noise_multiplier=1.5, steps=steps)
+        rest = noisy_sgd().ledger(sampling_rate=0.1, noise_multiplier=1.5, steps=steps)
         assert rest is not None
         assert ledger.parts[1:] == rest.parts
         assert events.from_json(events.to_json(ledger)) == ledger
@@ -183,12 +184,12 @@ def test_ledger_is_two_gaussians_and_then_the_steps() -> None:
 
 
 def test_released_begins_with_the_statistics() -> None:
-    subject, net = mechanism(), small_network()
+    subject, net = normalised_sgd(), small_network()
     stack = hyperparameters([1, 2], 0.5)
     inputs, targets = pictures(12, 6).mean((2, 3)), torch.arange(12) % 4
     state = subject.start(torch.zeros(2, net.size, dtype=torch.float64), stack, inputs, targets)
     assert [composition.parts[0][1] for composition in subject.released(state, stack) if composition] == [2, 2]
-    state, _ = subject.step(net, state, stack, inputs, targets, 12)
+    state, _ = one_step(subject, net, state, stack, inputs, targets, 12)
     assert subject.released(state, stack)[0] == subject.ledger(sampling_rate=0.5, noise_multiplier=1.0, steps=1)
 
 
@@ -209,7 +210,7 @@ def test_a_step_is_one_of_noisy_sgd_on_standardised_inputs() -> None:
     net = network(scattering_linear.model((5, 3, 2), 4))
     inputs, targets = pictures(20, dtype=torch.float32), torch.arange(20) % 4
     stack = hyperparameters([3, 4], 0.6)
-    subject = mechanism(statistics_noise_multiplier=0.1, mean_bound=10.0, square_bound=100.0)
+    subject = normalised_sgd(statistics_noise_multiplier=0.1, mean_bound=10.0, square_bound=100.0)
     theta_RP = torch.randn(2, net.size, generator=torch.Generator().manual_seed(0))
     shown = gradient(subject, net, theta_RP, stack, inputs, targets)
     state = subject.start(theta_RP, stack, inputs, targets)
@@ -218,7 +219,7 @@ def test_a_step_is_one_of_noisy_sgd_on_standardised_inputs() -> None:
     assert not torch.equal(seen[0], seen[1]), "each run has its own noise"
     for run in range(2):
         part = torch.tensor([run])
-        plain = gradient(noisy_sgd.mechanism(), net, theta_RP[part], stack.take(part), seen[run], targets)
+        plain = gradient(noisy_sgd(), net, theta_RP[part], stack.take(part), seen[run], targets)
         assert torch.allclose(plain[0], shown[run], rtol=0, atol=1e-5 * float(shown.abs().max()))
         alone = evaluate(net, theta_RP[part], seen[run], targets, 20)
         both = evaluate(net, theta_RP, inputs, targets, 7, lambda x: subject.view(state, x))
@@ -229,11 +230,11 @@ def test_resume_keeps_the_statistics() -> None:
     """The statistics live in the state: a saved state goes on bit for bit, without the data's statistics anew."""
     net = network(scattering_linear.model((5, 3, 2), 4))
     inputs, targets = pictures(20, dtype=torch.float32), torch.arange(20) % 4
-    stack, subject = hyperparameters([3, 4], 0.6), mechanism()
+    stack, subject = hyperparameters([3, 4], 0.6), normalised_sgd()
     state = subject.start(torch.zeros(2, net.size), stack, inputs, targets)
     for _ in range(3):
-        state, _ = subject.step(net, state, stack, inputs, targets, 20)
-    assert set(state.memory) == {"velocity_RP", "channel_mean_RK", "channel_scale_RK"}
+        state, _ = one_step(subject, net, state, stack, inputs, targets, 20)
+    assert set(state.memory) == {"velocity_P", "channel_mean_RK", "channel_scale_RK"}
     again = subject.start(torch.zeros(2, net.size), stack, inputs, targets)
     assert torch.equal(again.memory["channel_mean_RK"], state.memory["channel_mean_RK"])
 
@@ -278,7 +279,7 @@ def test_groups_that_do_not_divide_the_channels_are_refused(model: Any, groups: 
 def test_bad_numbers_are_refused(name: str, value: float) -> None:
     parameters: dict[str, Any] = {name: value}
     with pytest.raises(DpbenchError, match=f"{name} = .*: expected a finite number above 0"):
-        mechanism(**parameters)
+        normalised_sgd(**parameters)
 
 
 def test_words_are_refused() -> None:
@@ -289,7 +290,7 @@ def test_words_are_refused() -> None:
 def test_a_budget_that_the_statistics_alone_exceed_is_refused_before_training(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(
         "kind: run\nname: over\ndataset: digits\nmodel: logistic\n"
-        "mechanism: {name: 'dpbench.mechanisms.normalised_sgd:mechanism',"
+        "mechanism: {name: 'dpbench.mechanisms.presets:normalised_sgd',"
         " parameters: {statistics_noise_multiplier: 0.5}}\n"
         "budget: {epsilon: 1.0, delta: 1e-4, calibrate_with: rdp}\n"
         "training: {batch_size: 256, epochs: 3, learning_rate: 1.0, clip_norm: 1.0}\nseeds: 1\n"

@@ -1,4 +1,7 @@
-"""The plan: what is keyed and what is not, why a run runs, and what cannot be planned."""
+"""Internal: whether there is a GPU, which a test on a CPU has to pretend.
+
+The plan: what is keyed and what is not, why a run runs, and what cannot be planned.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dpbench.catalog import find
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.plan.planning import Choices, Plan, make_plan
 from dpbench.spec.loading import load_specs
@@ -201,7 +203,7 @@ def test_all_that_cannot_be_planned_is_said_at_once(tmp_path: Path) -> None:
 OWN = """
 from torch import nn
 from dpbench.events import Composition, SampledGaussian
-from dpbench.mechanisms.noisy_sgd import mechanism as noisy_sgd
+from dpbench.mechanisms.presets import noisy_sgd
 
 
 class Twice:
@@ -273,7 +275,8 @@ def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
     """DPIS chooses its noise by the filter; the others only tell their accountants what they released."""
-    asked = {name for name in run_key.code_modules([find("mechanisms", "dpis")]) if ".accountants." in name}
+    asked = {name for name in run_key.code_modules(run_key.mechanism_entries("dpis", {})) if ".accountants." in name}
     assert {"dpbench.privacy.accountants.rdp_filter", "dpbench.privacy.accountants.renyi.events"} <= asked
     for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
-        assert not [module for module in run_key.code_modules([find("mechanisms", name)]) if ".accountants." in module]
+        modules = run_key.code_modules(run_key.mechanism_entries(name, {}))
+        assert not [module for module in modules if ".accountants." in module]

@@ -40,7 +40,7 @@ def test_a_single_event_is_a_composition_of_one() -> None:
 
 
 def test_more_releases_than_a_double_can_count_are_refused() -> None:
-    with pytest.raises(DpbenchError, match=r"^count = \d+: expected at most 2\^53 releases"):
+    with pytest.raises(DpbenchError, match=r"^count = \d+: expected at most 2\^53 mechanism invocations"):
         merge(Composition(((Gaussian(1.0), 2**53), (Gaussian(2.0), 1))))
 
 

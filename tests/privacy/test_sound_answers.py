@@ -322,7 +322,8 @@ def test_calibration_does_not_take_nonsense(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def answer(kind: Any, *ends: Any, adjacency: Any = "add_or_remove", name: str = "") -> Guarantee:
-    return Guarantee(name or kind, kind, adjacency, 1e-5, Estimate(*ends), None, None, 0.0)
+    name = name or ("exact" if kind == "exact" else "rdp")
+    return Guarantee(name, kind, adjacency, 1e-5, Estimate(*ends), None, None, 0.0)
 
 
 class TestCrossCheck:
@@ -359,6 +360,13 @@ class TestCrossCheck:
     )
     def test_others_are_not(self, other: Guarantee) -> None:
         assert cross_checked([self.EXACT, other]) == (self.EXACT, other)
+
+    def test_of_an_accountant_of_somebody_else_and_our_own_ours_stays(self) -> None:
+        wrong = answer("upper_bound", 5.0, None, 5.0, name="bad:accountant")
+        ours, theirs, too = cross_checked([self.EXACT, wrong, answer("exact", 88.4, 88.3, 88.5, name="gdp")])
+        assert ours.refused is too.refused is None
+        assert "withdrawn" in str(theirs.refused)
+        assert "88.39 to 88.41" in str(theirs.refused)
 
     def test_of_delta(self) -> None:
         given = Estimate(1.0, 1.0, 1.0)

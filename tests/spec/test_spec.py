@@ -460,8 +460,26 @@ def test_too_many_settings_are_refused_quickly(tmp_path: Path) -> None:
 # --- one's own objects ---
 
 
+class Whole:
+    """Has every method of a mechanism, and none that does anything."""
+
+    def check(self, *_: Any, **__: Any) -> None: ...
+
+    ledger = released = facts = start = view = release = update = check
+
+
+class Unreleasing(Whole):
+    private = True
+    release = None  # type: ignore[assignment]
+
+
+class Stepping(Whole):
+    private = True
+    step = Whole.check
+
+
 @dataclass
-class OwnMechanism:
+class OwnMechanism(Whole):
     strength: Annotated[float, Field(gt=0, le=1)]
     mode: Literal["fast", "slow"] = "fast"
     schedule: tuple[float, float] | None = None
@@ -489,6 +507,19 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     install(Mechanism=OwnMechanism, model=own_model, unreadable=unreadable, number=5, nothing=None, made=dict)
     return install
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [(Stepping, "Stepping has a method `step`"), (Unreleasing, "Unreleasing has no method 'release'")],
+)
+def test_what_does_not_release_and_then_update_is_no_mechanism(
+    tmp_path: Path, own: Callable[..., None], made: Any, words: str
+) -> None:
+    own(Mechanism=made)
+    problem = problem_of(tmp_path, changed(("noisy_sgd", "'own_package:Mechanism'")))
+    assert problem.path == "mechanism"
+    assert f"{words}; expected a mechanism, whose step is `release`, then `update(released)`" in str(problem)
 
 
 @pytest.mark.usefixtures("own")

@@ -7,14 +7,18 @@ failed. So nothing of dpbench is imported before `setup`, and parameters come fr
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[2] / "dpbench"
 
 
-EARLIER = {  # where modules stood before rooms: the names that commits of before have
-    "step.clipped_sum": "clipping._base",
+EARLIER = {  # where modules and rooms stood before: the names that earlier commits have, one step back at a time
+    "step.mechanism": "step.pipeline",  # before stages were rooms of their own
+    "step.samplers.poisson": "step.stages",
+    "clipping.rules.jl": "clipping._jl",
+    "step.clipped_sum": "clipping._base",  # before rooms
     "step.functional": "functional",
     "step.pipeline": "pipeline",
     "step.stages": "stages",
@@ -30,9 +34,8 @@ EARLIER = {  # where modules stood before rooms: the names that commits of befor
 
 def imported(name: str) -> Any:
     """The module `dpbench.<name>`. Raises NotImplementedError, for asv a skip, where the commit lacks it."""
-    room = ".".join(name.split(".")[:2])
     missing = []
-    for module in (name, EARLIER.get(room, room) + name[len(room) :]):
+    for module in called(name):
         try:
             return importlib.import_module(f"dpbench.{module}")
         except ModuleNotFoundError as error:
@@ -40,6 +43,15 @@ def imported(name: str) -> Any:
                 raise
             missing.append(error)
     raise NotImplementedError(f"{missing[0].name} is not there in this commit") from missing[0]
+
+
+def called(name: str) -> Iterator[str]:
+    """The names of a module, today's first, then those that earlier commits have for it or for its room."""
+    yield name
+    for known in (name, ".".join(name.split(".")[:2])):
+        if known in EARLIER:
+            yield from called(EARLIER[known] + name[len(known) :])
+            return
 
 
 def names(folder: str) -> list[str]:

@@ -35,7 +35,7 @@ class Poisson:
 
     def setup(self, runs: int) -> None:
         torch.set_num_threads(1)
-        self.sample = imported("step.stages").PoissonSampler()
+        self.sample = imported("step.samplers.poisson").PoissonSampler()
         self.seed_R, self.step_R = seeds(runs), torch.zeros(runs, dtype=torch.int64)
         self.rate_R = torch.full((runs,), 256 / 60000, dtype=torch.float64)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from functools import cache
+from dataclasses import fields
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -65,17 +66,18 @@ class Engines:
 
 
 class Projections:
-    """The engine of DP-SGD-JL, whose norms are estimates, by the number of projections and the way to compute them."""
+    """The rule of DP-SGD-JL, whose norms are estimates, by the number of projections and the way to compute them."""
 
     params = ((1, 5, 30), ("jvp", "vjp"), tuple(WORK))
     param_names = ("projections", "way", "model")
 
     def setup(self, projections: int, way: str, model: str) -> None:
-        base = imported("step.clipped_sum")
-        zero = torch.zeros(1, dtype=torch.int64)
-        keys = seeds(1)
+        made = imported("step.clipped_sum").Draw
         index_RB = torch.arange(problem(model)[-1])[None]
-        self.engine = imported("clipping._jl").ProjectedSum(projections, way).at(base.Draw(keys, zero, index_RB))
+        values = (seeds(1), torch.zeros(1, dtype=torch.int64), index_RB, torch.ones(1, dtype=torch.float64), 1000)
+        draw = made(*values[: len(fields(made))])  # earlier commits have fewer
+        rule = imported("clipping.rules.jl").ProjectedSum(projections, way)
+        self.engine = rule.at(draw) if hasattr(rule, "at") else partial(rule.summed, draw)
 
     def time_sum(self, projections: int, way: str, model: str) -> None:
         del projections, way

@@ -43,17 +43,25 @@ def network(model: str, runs: int) -> tuple[Any, torch.Tensor]:
     return functional.network(build()), torch.stack([functional.initial_parameters(build, run) for run in range(runs)])
 
 
+def noisy_sgd() -> Any:
+    """What builds the mechanism; in earlier commits it had a module of its own."""
+    try:
+        return imported("mechanisms.presets").noisy_sgd
+    except NotImplementedError:
+        return imported("mechanisms.noisy_sgd").mechanism
+
+
 @cache
 def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int | None = None) -> Callable[[], Any]:
     """The first step of NoisySGD of a stack whose runs expect `batch` examples; in chunks as training makes them."""
     inputs, targets = data(model)
     net, theta_RP = network(model, runs)
-    mechanism = imported("mechanisms.noisy_sgd").mechanism(clipping=clipping)
+    mechanism = noisy_sgd()(clipping=clipping)
 
     def column(value: float) -> torch.Tensor:
         return torch.full((runs,), value, dtype=torch.float64)
 
-    made = imported("step.pipeline").Hyperparameters
+    made = imported("step.mechanism").Hyperparameters
     values = {
         "seed_R": seeds(runs),  # in earlier commits
         "keys_RS": seeds(runs),
@@ -70,7 +78,9 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
         chunk = imported("training.loop").Execution().chunk(runs, net.size)
     known = len(inspect.signature(mechanism.start).parameters) == 1  # so in earlier commits
     start = mechanism.start(theta_RP) if known else mechanism.start(theta_RP, hyper, inputs, targets)
-    taken = partial(mechanism.step, net, start, hyper, inputs, targets, chunk)
+    # in earlier commits a method of the mechanism
+    act = mechanism.step if hasattr(mechanism, "step") else partial(imported("step.mechanism").step, mechanism)
+    taken = partial(act, net, start, hyper, inputs, targets, chunk)
     taken()  # torch imports and remembers much in its first step
     return taken
 

@@ -7,6 +7,8 @@ in one test here (1e-9); everything else is without chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -17,20 +19,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dpbench import randomness
-from dpbench.judging.checks import _statistics as statistics
+from dpbench.errors import DpbenchError
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import sampler_inclusion
-from dpbench.judging.checks._subject import Subject
 from dpbench.judging.checks.philox_vectors import uniform
-from dpbench.step.stages import (
-    Adam,
-    ConstantNoise,
-    DecayingNoise,
-    NoiseSchedule,
-    PoissonSampler,
-    Sgd,
-    filled,
-    gaussian_noise,
-)
+from dpbench.step.mechanism import State
+from dpbench.step.noise.constant import ConstantNoise
+from dpbench.step.noise.decaying import DecayingNoise
+from dpbench.step.pipeline import optimised
+from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.stages import Noise, Update, filled, gaussian_noise
+from dpbench.step.updates.adam import Adam
+from dpbench.step.updates.momentum import Momentum
+from dpbench.step.updates.sgd import Sgd
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 quick = settings(derandomize=True, deadline=None, max_examples=80)
@@ -163,13 +165,14 @@ def adam_in_plain_python(
     return theta
 
 
-def run_update(update: Sgd | Adam, gradients: list[list[float]], rates: list[float], dtype: torch.dtype) -> Tensor:
+def run_update(update: Update, gradients: list[list[float]], rates: list[float], dtype: torch.dtype) -> Tensor:
+    """The parameters of a stack that differs in its rates, from 0.5 on, as the pipeline moves them."""
     theta_RP = torch.full((len(rates), len(gradients[0])), 0.5, dtype=dtype)
     memory = {name: torch.zeros_like(theta_RP) for name in update.memory}
     for step, gradient in enumerate(gradients):
+        state = State(theta_RP, memory, torch.full((len(rates),), step))
         gradient_RP = torch.tensor(gradient, dtype=dtype).expand_as(theta_RP)
-        step_R = torch.full((len(rates),), step)
-        theta_RP, memory = update(theta_RP, memory, gradient_RP, column(*rates), step_R)
+        theta_RP, memory = optimised(update, state, column(*rates), gradient_RP)
     return theta_RP
 
 
@@ -243,24 +246,99 @@ def test_sgd_against_plain_python(gradients: list[list[float]], rate: float) -> 
     assert run_update(Sgd(), gradients, [rate], torch.float64)[0].tolist() == theta
 
 
-@pytest.mark.parametrize("update", [Sgd(), Adam(), Adam(bias_correction=True)])
-def test_updates_are_pure_and_per_run(update: Sgd | Adam) -> None:
-    """Inputs stay as they were; a run in a stack, at its own step and rate, moves as it does alone."""
+@pytest.mark.parametrize("update", [Sgd(), Momentum(0.7), Adam(), Adam(bias_correction=True)])
+def test_updates_are_pure_and_per_run(update: Update) -> None:
+    """Inputs stay as they were; a run in a stack, at its own step and rate, moves as it does alone, bit for bit.
+
+    Alone: in a stack of one, and as the update is written, without the axis of the runs.
+    """
     generator = torch.Generator().manual_seed(8)
     theta_RP, gradient_RP = torch.randn(2, 3, 5, generator=generator)
     memory = {name: torch.rand(3, 5, generator=generator) for name in update.memory}
     rate_R, step_R = column(0.1, 0.5, 2.0), torch.tensor([0, 7, 100])
     kept = {"theta": theta_RP.clone(), "gradient": gradient_RP.clone(), **{n: v.clone() for n, v in memory.items()}}
-    whole, stored = update(theta_RP, memory, gradient_RP, rate_R, step_R)
+    state = State(theta_RP, memory, step_R)
+    whole, stored = optimised(update, state, rate_R, gradient_RP)
     assert all(torch.equal(kept[n], v) for n, v in {"theta": theta_RP, "gradient": gradient_RP, **memory}.items())
     assert set(stored) == set(update.memory)
     for run in range(3):
-        part = slice(run, run + 1)
-        alone, own = update(
-            theta_RP[part], {n: v[part] for n, v in memory.items()}, gradient_RP[part], rate_R[part], step_R[part]
-        )
+        part = torch.tensor([run])
+        alone, own = optimised(update, state.take(part), rate_R[part], gradient_RP[part])
         assert torch.equal(alone[0], whole[run])
         assert all(torch.equal(own[n][0], stored[n][run]) for n in update.memory)
+        rate, step = rate_R[run].to(theta_RP.dtype), step_R[run].double()
+        alone, own = update(theta_RP[run], {n: v[run] for n, v in memory.items()}, gradient_RP[run], rate, step)
+        assert torch.equal(alone, whole[run])
+        assert all(torch.equal(own[n], stored[n][run]) for n in update.memory)
+
+
+def of_a_whole_stack(
+    update: Update, theta_RP: Tensor, memory: dict[str, Tensor], gradient_RP: Tensor, rate_R: Tensor, step_R: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same updates written for a stack, as they were once: keys of stored runs stand for these."""
+    rate_R1 = rate_R[:, None].to(theta_RP.dtype)
+    if isinstance(update, Sgd):
+        return theta_RP - rate_R1 * gradient_RP, {}
+    if isinstance(update, Momentum):
+        velocity_RP = update.momentum * memory["velocity_P"] + gradient_RP
+        return theta_RP - rate_R1 * velocity_RP, {"velocity_P": velocity_RP}
+    assert isinstance(update, Adam)
+    first_RP = update.beta1 * memory["first_P"] + (1 - update.beta1) * gradient_RP
+    second_RP = update.beta2 * memory["second_P"] + (1 - update.beta2) * gradient_RP * gradient_RP
+    m_RP, u_RP = first_RP, second_RP
+    if update.bias_correction:
+        turn_R = (step_R + 1).double()
+        m_RP = first_RP / (1 - update.beta1**turn_R)[:, None].to(first_RP.dtype)
+        u_RP = second_RP / (1 - update.beta2**turn_R)[:, None].to(first_RP.dtype)
+    return theta_RP - rate_R1 * m_RP / (u_RP.sqrt() + update.offset), {"first_P": first_RP, "second_P": second_RP}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("update", [Sgd(), Momentum(0.7), Adam(), Adam(0.8, 0.99, 1e-3, True)])
+def test_mapped_over_the_runs_an_update_is_what_it_was_for_a_stack(update: Update, dtype: torch.dtype) -> None:
+    """Bit for bit over 40 steps, so that no version of the numerics goes up."""
+    generator = torch.Generator().manual_seed(9)
+    rate_R, start = column(0.1, 0.003, 1 / 3), torch.randn(3, 17, generator=generator).to(dtype)
+    mapped = plain = (start, {name: torch.zeros_like(start) for name in update.memory})
+    for number in range(40):
+        gradient_RP = (torch.randn(3, 17, generator=generator) * torch.logspace(-4, 4, 17)).to(dtype)
+        step_R = torch.tensor([number, number + 3, 1000 + number])
+        mapped = optimised(update, State(*mapped, step_R), rate_R, gradient_RP)
+        plain = of_a_whole_stack(update, *plain, gradient_RP, rate_R, step_R)
+        assert torch.equal(mapped[0], plain[0])
+        assert set(mapped[1]) == set(plain[1])
+        assert all(torch.equal(value, plain[1][name]) for name, value in mapped[1].items())
+
+
+@dataclass(frozen=True)
+class Own:
+    """An update whose one line is given."""
+
+    line: Callable[[Tensor, dict[str, Tensor], Tensor, Tensor, Tensor], Any]
+    memory: tuple[str, ...] = ("kept_P",)
+
+    def __call__(
+        self, theta_P: Tensor, memory: Mapping[str, Tensor], gradient_P: Tensor, rate: Tensor, step: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        found = self.line(theta_P, dict(memory), gradient_P, rate, step)
+        return found if isinstance(found, tuple) else (found, dict(memory))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (lambda theta, _m, g, rate, _s: theta - rate[:, None] * g, "Own stops with IndexError: .*written for one run"),
+        (lambda theta, _m, g, _r, _s: theta if g.sum() > 0 else -theta, "Own stops with RuntimeError: .*without `if`"),
+        (lambda theta, m, _g, _r, _s: theta - m["velocity_P"], "Own stops with KeyError: 'velocity_P'"),
+        (lambda theta, _m, g, rate, _s: theta.sub_(rate * g), "Own writes into what it is given: .* not in place"),
+        (lambda theta, m, g, rate, _s: theta - rate * m["kept_P"].add_(g), "Own writes into what it is given"),
+        (lambda theta, _m, g, rate, _s: theta - rate * g.mul_(2), "Own writes into what it is given"),
+    ],
+)
+def test_what_is_no_update_of_one_run_is_one_clear_sentence(line: Any, words: str) -> None:
+    state = State(torch.ones(2, 3), {"kept_P": torch.zeros(2, 3)}, torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(DpbenchError, match=words):
+        optimised(Own(line), state, column(0.1, 0.2), torch.ones(2, 3))
 
 
 # Noise schedules
@@ -268,7 +346,7 @@ def test_updates_are_pure_and_per_run(update: Sgd | Adam) -> None:
 
 @pytest.mark.parametrize("schedule", [ConstantNoise(), DecayingNoise(0.0), DecayingNoise(0.07)])
 @pytest.mark.parametrize(("rate", "count"), [(0.01, 1000), (256 / 60000, 3516), (1.0, 5), (0.3, 0), (1e-7, 10)])
-def test_the_noise_that_runs_is_the_noise_of_the_ledger(schedule: NoiseSchedule, rate: float, count: int) -> None:
+def test_the_noise_that_runs_is_the_noise_of_the_ledger(schedule: Noise, rate: float, count: int) -> None:
     """Step by step; exponentials of two libraries agree to a few units in the last place."""
     told = [factor for factor, times in schedule.stretches(rate, count) for _ in range(times)]
     assert len(told) == count
@@ -285,5 +363,5 @@ def test_decaying_noise_is_the_formula() -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf, "fast", True])
 def test_a_bad_decay_is_refused(decay: Any) -> None:
-    with pytest.raises(ValueError, match=r"^noise_decay = .*: expected a finite number, 0 or more$"):
+    with pytest.raises(DpbenchError, match=r"^noise_decay = .*: expected a finite number, 0 or more$"):
         DecayingNoise(decay)

@@ -33,7 +33,9 @@ from dpbench.reporting.collect import collect
 from dpbench.spec.loading import Choice, load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.stages import PoissonSampler, gaussian_noise
+from dpbench.step.mechanism import step as one_step
+from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.stages import gaussian_noise
 from dpbench.store import run_key
 from dpbench.store.differences import diff
 from dpbench.store.provenance import changed_sources, code_with_imports
@@ -102,7 +104,7 @@ def test_two_released_models_give_no_clipped_sum_away(tmp_path: Path) -> None:
     theta_RP = initial_parameters(build, 0).repeat(2, 1)
     hyper = _hyperparameters(runs, torch.device("cpu"))
     state = mechanism.start(theta_RP, hyper, data.train_inputs, data.train_targets)
-    after, _ = mechanism.step(net, state, hyper, data.train_inputs, data.train_targets, 200)
+    after, _ = one_step(mechanism, net, state, hyper, data.train_inputs, data.train_targets, 200)
     sum_RP = (theta_RP - after.theta_RP) / 0.5 * 96
     guessed_P = sum_RP[0] - 3 * (sum_RP[0] - sum_RP[1])  # Σ + 1.5 z and Σ + z give Σ
     batch = PoissonSampler()(hyper.keys_RS[:1], state.step_R[:1], hyper.sampling_rate_R[:1], len(data.train_targets))
@@ -158,7 +160,8 @@ def test_what_common_batches_cost(sigma: float, joint: float, added: float) -> N
 @pytest.mark.parametrize("name", sorted(catalog("mechanisms")))
 def test_no_engine_is_keyed(name: str) -> None:
     entry = find("mechanisms", name)
-    choices = {"clipping": sorted(catalog("clipping")), "way": ["jvp", "vjp"]}
+    engines = sorted(catalog("clipping"))
+    choices = {"clipping": engines, "engine": engines, "way": ["jvp", "vjp"]}
     known = run_key.full_parameters(entry, {})
     named = run_key.chosen("mechanisms", Choice(name))
     for parameter, values in choices.items():
@@ -169,6 +172,13 @@ def test_no_engine_is_keyed(name: str) -> None:
                 assert run_key.chosen("mechanisms", choice) == named
                 assert run_key.engine(entry, choice.parameters)[parameter] == value
     assert set(named["parameters"]) == set(known) - set(choices)
+
+
+def test_how_a_stage_computes_is_recorded_and_not_keyed() -> None:
+    chains: list[dict[str, Any]] = [{"clip": "jl"}, {"clip": {"name": "jl", "parameters": {"way": "vjp"}}}]
+    one, other = (run_key.chosen("mechanisms", Choice("pipeline", chain)) for chain in chains)
+    assert one == other
+    assert [run_key.engine(find("mechanisms", "pipeline"), chain)["way"] for chain in chains] == ["jvp", "vjp"]
 
 
 @pytest.mark.parametrize("name", sorted(catalog("mechanisms")))
@@ -211,24 +221,32 @@ def contexts(plan: Plan) -> list[dict[str, Any]]:
 
 
 def test_moved_code_changes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mechanism, model and the core's files under other names, and the mechanism's code in a file of its own."""
+    """Mechanism, two of its stages, model and a file of the core under other names."""
     package = Path(dpbench.__path__[0])
     (before,) = plan_of(tmp_path / "before", SPEC).runs
     monkeypatch.syspath_prepend(tmp_path)
-    shutil.copy(package / "mechanisms" / "noisy_sgd.py", tmp_path / "moved_mechanism.py")
+    shutil.copy(package / "mechanisms" / "presets.py", tmp_path / "moved_mechanism.py")
+    shutil.copy(package / "clipping" / "rules" / "flat.py", tmp_path / "moved_rule.py")
+    shutil.copy(package / "step" / "updates" / "sgd.py", tmp_path / "moved_update.py")
     shutil.copy(package / "models" / "mlp.py", tmp_path / "moved_model.py")
     shutil.copy(package / "step" / "stages.py", tmp_path / "moved_stages.py")
-    moved = {"noisy_sgd": "moved_mechanism:mechanism", "mlp": "moved_model:model"}
+    moved = {
+        "noisy_sgd": "moved_mechanism:noisy_sgd",
+        "flat": "moved_rule:rule",
+        "sgd": "moved_update:update",
+        "mlp": "moved_model:model",
+    }
 
     def found(kind: str, name: str) -> Entry:
         return Entry(kind, name, moved[name], "dpbench") if name in moved else find(kind, name)
 
     for module in ("dpbench.store.run_key", "dpbench.plan.planning"):
         monkeypatch.setattr(f"{module}.find", found)
-    monkeypatch.setattr(run_key, "CORE", {**run_key.CORE, "stages": "moved_stages"})
+    monkeypatch.setattr(run_key, "CORE", {**run_key.CORE, "stages": ("moved_stages",)})
+    monkeypatch.setattr(run_key, "CORE_MODULES", run_key.CORE_MODULES - {"dpbench.step.stages"} | {"moved_stages"})
     (after,) = plan_of(tmp_path / "after", SPEC).runs
     assert after.key == before.key
-    assert {"moved_mechanism", "moved_model", "moved_stages"} <= set(after.sources)
+    assert {place.partition(":")[0] for place in moved.values()} | {"moved_stages"} <= set(after.sources)
     (tmp_path / "moved_stages.py").write_text((tmp_path / "moved_stages.py").read_text() + "\nNUMERICS = 2\n")
     monkeypatch.delitem(sys.modules, "moved_stages")
     (raised,) = plan_of(tmp_path / "after", SPEC).runs
@@ -292,10 +310,18 @@ def made(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     "mechanism": (
         "noisy_sgd",
         """
-from dpbench.mechanisms.noisy_sgd import mechanism
+from dpbench.mechanisms.presets import noisy_sgd
 def made(*, part: float = 1.0):
     %s
-    return mechanism()
+    return noisy_sgd()
+""",
+    ),
+    "update": (
+        "noisy_sgd",
+        """
+from dpbench.step.updates.sgd import Sgd
+%s
+made = Sgd
 """,
     ),
     "clipping": (
@@ -332,8 +358,11 @@ def test_code_from_outside_is_known_with_all_that_it_imports_of_its_own(
         return f"{user.format(top=top)}:made", place
 
     def planned(name: str, folder: str = "specs") -> Run:
-        chosen = f'{{name: noisy_sgd, parameters: {{clipping: "{name}"}}}}' if role == "clipping" else f'"{name}"'
-        return plan_of(tmp_path / folder, SPEC.replace(instead, chosen)).runs[0]
+        chosen = {
+            "clipping": f'{{name: noisy_sgd, parameters: {{clipping: "{name}"}}}}',
+            "update": f'{{name: pipeline, parameters: {{update: "{name}"}}}}',
+        }
+        return plan_of(tmp_path / folder, SPEC.replace(instead, chosen.get(role, f'"{name}"'))).runs[0]
 
     name, path = written(tmp_path.name.replace("-", "_"))
     first = planned(name)
@@ -364,12 +393,12 @@ def test_a_package_under_another_name_is_the_same_code(tmp_path: Path, monkeypat
 
 def test_two_helpers_that_change_places_are_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "changing.py").write_text("import changing_one\nimport changing_two\n")
+    (tmp_path / "changing.py").write_text("import changing_one\nimport changing_two\ndef model(): ...\n")
     found = set()
     for one, two in ((1, 2), (2, 1)):
         (tmp_path / "changing_one.py").write_text(f"GAIN = {one}\n")
         (tmp_path / "changing_two.py").write_text(f"GAIN = {two}\n")
-        found.add(run_key._content_hash("changing"))
+        found.add(run_key.chosen("models", Choice("changing:model"))["name"])
     assert len(found) == 2
 
 
@@ -455,7 +484,7 @@ def test_records_of_the_first_format_stand_apart_and_say_so(tmp_path: Path) -> N
     assert store.read().damaged == ()
     (planned,) = plan_of(tmp_path, SPEC).runs
     assert planned.action == "train"
-    assert "one of an older format stands apart" in planned.reason
+    assert "there is one of an older format" in planned.reason
     found = collect([first, second])
     assert [len(section.rows) for section in found.sections] == [2]
     assert any("older format than 2" in notice.text and "1 of 2 records" in notice.text for notice in found.notices)

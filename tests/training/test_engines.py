@@ -1,4 +1,7 @@
-"""`dpbench engines` and `dpbench list`: what engines cost and refuse, and what there is to name."""
+"""Internal: time and memory of one sum, which `dpbench engines` prints.
+
+`dpbench engines` and `dpbench list`: what engines cost and refuse, and what there is to name.
+"""
 
 from __future__ import annotations
 

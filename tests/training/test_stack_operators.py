@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpbench.clipping import loop
-from dpbench.judging.checks._problems import hyperparameters
-from dpbench.mechanisms import noisy_adam, noisy_sgd
+from dpbench.judging.check_tools.problems import hyperparameters
+from dpbench.mechanisms.presets import noisy_adam, noisy_sgd
 from dpbench.models import mlp, tfp_cnn
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.pipeline import Pipeline
+from dpbench.step.mechanism import Mechanism
+from dpbench.step.mechanism import step as one_step
 from dpbench.training.loop import Execution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,7 +45,7 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operators(
-    mechanism: Pipeline,
+    mechanism: Mechanism,
     build: Callable[[], nn.Module],
     shape: tuple[int, ...],
     runs: int,
@@ -59,11 +60,11 @@ def operators(
     theta_RP = torch.stack([initial_parameters(build, run) for run in range(runs)])
     state = mechanism.start(theta_RP, hyperparameters(range(runs), rate), inputs, targets)
     with Count() as count:
-        mechanism.step(net, state, hyperparameters(range(runs), rate), inputs, targets, chunk)
+        one_step(mechanism, net, state, hyperparameters(range(runs), rate), inputs, targets, chunk)
     return sum(count.seen.values())
 
 
-MECHANISMS = {"noisy_sgd": noisy_sgd.mechanism(), "noisy_adam": noisy_adam.mechanism()}
+MECHANISMS = {"noisy_sgd": noisy_sgd(), "noisy_adam": noisy_adam()}
 MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp.model, (1, 8, 8)),
     "tfp_cnn": (tfp_cnn.model, (1, 28, 28)),
@@ -104,8 +105,8 @@ def test_the_count_finds_an_engine_that_loops() -> None:
     def build() -> nn.Module:
         return factory(shape, 10)
 
-    mechanism = noisy_sgd.mechanism(clipping="loop")
-    assert mechanism.clipped_sum is loop.clipping
+    mechanism = noisy_sgd(clipping="loop")
+    assert mechanism.engine is loop.clipping
     one, sixteen = (operators(mechanism, build, shape, runs) for runs in (1, 16))
     assert sixteen > 10 * one
 
@@ -123,6 +124,6 @@ def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> N
         state = mechanism.start(theta_RP, hyperparameters(range(runs), 0.25), inputs, targets)
         chunk = Execution("cpu").chunk(runs, net.size)
         with Count() as count:
-            mechanism.step(net, state, hyperparameters(range(runs), 0.25), inputs, targets, chunk)
+            one_step(mechanism, net, state, hyperparameters(range(runs), 0.25), inputs, targets, chunk)
         counts.append(sum(count.seen.values()))
     assert counts[1] < FACTOR * counts[0]

@@ -16,11 +16,12 @@ from dpbench.catalog import catalog
 from dpbench.datasets import Dataset
 from dpbench.errors import ProblemsError
 from dpbench.events import Event, Gaussian
-from dpbench.mechanisms import noisy_sgd
+from dpbench.mechanisms.presets import noisy_sgd
 from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.randomness import INIT, keys
 from dpbench.spec.loading import load_specs
-from dpbench.step.pipeline import Hyperparameters, Observed, Pipeline, State
+from dpbench.step.mechanism import Hyperparameters, Observed, State
+from dpbench.step.pipeline import Pipeline
 from dpbench.store.records import Store
 from dpbench.training.loop import Execution, Interrupted, Outcome, train
 
@@ -72,7 +73,7 @@ def curve(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 class Wrapped:
-    """A mechanism in all but its step: `before` may change the inputs, `after` what is observed."""
+    """A mechanism in all but its release: `before` may change the inputs, `after` what is observed."""
 
     def __init__(
         self,
@@ -85,11 +86,15 @@ class Wrapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def step(self, net: Any, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int) -> Any:
+    def release(
+        self, net: Any, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
+    ) -> Any:
         if self.before is not None:
             inputs = self.before(state, hyper, inputs)
-        done, seen = self.inner.step(net, state, hyper, inputs, targets, chunk)
-        return done, seen if self.after is None else self.after(state, hyper, seen)
+        released, kept = self.inner.release(net, state, hyper, inputs, targets, chunk)
+        if self.after is not None:
+            kept = dataclasses.replace(kept, observed=self.after(state, hyper, kept.observed))
+        return released, kept
 
 
 def seeds(hyper: Hyperparameters) -> list[int]:
@@ -144,7 +149,7 @@ def stopping(at: Mapping[int, int]) -> Wrapped:
             stopped={place: f"seed {seed} has had enough" for place, (seed, step) in pairs if at.get(seed) == step},
         )
 
-    return Wrapped(noisy_sgd.mechanism(), after=told)
+    return Wrapped(noisy_sgd(), after=told)
 
 
 @pytest.mark.parametrize("at", [{1: 3}, {0: 0}, {2: 6}, {0: 2, 2: 4}, {0: 3, 1: 3}, {0: 1, 1: 1, 2: 1}])
@@ -213,7 +218,7 @@ class Shifted:
 
 
 def shifted(by: float) -> Pipeline:
-    return dataclasses.replace(noisy_sgd.mechanism(), preparation=Shifted(by))
+    return dataclasses.replace(noisy_sgd(), preparation=Shifted(by))
 
 
 def test_evaluation_sees_what_training_sees(tmp_path: Path) -> None:
@@ -241,7 +246,7 @@ def test_a_preparation_is_resumed_with_its_run(tmp_path: Path) -> None:
 def test_releases_count_what_stands_before_the_steps(tmp_path: Path) -> None:
     """A point of the curve says how much of the ledger lies behind it; nothing where that is not its beginning."""
     runs = runs_of(tmp_path, text("noisy_sgd"))[:1]
-    for mechanism, first in ((noisy_sgd.mechanism(), 0), (shifted(0.5), 2)):
+    for mechanism, first in ((noisy_sgd(), 0), (shifted(0.5), 2)):
         (outcome,) = trained(runs, mechanism).values()
         assert [point["releases"] for point in curve(outcome)] == [first + point["step"] for point in curve(outcome)]
         assert outcome.result is not None
@@ -252,9 +257,9 @@ def test_releases_count_what_stands_before_the_steps(tmp_path: Path) -> None:
             return tuple(found and found.prefix(1) for found in shifted(0.5).released(state, hyper))
 
         def ledger(self, **numbers: Any) -> Any:
-            return noisy_sgd.mechanism().ledger(**numbers)
+            return noisy_sgd().ledger(**numbers)
 
-    (outcome,) = trained(runs, Forgetful(noisy_sgd.mechanism())).values()
+    (outcome,) = trained(runs, Forgetful(noisy_sgd())).values()
     assert {point["releases"] for point in curve(outcome)} == {None}
 
 
@@ -264,7 +269,7 @@ OWN = """
 import dataclasses
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian
-from dpbench.mechanisms.noisy_sgd import mechanism as noisy_sgd
+from dpbench.mechanisms.presets import noisy_sgd
 
 ASKED = []
 SEEN = []
@@ -290,10 +295,10 @@ class Spender:
     def released(self, state, hyperparameters):
         return tuple(Composition(((Gaussian(9.0), 3 * int(step)),), adaptive=True) for step in state.step_R)
 
-    def step(self, net, state, hyperparameters, inputs, targets, chunk):
+    def release(self, net, state, hyperparameters, inputs, targets, chunk):
         SEEN.append(hyperparameters)
         loud = dataclasses.replace(hyperparameters, noise_multiplier_R=0 * hyperparameters.noise_multiplier_R + 1)
-        return self.inner.step(net, state, loud, inputs, targets, chunk)
+        return self.inner.release(net, state, loud, inputs, targets, chunk)
 
 
 def spender(*, most: int = 100):
@@ -357,7 +362,7 @@ def test_others_are_told_no_budget(tmp_path: Path) -> None:
         return inputs
 
     runs = runs_of(tmp_path, text("noisy_sgd"))
-    trained(runs, Wrapped(noisy_sgd.mechanism(), before=note))
+    trained(runs, Wrapped(noisy_sgd(), before=note))
     assert seen[0].steps_R.tolist() == [7] * 3
     assert bool(seen[0].epsilon_R.isnan().all())
     assert bool(seen[0].delta_R.isnan().all())

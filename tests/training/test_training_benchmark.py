@@ -16,15 +16,16 @@ from dpbench import randomness
 from dpbench.catalog import catalog
 from dpbench.clipping import loop
 from dpbench.datasets import find_dataset
-from dpbench.judging.checks import _problems
-from dpbench.mechanisms import noisy_sgd
+from dpbench.judging.check_tools import problems
+from dpbench.mechanisms.presets import noisy_sgd
 from dpbench.models import mlp
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.pipeline import Hyperparameters
-from dpbench.step.stages import PoissonSampler
+from dpbench.step.mechanism import Hyperparameters
+from dpbench.step.mechanism import step as one_step
+from dpbench.step.samplers.poisson import PoissonSampler
 from dpbench.store.records import Store
 from dpbench.training.loop import Execution
 
@@ -48,23 +49,24 @@ def parameters(runs: int) -> Tensor:
 
 
 def hyperparameters(runs: int, rate: float) -> Hyperparameters:
-    return _problems.hyperparameters(range(runs), rate, learning_rate=1.0)
+    return problems.hyperparameters(range(runs), rate, learning_rate=1.0)
 
 
 @pytest.mark.benchmark(group="training step")
 @pytest.mark.parametrize("runs", [1, 16])
 def test_training_step(benchmark: Any, runs: int) -> None:
     data = find_dataset("digits").load(None)
-    net, mechanism = network(build()), noisy_sgd.mechanism()
+    net, mechanism = network(build()), noisy_sgd()
     numbers = hyperparameters(runs, BATCH / len(data.train_targets))
     start = mechanism.start(parameters(runs), numbers, data.train_inputs, data.train_targets)
     chunk = Execution().chunk(runs, net.size)
-    state, seen = timed(benchmark, mechanism.step, net, start, numbers, data.train_inputs, data.train_targets, chunk)
+    problem = (numbers, data.train_inputs, data.train_targets)
+    state, seen = timed(benchmark, one_step, mechanism, net, start, *problem, chunk)
     assert state.step_R.tolist() == [1] * runs
     # Binomial(1437, 0.178): 256 on average with deviation 14.5; eight of them either way
     assert ((seen.drawn_R - BATCH).abs() < 8 * 14.5).all()
     last = torch.tensor([runs - 1])
-    alone, _ = mechanism.step(net, start.take(last), numbers.take(last), data.train_inputs, data.train_targets, 50)
+    alone, _ = one_step(mechanism, net, start.take(last), numbers.take(last), data.train_inputs, data.train_targets, 50)
     # the last run alone and in other pieces: float32 sums of about 256 terms, √256 · 6e-8 of numbers of order 1
     torch.testing.assert_close(state.theta_RP[-1:], alone.theta_RP, rtol=0, atol=1e-5)
     assert not torch.equal(state.theta_RP, start.theta_RP)

@@ -1,1 +1,1 @@
-"""Checks: one file each; one property, tested on a subject, gives a verdict."""
+"""Checks: each tests one property of a subject and gives a verdict. One file each."""

@@ -1,6 +1,6 @@
-"""Clipping: the sum, the norms and the losses are those of the definition, example by example in float64.
+"""Clipping: sum, norms and losses equal the definition, computed example by example in float64.
 
-Without chance. Batches hold gradients far below and far above C, empty places, and chunks of every size.
+Deterministic. Batches have gradients far below and far above C, empty places, and chunks of every size.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbench.judging.checks._problems import batch, cast, reference, small_network
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools.problems import batch, cast, reference, small_network
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
 from dpbench.verdicts import Verdict
 
 # Two computations of a gradient, forwards and backwards through at most four layers with sums of at most 600 terms,
-# meet 2·2·4·600 ≈ 10^4 roundings in a row; they are taken relative to the sizes that are added up.
+# have 2·2·4·600 ≈ 10^4 roundings in a row, relative to the sizes of the terms.
 ROUNDINGS = 1e4
 
 
@@ -34,7 +34,7 @@ def differences(
     pairs = (
         ("sum", (found.sum_RP.double() - expected.sum_RP).norm(dim=1), added_R),
         ("norm", (found.norm_RB.double() - expected.norm_RB).abs(), expected.norm_RB),
-        # A loss is a difference of logits, whose sizes the loss does not show: at least 1 is allowed for.
+        # A loss is a difference of logits, which may be larger than the loss: their size counts as at least 1.
         ("loss", (found.loss_RB.double() - expected.loss_RB).abs(), (expected.loss_RB + 1) * mask),
     )
     for what, error, scale in pairs:
@@ -44,7 +44,7 @@ def differences(
 
 @dataclass(frozen=True)
 class ClippingReference(Check):
-    """Subject: kind `clipping`; an engine that only estimates norms says so with `estimated_norms = True`.
+    """Subject: kind `clipping`, an engine.
 
     >>> check(Subject.of("clipping", "loop"), seed=0).verdict
     'holds'
@@ -54,9 +54,6 @@ class ClippingReference(Check):
     source = "001_*, Algorithm 1, the clip step: the sum of g_i / max(1, norm(g_i) / C) over the batch"
     rounds: int = 6
     runs: int = 3
-
-    def looks_at(self, value: Any) -> bool:
-        return not getattr(value, "estimated_norms", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Compare `rounds` stacks of batches of up to `rounds` places in float64 and float32."""
@@ -70,9 +67,9 @@ class ClippingReference(Check):
             for what, ratio, limit in compare(subject.value, net, theta_RP, examples, clip_R, chunk=1 + turn // 2):
                 worst = max(worst, ratio / limit)
                 if not ratio <= limit:
-                    wrong = wrong or f"the {what} differs from the definition's by {ratio:.3g} of its size"
+                    wrong = wrong or f"the {what} differs from the definition by {ratio:.3g} of its size"
         evidence = {"largest_difference_over_limit": worst, "rounds": self.rounds}
-        holds = "sums, norms and losses are those of the definition, up to rounding"
+        holds = "sums, norms and losses equal the definition, up to rounding"
         return self.certain(subject, wrong, evidence, holds)
 
 

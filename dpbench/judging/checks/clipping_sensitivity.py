@@ -1,9 +1,8 @@
 """Clipping: one example more or less changes the clipped sum by at most C, whatever the example is.
 
-The sum is taken over a batch, over the same batch with one adversarial example more, with that example at a place
-that is not filled, and over the example alone. Where there are two classes the same input with the other target has a
-gradient of exactly the opposite direction: the hardest case for an engine that clips sums. Without chance: the bounds
-allow for rounding and for nothing else.
+The sum is computed over a batch, over the batch with an added adversarial example, with that example at an empty place,
+and over the example alone. With two classes the same input with the other target has a gradient of exactly the opposite
+direction, the hardest case for an engine that clips sums. Deterministic: the bounds allow only for rounding.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbench.judging.checks._problems import append, batch, cast, small_network
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools.problems import append, batch, cast, small_network
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.verdicts import Verdict
 
 
 def rounding(dtype: torch.dtype, places: int, parameters: int) -> tuple[float, float]:
-    """What rounding may do, relative to C: to the norm of one clipped gradient, and to a sum over `places`.
+    """Bounds of rounding errors, relative to C: of the norm of one clipped gradient, and of a sum over `places`.
 
-    With u half the machine epsilon: a sum of P squares is off by at most P·u, its root by half of that; the root, the
-    quotient, the maximum, C itself and the product add at most 10·u. A sum of B vectors of norm C, in any order, is
-    off by at most B·u times B·C.
+    With u half the machine epsilon: a sum of P squares has an error of at most P·u, its root half of that; the root,
+    the quotient, the maximum, C itself and the product add at most 10·u. A sum of B vectors of norm C, in any order,
+    has an error of at most B·u times B·C.
     """
     unit = torch.finfo(dtype).eps / 2
     return (parameters + 10) * unit, (places * places + 10) * unit
@@ -35,7 +34,7 @@ def rounding(dtype: torch.dtype, places: int, parameters: int) -> tuple[float, f
 
 @dataclass(frozen=True)
 class ClippingSensitivity(Check):
-    """Subject: kind `clipping`; an engine that only estimates norms says so with `estimated_norms = True`.
+    """Subject: kind `clipping`, an engine.
 
     >>> check(Subject.of("clipping", "loop"), seed=0).verdict
     'holds'
@@ -46,9 +45,6 @@ class ClippingSensitivity(Check):
     rounds: int = 4
     places: int = 7
     runs: int = 2
-
-    def looks_at(self, value: Any) -> bool:
-        return not getattr(value, "estimated_norms", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Try `rounds` batches with four adversarial examples each, in float32 and float64."""
@@ -86,7 +82,7 @@ class _Problem:
         self.clip_R = 10 ** (2 * torch.rand(runs, generator=generator, dtype=torch.float64) - 2)
 
     def cases(self) -> Iterator[tuple[str, Examples, Examples]]:
-        """Batches, and an example that neighbours them: ordinary, huge, or a lone example's opposite."""
+        """Batches, each with an added example: ordinary, huge, or the opposite of a batch's only example."""
         one = cast(batch(self.generator, len(self.clip_R), 1, classes=2, filled=2.0), self.dtype)
         yield "an ordinary example", self.examples, one
         yield "a huge example", self.examples, replace(one, inputs=one.inputs * 1e6)

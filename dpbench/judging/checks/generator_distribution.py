@@ -1,4 +1,4 @@
-"""The generator's numbers follow their laws: bits are fair, normals are normal, and no two draws know of each other.
+"""The generator's numbers follow their laws: bits are fair, normals are normal, and all draws are independent.
 
 Laws of the bits, distribution, moments and tails of the normals; then independence between the elements of a block
 and beyond, between steps, streams and seeds, small and large.
@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.randomness import STREAMS
 from dpbench.verdicts import Verdict
 
 BITS = 53
-# Places (low word of the key, high word, step) that differ in one thing, in little or by a whole word; keys made by
-# SHA-256 never are this close. Column s of the table that the generator gets holds the key with the high word s.
+# Places (low word of the key, high word, step) that differ in one of these, by little or by a whole word; keys made by
+# SHA-256 are never this close. Column s of the table that the generator gets holds the key with the high word s.
 PLACES = (
     (0, 1, 0),
     (1, 1, 0),
@@ -93,7 +93,7 @@ def normal_p(generator: Any, seed: int, count: int) -> Iterator[Any]:
     for tail in TAILS:
         above, below = (whole > tail).sum(), (whole < -tail).sum()
         yield statistics.binomial_p([above, below], whole.size, stats.norm.sf(tail))
-    # Cells of equal probability: what a wrong shape away from the centre and the tails would disturb.
+    # Cells of equal probability show a wrong shape between the centre and the tails.
     cells = np.bincount(np.minimum(255, (stats.norm.cdf(whole.ravel()) * 256).astype(int)), minlength=256)
     yield statistics.multinomial_p(cells, np.full(256, 1 / 256))
     pairs = [statistics.apart(whole, distance) for distance in DISTANCES]

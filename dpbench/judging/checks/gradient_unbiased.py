@@ -1,10 +1,9 @@
 """A mechanism's noisy gradient has the full gradient as its mean, where nothing is clipped.
 
-The mean of many draws at fixed parameters is held against (1/N)·Σ g_i, coordinate by coordinate, with Bernstein's
-inequality: what a step gives is the sum over the examples of (1 if included)·g_i/(N·p_i), plus normal noise of the
-deviation that the ledger states. p_i is q unless the mechanism declares other probabilities, or other weights; g_i is
-the gradient at what the run's network sees of the example. All that clip are biased where they clip, and claim nothing
-else.
+The mean of many draws at fixed parameters is compared with (1/N)·Σ g_i in every coordinate, with Bernstein's
+inequality: the estimate of a step is the sum over the included examples of g_i/(N·p_i), plus normal noise of the
+ledger's deviation. p_i is q unless the mechanism declares other probabilities or weights; g_i is the gradient at the
+prepared input. Clipping makes a mechanism biased, so nothing is clipped here.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import batch, hyperparameters, reference, small_network
-from dpbench.judging.checks._steps import OwnSteps, can_be_shown, random_projections, shown, views
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
+from dpbench.judging.check_tools.steps import OwnSteps, can_be_shown, random_projections, shown, views
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import State
+from dpbench.step.mechanism import State
 from dpbench.verdicts import Verdict
 
 RATES = (0.05, 0.3, 1.0)
@@ -54,10 +53,10 @@ class GradientUnbiased(Check):
         generator = torch.Generator().manual_seed(seed)
         net = small_network()
         data = batch(generator, 1, self.examples, filled=2.0)
-        # Gradients that point the same way, so that a wrong divisor shows.
+        # Gradients of similar direction, so that a wrong divisor shows.
         inputs, targets = 1 + 0.3 * data.inputs[0].tanh().float(), torch.zeros_like(data.targets[0])
         theta_P = torch.randn(net.size, generator=generator)
-        # Own steps may calibrate noise as they go, which takes its time.
+        # Own steps may calibrate their noise during the run, which is slow.
         seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds
         numbers = [seed * 7919 + number for number in range(seeds)]
         theta_RP = theta_P.expand(seeds, -1).contiguous()
@@ -88,11 +87,11 @@ class GradientUnbiased(Check):
 
 
 def _spread(gradient_RNP: Tensor, size_R1: Tensor, p_RN: Tensor, most_R: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of one draw: its variance, and the largest size of one of the independent terms it is the sum of; (R, P) each.
+    """The variance of one draw, and the largest size of its independent terms; (R, P) each.
 
-    Independent examples: terms g_i/(size·p_i). Where the examples' weights depend on each other the draw is one term, a
-    sum of gradients with weights of at most `most_R` in all: a number from lowest to highest with the known mean has
-    a variance of at most (highest − mean)·(mean − lowest) (Bhatia and Davis 2000).
+    Independent examples: terms g_i/(size·p_i). If the examples' weights are dependent the draw is one term, a sum of
+    gradients with weights of at most `most_R` in all. A variable between lowest and highest with the known mean has a
+    variance of at most (highest − mean)·(mean − lowest) (Bhatia and Davis 2000).
     """
     if most_R is None:
         weighted_RNP = gradient_RNP / (size_R1 * p_RN)[:, :, None]
@@ -107,7 +106,7 @@ def _spread(gradient_RNP: Tensor, size_R1: Tensor, p_RN: Tensor, most_R: Tensor 
 def each_gradient(
     net: Network, theta_P: Tensor, mechanism: Any, state: State, inputs: Tensor, targets: Tensor
 ) -> Tensor:
-    """Every example's gradient (R, N, P) at what each run's network sees of it, by one ordinary backward pass each."""
+    """Every example's gradient (R, N, P) at each run's prepared input, by one ordinary backward pass each."""
     seen = views(mechanism, state, inputs)
     alike = bool((seen == seen[:1]).all())
     rows = seen[:1] if alike else seen

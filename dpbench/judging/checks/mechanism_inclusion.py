@@ -1,11 +1,11 @@
-"""Every example is in a mechanism's batches as often as the mechanism and its ledger say, independently of all else.
+"""Every example is in a mechanism's batches with the probability of the ledger, independently of all else.
 
-Who was in a batch is read off the gradient itself. The network is linear, so an example's gradient is its residual
-times what the network sees of it; what it sees of N examples in N dimensions is a basis, so the gradient of a batch
-has one decomposition: the weight with which each example entered. Counts are held against the declared probabilities,
-for every example, for pairs of examples, for two steps and for two runs. Without chance: the weight is 1/(N·p) where
-nothing is clipped, what one example adds is within its reach, the ledger's sampling rate is no less than any p: in
-every step that is looked at, and in the event of a step at each of `LEDGER_RATES`.
+The members of a batch are computed from its gradient. The network is linear, so an example's gradient is its residual
+times its prepared input; N such inputs in N dimensions are a basis, so the gradient of a batch determines the weight of
+each example. The counts of inclusions are compared with the declared probabilities, for every example, for pairs of
+examples, for two steps and for two runs. Deterministic tests: the weight is 1/(N·p) where nothing is clipped; an
+example adds at most its `reach`; the ledger's sampling rate is at least p, in every step and in the event of a step at
+each of `LEDGER_RATES`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dpbench import randomness
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import hyperparameters, linear_network
-from dpbench.judging.checks._steps import OwnSteps, Step, can_be_shown, preparation, shown, views
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import hyperparameters, linear_network
+from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, preparation, shown, views
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import watched
+from dpbench.step.stages import Weights
 from dpbench.verdicts import Verdict
 
 RATES = (0.1, 0.5)
 LEDGER_RATES = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)
 CLASSES = 3
 ROUNDING = 1e-6  # float64, and a system of a condition below 1e3
-LAST_BITS = 1e-12  # of a rate, which no system of equations has gone through
+LAST_BITS = 1e-12  # for a rate, which has no rounding errors of a solved system
 
 
 @dataclass(frozen=True)
 class MechanismInclusion(Check):
-    """Subject: kind `mechanisms`, private or not; its update can be replaced by one that shows the gradient.
+    """Subject: kind `mechanisms`, private or not, that declares the effect of one example.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
@@ -59,10 +60,10 @@ class MechanismInclusion(Check):
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `seeds`·`steps` batches at each of two sampling rates."""
         mechanism = subject.value
-        if preparation(mechanism) is not None:  # what is done to the inputs draws no batches
+        if preparation(mechanism) is not None:  # the inputs are not prepared: preparation draws no batches
             mechanism = dataclasses.replace(mechanism, preparation=None)
         generator = torch.Generator().manual_seed(seed)
-        seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds  # calibration takes its time
+        seeds = self.seeds // 5 if isinstance(mechanism, OwnSteps) else self.seeds  # calibration is slow
         net = linear_network(self.examples, CLASSES)
         basis = torch.eye(self.examples) + 0.1 * torch.randn(self.examples, self.examples, generator=generator)
         # Gradients of sizes from 1 to 8, for mechanisms that look at them.
@@ -80,7 +81,7 @@ class MechanismInclusion(Check):
             clip, sigma = (largest * (1 + 1e-9 if isinstance(mechanism, OwnSteps) else 1e6), 1.0)
             if not mechanism.private:
                 clip, sigma = math.inf, 0.0
-            elif not _passes_the_door(mechanism, net, theta_RP[:1], inputs, targets):
+            elif not _calls_let_out(mechanism, net, theta_RP[:1], inputs, targets):
                 sigma = 0.0
             numbers = range(seed * 1009, seed * 1009 + seeds)
             stack = hyperparameters(numbers, rate, clip_norm=clip, noise_multiplier=sigma)
@@ -92,7 +93,7 @@ class MechanismInclusion(Check):
                 if wrong is not None:
                     return self.refuted(subject, wrong)
                 chances.append(p_RN.numpy())
-                members.append(_inside(weight_RN * p_RN * step.size()[:, None], most_R).numpy())
+                members.append(_inside(weight_RN * step.divisors(p_RN), most_R).numpy())
                 totals.append(weight_RN.sum(1))
             found += _p_values(np.stack(members, 1), np.stack(chances, 1))
             found.append(_total_p(torch.stack(totals), most_R))
@@ -100,16 +101,16 @@ class MechanismInclusion(Check):
         return self.statistical(subject, found, evidence, "inclusion frequencies and their independence")
 
 
-def _passes_the_door(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
-    """Whether a step hands its noisy value to `let_out`, where it can be had without its noise."""
+def _calls_let_out(mechanism: Any, net: Network, theta_1P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether a step passes its noisy value through `let_out`, which can also return the exact value."""
     seen = []
-    with watched(lambda *told: (seen.append(True), told[1])[1]):  # type: ignore[func-returns-value]
+    with watched(lambda *values: (seen.append(True), values[1])[1]):  # type: ignore[func-returns-value]
         next(shown(mechanism, net, theta_1P, hyperparameters([0]), inputs, targets, 1))
     return bool(seen)
 
 
 def _without_noise(mechanism: Any, *arguments: Any) -> Iterator[Step]:
-    """Steps whose releases are handed on without their noise, though it is drawn; own steps keep theirs."""
+    """Steps with exact values in place of noisy ones; the noise is drawn all the same. Own steps keep theirs."""
     steps = shown(mechanism, *arguments)
     if isinstance(mechanism, OwnSteps):
         yield from steps
@@ -123,43 +124,43 @@ def _without_noise(mechanism: Any, *arguments: Any) -> Iterator[Step]:
 
 
 def _rate_of_ledger(mechanism: Any) -> str | None:
-    """What is wrong with the sampling rates that the ledger tells of a step, for examples that are drawn with q."""
+    """What is wrong with the ledger's sampling rate of a step in which examples are drawn with q, or None."""
     if not mechanism.private or isinstance(mechanism, OwnSteps):
         return None
     for rate in LEDGER_RATES:
         composition = mechanism.ledger(sampling_rate=rate, noise_multiplier=1.0, steps=1)
         parts = () if composition is None else composition.parts
-        told = getattr(parts[-1][0], "sampling_rate", 1.0) if parts else 1.0
-        if told < rate * (1 - LAST_BITS):
-            return f"the ledger of a step tells a sampling rate of {told:g}, where examples are drawn with {rate:g}"
+        charged = getattr(parts[-1][0], "sampling_rate", 1.0) if parts else 1.0
+        if charged < rate * (1 - LAST_BITS):
+            return f"the ledger has a sampling rate of {charged:g} for a step that draws examples with {rate:g}"
     return None
 
 
 def _rates_of_step(step: Step, p_RN: Tensor) -> str | None:
-    """What is wrong with the sampling rates by which the ledger grew, beside the probabilities that the draw has.
+    """What is wrong with the sampling rates of the step's events, compared with the inclusion probabilities, or None.
 
-    Of a mechanism without steps of its own those are q, which the frequencies confirm; it is asked about σ = 1.
+    These are q, which the frequencies confirm, unless the mechanism has its own steps. The events are those for σ = 1.
     """
     if not step.mechanism.private:
         return None
     asked = dataclasses.replace(step.hyper, noise_multiplier_R=torch.ones_like(step.hyper.noise_multiplier_R))
     events = dataclasses.replace(step, hyper=asked).events()
-    told_R = torch.tensor([getattr(event, "sampling_rate", 1.0) for event in events], dtype=torch.float64)
+    charged_R = torch.tensor([getattr(event, "sampling_rate", 1.0) for event in events], dtype=torch.float64)
     slack = ROUNDING if isinstance(step.mechanism, OwnSteps) else LAST_BITS
-    over_R = p_RN.amax(1) / told_R
+    over_R = p_RN.amax(1) / charged_R
     if bool((over_R <= 1 + slack).all()):
         return None
     worst = int(over_R.argmax())
     return (
-        f"the ledger tells a sampling rate of {float(told_R[worst]):g}, and an example is in the batch with"
-        f" {float(p_RN[worst].max()):g}"
+        f"the ledger has a sampling rate of {float(charged_R[worst]):g}, and an example is in the batch with"
+        f" probability {float(p_RN[worst].max()):g}"
     )
 
 
 def _noiseless(step: Step) -> Tensor:
-    """The gradient (R, P) without its noise, which own steps may be unable to leave out.
+    """The gradient (R, P) without its noise; from own steps the noise is subtracted.
 
-    That noise has the deviation of the ledger and comes from the stream NOISE: were it another, the weights were wrong.
+    It has the ledger's deviation and comes from the stream NOISE: any other noise would give wrong weights.
     """
     if not isinstance(step.mechanism, OwnSteps):
         return step.gradient_RP
@@ -169,7 +170,10 @@ def _noiseless(step: Step) -> Tensor:
 
 
 def _weights(step: Step) -> tuple[Tensor, Tensor]:
-    """The weight with which each example is in the gradient, and the norm of its own gradient: two of (R, N)."""
+    """The weight of each example in the gradient, and the norm of its gradient: two tensors (R, N).
+
+    The rule's own weights are divided out; flat clipping at a large norm has none.
+    """
     seen_RNF = views(step.mechanism, step.before, step.inputs)
     runs = len(seen_RNF)
     matrix_RCF = step.before.theta_RP.reshape(runs, CLASSES, -1)
@@ -178,11 +182,15 @@ def _weights(step: Step) -> tuple[Tensor, Tensor]:
     columns_RCN = torch.linalg.solve(seen_RNF, _noiseless(step).reshape(runs, CLASSES, -1), left=False)
     square_RN = residual_RNC.square().sum(-1)
     weight_RN = (columns_RCN.mT * residual_RNC).sum(-1) / square_RN
-    return weight_RN, square_RN.sqrt() * seen_RNF.norm(dim=-1)
+    norm_RN = square_RN.sqrt() * seen_RNF.norm(dim=-1)
+    rule = getattr(step.mechanism, "rule", None)
+    if isinstance(rule, Weights) and step.mechanism.private:
+        weight_RN = weight_RN / rule.weight(norm_RN, step.hyper.clip_norm_R[:, None])
+    return weight_RN, norm_RN
 
 
 def _inside(share_RN: Tensor, most_R: Tensor | None) -> Tensor:
-    """Which examples are in the batch: half of the weight that they should have, or any weight where that is random."""
+    """Which examples are in the batch: at least half of the expected weight, or any weight if it is random."""
     return share_RN > (0.5 if most_R is None else ROUNDING)
 
 
@@ -195,21 +203,21 @@ def _total_p(total_TR: Tensor, most_R: Tensor | None) -> float:
 
 
 def _certain_faults(step: Step, p_RN: Tensor, weight_RN: Tensor, norm_RN: Tensor) -> str | None:
-    """Faults that no chance excuses."""
+    """What is wrong with certainty, or None."""
     if not bool(step.gradient_RP.isfinite().all()):
         return "the gradient is not finite"
     most_R = step.most_weight()
-    divisor_RN = p_RN * step.size()[:, None]
+    divisor_RN = step.divisors(p_RN)
     share_RN = weight_RN * divisor_RN  # 1 where the example is in the batch, 0 where it is not
     inside_RN = _inside(share_RN, most_R)
     if not torch.equal(inside_RN.sum(1), step.seen.drawn_R):
-        return f"{inside_RN.sum(1).tolist()} examples are in the sums, {step.seen.drawn_R.tolist()} were reported"
+        return f"{inside_RN.sum(1).tolist()} examples are in the sums, {step.seen.drawn_R.tolist()} are reported"
     if most_R is not None:
         over = float((weight_RN.sum(1) / most_R).max())
-        return f"the weights of a batch are {over:.6g} times what they may be" if over > 1 + ROUNDING else None
+        return f"the weights of a batch add up to {over:.6g} times their bound" if over > 1 + ROUNDING else None
     off = torch.minimum(share_RN.abs(), (share_RN - 1).abs())
     if float(off.max()) > ROUNDING:
-        return f"an example entered with {float(share_RN.flatten()[off.argmax()]):.6g} times the weight 1/(N·p)"
+        return f"an example has {float(share_RN.flatten()[off.argmax()]):.6g} times the weight 1/(N·p)"
     if not step.mechanism.private or not isinstance(step.mechanism, OwnSteps):
         return None
     reach_R = step.reach()

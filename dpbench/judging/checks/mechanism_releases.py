@@ -1,21 +1,22 @@
-"""Each release of a run, whatever it is of, has the noise that its event in the ledger says.
+"""Every released value of a run has the sensitivity and the noise of its event in the ledger.
 
-Sums of gradients, counts, sums of norms, statistics of the inputs: all leave by `letting_out.let_out`, which is told
-the value without noise and the noise's deviation s. An event with noise multiplier m says that one record moves the
-value by at most s/m. Two worlds are compared, with and without a hostile record, the second told all that the first
-released: at every step both stand at the same parameters, clipping bounds and sums, though these were chosen while the
-run went on. The network is not linear. Held are, release by release and in the ledger's order:
+Sums of gradients, counts, sums of norms, statistics of the inputs: all pass `letting_out.let_out`, which gets the exact
+value and the standard deviation s of the noise. An event with noise multiplier m says that one record moves the value
+by at most s/m. Two runs are compared, with and without an adversarial record; the second gets the noisy values of the
+first, so at every step both have the same parameters, clipping bounds and sums. The network is not linear. For every
+released value, in the ledger's order:
 
-- as many values leave as the ledger gets events;
-- without the record the value moves by at most s/m. Without chance; for an event of random sensitivity, where it is
-  (r·(s/m/move)² is never less than a chi-square with r degrees of freedom), by the law;
-- the noise, in units of s, is standard normal, new at every release, step and run;
-- what was released is what `ledger` told of the plan, for a mechanism that has a plan.
+- `Released.events` of a step is what the ledger gets;
+- there is one value for each event;
+- without the record the value moves by at most s/m. For an event of random sensitivity the test is statistical:
+  r·(s/m/move)² is never less than a chi-square variable with r degrees of freedom;
+- the noise, in units of s, is standard normal and new for every value, step and run;
+- the events are those of `ledger` for the plan, if the mechanism has a plan.
 
-Besides a stack of three runs: batches that are worked on in pieces, one run alone, a network of more than 1,000
-parameters, and draws of the operating system where the mechanism is `secure`.
+This is done for a stack of three runs, for batches in pieces, for one run alone, for a network of more than 1,000
+parameters, and with random numbers of the operating system if the mechanism is `secure`.
 
-A count of the records is released when the run starts; there the second world has one record less.
+A count of the records is released at the start; there the second run has one record less.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ import torch
 from scipy import stats
 
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._subject import Check, Subject
-from dpbench.judging.checks._worlds import (
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.subject import Check, Subject
+from dpbench.judging.check_tools.worlds import (
     EXAMPLES,
     HOW_TO_PASS,
     Elsewhere,
@@ -49,17 +50,17 @@ from dpbench.judging.checks._worlds import (
     with_last,
     without_last,
 )
-from dpbench.step.pipeline import Hyperparameters
+from dpbench.step.mechanism import Hyperparameters
 from dpbench.verdicts import Verdict
 
 ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
-SHORT = 25  # steps with each of the other hostile records and in each of the other worlds
-OF_SYSTEM = 1e-3  # share of the false alarms that goes to noise of the operating system, which no seed repeats
+SHORT = 25  # steps of each of the other looks
+OF_SYSTEM = 1e-3  # share of the false alarms for noise of the operating system, which no seed repeats
 
 
 @dataclass(frozen=True)
 class _Look:
-    """A hostile record (`_worlds.with_last`), and the world: size of the network, runs, places at once, whose draws."""
+    """An adversarial record (`worlds.with_last`), hidden units, whether one run alone, places per call, randomness."""
 
     record: int
     hidden: int = 9
@@ -79,12 +80,12 @@ LOOKS = (
 )
 
 
-Noises = dict[int, list[np.ndarray[Any, Any]]]  # by how many numbers a release has
+Noises = dict[int, list[np.ndarray[Any, Any]]]  # by the size of a released value
 
 
 @dataclass
 class _Found:
-    """What the looks have gathered: the first thing that is wrong, what could not be looked at, and figures."""
+    """The results of all looks: the first fault, what could not be checked, and figures."""
 
     wrong: str | None = None
     unseen: str | None = None
@@ -97,7 +98,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class MechanismReleases(Check):
-    """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `_worlds.steps_to_look_at`.
+    """Subject: kind `mechanisms`, private. `planned` is the length of the run; see `worlds.steps_to_look_at`.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
@@ -125,29 +126,29 @@ class MechanismReleases(Check):
                 place = torch.tensor([number % len(world.theta_RP)])
                 world = dataclasses.replace(world, theta_RP=world.theta_RP[place], stack=world.stack.take(place))
             again, moves, worst = world, True, found.worst
-            if look.secure:  # with q = 1 both worlds have the same batches; the other one has its draws from a seed
+            if look.secure:  # with q = 1 both runs have the same batches; only the second is seeded
                 always = dataclasses.replace(world.stack, sampling_rate_R=torch.ones_like(world.stack.sampling_rate_R))
                 again = dataclasses.replace(world, stack=always)
                 world = dataclasses.replace(world, stack=dataclasses.replace(always, keys_RS=always.keys_RS[:, :0]))
                 moves = not _draws_more(again, looked[:5])
-            told, stopped = record(dataclasses.replace(world, chunk=look.chunk), looked)
+            recorded, stopped = record(dataclasses.replace(world, chunk=look.chunk), looked)
             found.unseen = found.unseen or stopped
             try:
                 others = without_last(dataclasses.replace(again, chunk=look.chunk))
-                for moment, other in replay(others, looked, told):
+                for moment, other in replay(others, looked, recorded):
                     _compare(found, moment, other, added(mechanism, moment, world.stack), moves)
                     if found.wrong is not None:
                         break
             except Elsewhere as error:
-                found.wrong = found.wrong or f"with all releases the same, {error}"
+                found.wrong = found.wrong or f"with equal released values, {error}"
             if number == 0 and not stopped:
-                found.wrong = found.wrong or _unplanned(mechanism, world.stack, told, planned)
+                found.wrong = found.wrong or _unplanned(mechanism, world.stack, recorded, planned)
             if hasattr(mechanism, "size") and not found.wrong:
                 _count(found, world)
             if number not in (1, 2):
-                _gather(found.of_system if look.secure else found.noises, told)
+                _gather(found.of_system if look.secure else found.noises, recorded)
             if look.secure:
-                found.worst = worst  # what is told is the same each time
+                found.worst = worst  # the evidence does not depend on unseeded draws
             if found.wrong is not None:
                 break
         evidence: dict[str, Any] = {"steps": len(steps), "planned": planned, "releases": found.releases}
@@ -156,9 +157,9 @@ class MechanismReleases(Check):
             return self.refuted(subject, found.wrong, evidence)
         if found.unseen is not None:
             return self.undecided(subject, found.unseen, evidence)
-        about = "moves of all releases against their events; the law and independence of their noise"
+        about = "moves of all released values against their events; the law and independence of their noise"
         if found.of_system:
-            drawn = f"with draws of the operating system, {about}"
+            drawn = f"with randomness of the operating system, {about}"
             verdict = self.statistical(subject, _noise_p_values(found.of_system), evidence, drawn, OF_SYSTEM)
             if verdict.verdict == "refuted":
                 return verdict
@@ -168,22 +169,26 @@ class MechanismReleases(Check):
 def _compare(
     found: _Found, moment: Moment, other: Moment, grown: Sequence[Sequence[Event]], moves: bool = True
 ) -> None:
-    """Hold what left at one moment in both worlds against the events that the ledger got.
+    """Compare the released values of both runs at one moment with the new events of the ledger.
 
-    Without `moves` the two worlds have other draws, and only what does not depend on them is compared.
+    Without `moves` the two runs have different random numbers, and how far values move is not compared.
     """
     place = "at the start" if moment.step is None else f"at step {moment.step}"
     for run, events in enumerate(grown):
+        if moment.step is not None and list(moment.said[run]) != list(events):
+            said, told = (" and ".join(map(str, given)) or "nothing" for given in (moment.said[run], events))
+            found.wrong = f"{place} run {run} says that it releases {said}, and its ledger gets {told}"
+            return
         with_it, without = moment.of(run), other.of(run)
         if len(with_it) > len(events):
-            found.wrong = f"{place} {len(with_it)} values are released, and the ledger tells {len(events)}"
+            found.wrong = f"{place} {len(with_it)} values are released, and the ledger has {len(events)} events"
             return
         if len(with_it) < len(events):
-            unseen = f"{place} {len(events) - len(with_it)} of {len(events)} releases did not pass `let_out`"
+            unseen = f"{place} {len(events) - len(with_it)} of {len(events)} values did not pass `let_out`"
             found.unseen = f"{unseen}; {HOW_TO_PASS}"
             return
         for number, (one, less, event) in enumerate(zip(with_it, without, events, strict=True)):
-            what = f"{place} release {number + 1} of {len(events)} ({type(event).__name__})"
+            what = f"{place} value {number + 1} of {len(events)} ({type(event).__name__})"
             _move(found, one, less, event, what, moves)
 
 
@@ -193,7 +198,7 @@ def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, mov
         or event.adjacency != "add_or_remove"
         or getattr(event, "sampler", "poisson") != "poisson"
     ):
-        found.unseen = f"{what}: only Gaussian releases, Poisson samples and add_or_remove are looked at"
+        found.unseen = f"{what}: only Gaussian noise, Poisson samples and add_or_remove can be checked"
         return
     found.releases += 1
     stated = one.deviation / event.noise_multiplier
@@ -201,7 +206,7 @@ def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, mov
     if not (torch.isfinite(one.exact).all() and torch.isfinite(one.noisy).all()):
         found.wrong = found.wrong or f"{what} is not finite"
     elif not abs(one.deviation - less.deviation) <= ROUNDING * one.deviation:
-        found.wrong = found.wrong or f"{what}: its noise is another one without one record"
+        found.wrong = found.wrong or f"{what}: the deviation of its noise changes without one record"
     elif not moves:
         return
     elif isinstance(event, RandomSensitivityGaussian):
@@ -211,7 +216,7 @@ def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, mov
     else:
         ratio = move / stated if stated > 0 else (np.inf if move > 0 else 0.0)
         found.worst = max(found.worst, min(ratio, 1e300))
-        # Rounding goes with the size of the sums, not with that of their difference.
+        # Rounding errors depend on the size of the sums, not of their difference.
         limit = stated * (1 + ROUNDING) + ROUNDING * float(one.exact.norm())
         if not move <= limit or not one.deviation > 0:
             found.wrong = found.wrong or (
@@ -221,7 +226,7 @@ def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, mov
 
 
 def _count(found: _Found, world: World) -> None:
-    """The start with all records, and with one less; the batches have the same expected size."""
+    """Compare the start with all records and with one less, at the same expected batch size."""
     stack, number = world.stack, len(world.targets)
     fewer = dataclasses.replace(stack, sampling_rate_R=stack.sampling_rate_R * number / (number - 1))
     full = next(world.course([]))
@@ -229,26 +234,26 @@ def _count(found: _Found, world: World) -> None:
     try:
         other = next(less.course([], [full]))
     except Elsewhere as error:
-        found.wrong = f"at the start, with all releases the same, {error}"
+        found.wrong = f"at the start, with equal released values, {error}"
         return
     _compare(found, full, other, added(world.mechanism, full, stack))
     for name, value in full.after.memory.items():
         if value.shape == other.after.memory[name].shape and not torch.allclose(
             value.double(), other.after.memory[name].double(), rtol=1e-9, atol=0, equal_nan=True
         ):
-            found.wrong = found.wrong or f"the start's {name} is another one with a record less, all releases the same"
+            found.wrong = found.wrong or f"the start's {name} changes with a record less, with equal released values"
 
 
-def _unplanned(mechanism: Any, stack: Hyperparameters, told: Sequence[Moment], planned: int) -> str | None:
-    """What the ledger of the plan tells otherwise than what was released; a budget that is spent has no such ledger.
+def _unplanned(mechanism: Any, stack: Hyperparameters, recorded: Sequence[Moment], planned: int) -> str | None:
+    """How the planned ledger differs from the events so far, or None; without a plan there is nothing to compare.
 
-    Up to the first step that is left out the one begins with the other. At the end both are the same, unless the
-    mechanism counts its steps itself: then the events of what was left out are not there, and are not looked at.
+    Before the first step that is left out the plan begins with these events. At the end both are equal, unless the
+    mechanism counts its steps itself: then the events of the steps left out are missing, and it is not compared.
     """
     numbers = zip(stack.sampling_rate_R.tolist(), stack.noise_multiplier_R.tolist(), strict=True)
     plans = [mechanism.ledger(sampling_rate=q, noise_multiplier=sigma, steps=planned) for q, sigma in numbers]
     counts_itself = False
-    for number, moment in enumerate(told):
+    for number, moment in enumerate(recorded):
         for run, (plan, released) in enumerate(zip(plans, mechanism.released(moment.after, stack), strict=True)):
             if plan is None or released is None:
                 continue
@@ -259,16 +264,16 @@ def _unplanned(mechanism: Any, stack: Hyperparameters, told: Sequence[Moment], p
             if counts_itself or merged(plan if last else plan.prefix(total)) == merged(released):
                 continue
             place = "at the start" if moment.step is None else f"after step {moment.step}"
-            return f"{place} {_total(plan)} releases are planned, and what is released is no such beginning: {total}"
+            return f"{place} the first {total} events are not the first of the {_total(plan)} planned ones"
     return None
 
 
 def _draws_more(world: World, steps: Sequence[int]) -> bool:
-    """Whether what is released, without its noise, depends on other draws than the batch's; all are in it here."""
-    told, _ = record(world, steps)
+    """Whether exact values depend on random numbers other than the batch's, which has all examples here."""
+    recorded, _ = record(world, steps)
     others = dataclasses.replace(world, stack=dataclasses.replace(world.stack, keys_RS=world.stack.keys_RS ^ 1))
     try:
-        for moment, other in replay(others, steps, told):
+        for moment, other in replay(others, steps, recorded):
             for one, two in zip(moment.calls, other.calls, strict=True):
                 if not torch.allclose(one.exact, two.exact, rtol=ROUNDING, atol=ROUNDING * float(one.exact.norm())):
                     return True
@@ -281,10 +286,10 @@ def _total(composition: Composition) -> int:
     return sum(count for _, count in composition.parts)
 
 
-def _gather(noises: Noises, told: Sequence[Moment]) -> None:
-    """The noise of every release in units of its deviation, by how many numbers it has: (R, numbers) at each moment."""
-    runs = len(told[0].after.step_R)
-    for moment in told:
+def _gather(noises: Noises, recorded: Sequence[Moment]) -> None:
+    """Add the noise of every released value, in units of its deviation, by the value's size."""
+    runs = len(recorded[0].after.step_R)
+    for moment in recorded:
         for run in range(runs):
             for one in moment.of(run):
                 noise = ((one.noisy - one.exact) / one.deviation).numpy() if one.deviation > 0 else np.zeros(1)
@@ -292,7 +297,7 @@ def _gather(noises: Noises, told: Sequence[Moment]) -> None:
 
 
 def _p_values(found: _Found) -> Iterator[Any]:
-    """Law and independence of the noise, by kinds of releases; the bound of random sensitivities."""
+    """Law and independence of the noise, by the size of the values; the bound of random sensitivities."""
     for projections, shares in found.chi_squares.items():
         yield stats.chi2.cdf(sum(shares), projections * len(shares))
     yield from _noise_p_values(found.noises)
@@ -305,11 +310,11 @@ def _noise_p_values(noises: Noises) -> Iterator[Any]:
         yield statistics.normal_p(noise_MK.sum() / np.sqrt(noise_MK.size))
         yield statistics.distribution_p(noise_MK, stats.norm.cdf)
         yield statistics.chi_square_p((noise_MK**2).sum(1), size)
-        # Between releases that stand some moments apart: the same run's are three rows apart.
+        # Between values some moments apart; those of the same run are three rows apart.
         for distance in {1, 2, 3, 6, len(noise_MK) // 2} - {0}:
             if len(noise_MK) >= 2 * distance:
                 yield statistics.correlation_p(*statistics.apart(noise_MK, distance, axis=0))
-        # Any two releases at all: the inner product of independent normal vectors, in units of one vector's length.
+        # Any two values: the inner product of independent normal vectors, in units of one vector's length.
         if size > 8:
             length_M = np.linalg.norm(noise_MK, axis=1)
             inner_MM = noise_MK @ noise_MK.T / length_M[:, None]

@@ -1,18 +1,18 @@
-"""One example more moves the sum that a mechanism releases, without its noise, as far as its event says.
+"""One added example moves the sum of a step, without its noise, by at most the sensitivity of the event.
 
-With q = 1 every example is in the batch, so the batch with the added example neighbours the batch without it. The sum
-is what reaches the update times qN; its normalisation by qN takes N as public, and what a preparation of the inputs
-released of the data is the same on both sides. Δ is what the event claims for clip norm C: C times σ over the noise
-multiplier that the accountant is told.
+With q = 1 every example is in the batch, so the batches with and without the added example are neighbours. The sum is
+the gradient of the update times qN; the division by qN takes N as public, and the released values of a preparation are
+the same on both sides. Δ is the sensitivity that the event claims for clip norm C: Cσ over the noise multiplier of the
+event.
 
-- An event of fixed sensitivity: by at most Δ, for adversarial examples. Without chance. The example stands at the end
-  of the data; and, where the sampler can be replaced, it is any of them, drawn or not drawn, the others' draws and
-  their places in the data being as they were: who shares a group with whom must not depend on it.
+- An event of fixed sensitivity: by at most Δ, for adversarial examples. Deterministic. The example is the last of the
+  data; and, if the sampler can be replaced, any of them, drawn or not, with the draws of the others unchanged: who
+  shares a group with whom must not depend on it.
 - An event of random sensitivity with r projections: an example that is always clipped moves the sum by Δ·Z, where
   r/Z² has the chi-square law with r degrees of freedom, drawn anew in every step and run; no example moves it further.
   Z is independent of the noise of the step.
 
-In both cases the noise does not depend on the data: it is the same with one example more, and with none drawn.
+In both cases the noise does not depend on the data: it is the same with an added example, and with none drawn.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import batch, has_field, hyperparameters, small_network
-from dpbench.judging.checks._steps import has_release, random_projections, sample_event, shown
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters, small_network
+from dpbench.judging.check_tools.steps import has_event, random_projections, sample_event, shown
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.judging.checks.clipping_sensitivity import rounding
 from dpbench.step.functional import Network
-from dpbench.step.pipeline import Hyperparameters
+from dpbench.step.mechanism import Hyperparameters
 from dpbench.step.stages import Batch, filled
 from dpbench.verdicts import Verdict
 
-DATA = "the noise of a step is another one with one example more, or with none drawn"
+DATA = "the noise of a step changes with an added example, or with none drawn"
 
 
 @dataclass(frozen=True)
 class MechanismSensitivity(Check):
-    """Subject: kind `mechanisms`, private, its steps told by one event, for add-or-remove neighbours.
+    """Subject: kind `mechanisms`, private, with one event for each step, for add-or-remove neighbours.
 
     >>> check(Subject.of("mechanisms", "noisy_sgd"), seed=0).verdict
     'holds'
@@ -62,7 +62,7 @@ class MechanismSensitivity(Check):
     steps: int = 20
 
     def looks_at(self, value: Any) -> bool:
-        return value.private and has_release(value) and sample_event(value).adjacency == "add_or_remove"
+        return value.private and has_event(value) and sample_event(value).adjacency == "add_or_remove"
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Add an example to `rounds` data sets, or one to a data set in `seeds`·`steps` steps."""
@@ -115,7 +115,7 @@ class MechanismSensitivity(Check):
         """r·(Δ/change)² in every step and run (T, R): for an example that is always clipped, and for one near C.
 
         Then the noise of these steps (T, R, P), in units of its deviation, the example's direction (P,), and what is
-        wrong with the noise.
+        wrong with the noise, or None.
 
         C is 1e-5 of the norm of the first: it stays unclipped only where Z > 1e5, with probability below 1e-5 even for
         r = 1, far less than the tests can see.
@@ -142,8 +142,8 @@ class MechanismSensitivity(Check):
         noises = [totals(norm, number, 1.0) - sums for number, sums in zip((whole, whole - 1), quiet, strict=True)]
         wrong = None if torch.allclose(noises[0], noises[1], rtol=0, atol=1e-6) else DATA
         loud = hyperparameters(range(seed, seed + self.seeds), 1.0, clip_norm=norm)
-        told = shown(mechanism, net, theta_RP, loud, inputs, targets, self.steps)
-        deviation_TR = torch.stack([step.multipliers() for step in told])
+        steps = shown(mechanism, net, theta_RP, loud, inputs, targets, self.steps)
+        deviation_TR = torch.stack([step.multipliers() for step in steps])
         return *found, (noises[0] / deviation_TR[:, :, None]).numpy(), (alone / alone.norm()).numpy(), wrong
 
 
@@ -156,14 +156,14 @@ def _sums(
     begun_on: tuple[Tensor, Tensor],
     steps: int,
 ) -> Tensor:
-    """The sums (T, R, P) that `steps` steps with q = 1 release, in units of Δ."""
+    """The sums (T, R, P) of `steps` steps with q = 1, in units of Δ."""
     taken = shown(mechanism, net, theta_RP, stack, *data, steps, begun_on=begun_on)
     return torch.stack([step.gradient_RP.double() / step.reach()[:, None] for step in taken])
 
 
 @dataclass(frozen=True)
 class _Forced:
-    """In the place of a sampler: draws the same examples (N,) every time."""
+    """A sampler that draws the same examples (N,) every time."""
 
     sampler: Any
     drawn_N: Tensor
@@ -180,7 +180,7 @@ def _forced(mechanism: Any, drawn_N: Tensor) -> Any:
 def _largest_by_draw(
     mechanism: Any, net: Network, theta_RP: Tensor, stack: Hyperparameters, data: tuple[Tensor, Tensor]
 ) -> float:
-    """How far the sum of one step moves, in units of Δ, with one example that is drawn or not; the largest of all."""
+    """How far the sum of one step moves, in units of Δ, if one example is drawn or not; the largest value."""
     if not has_field(mechanism, "sample"):
         return 0.0
     whole_N = torch.ones(len(data[1]), dtype=torch.bool)
@@ -200,9 +200,9 @@ def _noise_of_data(
     data: tuple[Tensor, Tensor],
     less: tuple[Tensor, Tensor],
 ) -> str | None:
-    """What is wrong where the noise of the first step is another one with one example more, or with none drawn.
+    """A sentence if the noise of the first step changes with an added example, or with none drawn; else None.
 
-    1e-4: rounding of float32, of sums and noise of a few Δ.
+    The tolerance 1e-4 allows for rounding in float32, of sums and noise of a few Δ.
     """
     loud = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
     cases = [(mechanism, data), (mechanism, less)]

@@ -1,12 +1,12 @@
-"""Noise: every coordinate of the gradient carries its own normal of the stated deviation, new in every step and seed.
+"""Noise: every coordinate of the gradient has independent normal noise of the stated deviation, in every step and seed.
 
-Stated is s·Δ: s is the noise multiplier that the ledger gives for the step, Δ how far one example may move the
-gradient by the mechanism's own event (σ·C/(qN) for NoisySGD). The network has one class, so that its gradients are
-exactly zero whatever it sees, and what reaches the update is the noise alone. The runs of the stack differ in C, σ
-and q, the batches are random and sometimes empty: a noise that forgets C, one that decays while the ledger says that
-it does not, or a sum that is divided by the number of examples drawn, does not pass. Half of the steps are the first
-ones, the others lie at random places of the planned length, and the last is among them; a mechanism with steps of its
-own, which cannot begin in the middle, is planned for no more steps than are looked at.
+The stated deviation is s·Δ: s is the noise multiplier of the step in the ledger, Δ how far one example may move the
+gradient according to the event (s·Δ = σ·C/(qN) for NoisySGD). The network has one class, so its gradients are exactly
+zero, and the update gets the noise alone. The runs of the stack differ in C, σ and q; the batches are random and
+sometimes empty. So noise without the factor C, noise that decays when the ledger says that it does not, and a sum
+divided by the number of drawn examples are found. Half of the steps are the first ones, the others are at random places
+of the plan, with the last among them. A mechanism with its own steps cannot begin in the middle, so its plan has only
+the steps that are checked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._problems import hyperparameters, linear_network
-from dpbench.judging.checks._steps import OwnSteps, can_be_shown, shown
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.problems import hyperparameters, linear_network
+from dpbench.judging.check_tools.steps import OwnSteps, can_be_shown, shown
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.verdicts import Verdict
 
 CLIP_NORMS = (1.0, 0.25, 4.0, 1.0)
@@ -34,7 +34,7 @@ EXAMPLES = 10
 
 
 def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned: int = 100) -> NDArray[np.float64]:
-    """The noise of T steps in units of s·Δ, shape (T, R, P): standard normals if all is well."""
+    """The noise of T steps in units of s·Δ, shape (T, R, P): standard normals if the mechanism is right."""
     net = linear_network(parameters, 1)
     inputs, targets = torch.linspace(-1, 1, EXAMPLES * parameters).reshape(EXAMPLES, -1), torch.zeros(EXAMPLES).long()
     runs = len(RATES)
@@ -55,7 +55,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
 
 
 def _spread(steps: int, planned: int, seed: int) -> list[int]:
-    """Numbers of `steps` steps: the first ones, random ones of the rest, and the last; all, where there are no more."""
+    """The numbers of `steps` steps: the first ones, random later ones, and the last; all of a shorter plan."""
     if planned <= steps:
         return list(range(steps))
     first = steps // 2
@@ -86,7 +86,7 @@ def p_values(noise_TRP: NDArray[np.float64]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class NoiseScale(Check):
-    """Subject: kind `mechanisms`, private; its update can be replaced by one that shows the gradient.
+    """Subject: kind `mechanisms`, private, that declares the effect of one example.
 
     >>> check(Subject.of("mechanisms", "noisy_adam"), seed=0).verdict
     'holds'

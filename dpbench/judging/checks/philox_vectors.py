@@ -1,7 +1,7 @@
-"""The generator gives Philox 4x32-10's published numbers, and its bits and normals stand where they are said to.
+"""The generator gives Philox 4x32-10's published numbers, and its bits and normals have the documented positions.
 
-The yardstick is a plain implementation on Python's whole numbers, written from the paper, that shares no code with
-`randomness`. Without chance: every comparison is exact, but for the normals' last places.
+The reference is a plain implementation on Python's whole numbers, written from the paper, that shares no code with
+`randomness`. Deterministic: every comparison is exact, except in the normals' last places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.randomness import STREAMS
 from dpbench.verdicts import Verdict
 
@@ -57,7 +57,7 @@ def philox(counter: Four, key: tuple[int, int], rounds: int = 10) -> Four:
     return x[0], x[1], x[2], x[3]
 
 
-Keys = int | Sequence[int]  # a seed, which stands for the keys that it sets alone; or the keys, one for each stream
+Keys = int | Sequence[int]  # a seed, for the keys that it alone determines; or the keys, one for each stream
 
 
 def key(keys: Keys, stream: int) -> int:
@@ -123,7 +123,7 @@ def _published(generator: Any) -> str | None:
 def _elements(generator: Any, seed: int, samples: int) -> str | None:
     draw = random.Random(seed)
     for _ in range(samples):
-        # Sizes of every order, so that both words of the block and of the step are in use.
+        # Sizes of every order, so that both words of the block and of the step are used.
         first, step = draw.getrandbits(draw.randint(1, 60)), draw.getrandbits(draw.randint(1, 62))
         keys = [draw.getrandbits(64) - (1 << 63) for _ in STREAMS]
         stream, count = draw.randrange(len(STREAMS)), draw.randint(1, 9)

@@ -1,8 +1,8 @@
-"""Poisson sampling: every example is in every batch with probability q, independently of all else; none is lost.
+"""Poisson sampling: every example is in every batch with probability q, independently of all else.
 
 Counts are compared with their binomial laws: for every example, for all of them, for pairs of examples, for the same
-example in two steps and for two seeds; the size of the batch with its whole law. Without chance: the form of the
-batch, q = 0 and q = 1, and a stack of large and small batches.
+example in two steps and for two seeds; the size of the batch with its distribution. Deterministic tests: the form of
+the batch, q = 0 and q = 1, and a stack of large and small batches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from dpbench.judging.checks import _statistics as statistics
-from dpbench.judging.checks._subject import Check, Subject
+from dpbench.judging.check_tools import statistics
+from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.randomness import table
 from dpbench.step.stages import Batch
 from dpbench.verdicts import Verdict
@@ -79,7 +79,7 @@ def p_values(sampler: Sampler, seed: int, rate: float, *, examples: int, seeds: 
 class SamplerInclusion(Check):
     """Subject: kind `samplers`, a callable (keys_RS, step_R, rate_R, examples) -> Batch that says it is Poisson.
 
-    >>> from dpbench.step.stages import PoissonSampler
+    >>> from dpbench.step.samplers.poisson import PoissonSampler
     >>> check(Subject("samplers", "poisson", PoissonSampler()), seed=0).verdict
     'holds'
     """
@@ -109,7 +109,7 @@ class SamplerInclusion(Check):
 
 
 def _certain_faults(sampler: Sampler, seed: int) -> str | None:
-    """Faults that no chance excuses."""
+    """What is wrong with certainty, or None."""
     rates = [0.0, 1.0, 0.5, 1e-3, 1.0, 0.0]
     keys_RS, step_R = table(range(seed, seed + len(rates))), torch.full((len(rates),), seed)
     for examples in (1, 2, 5, LARGE):

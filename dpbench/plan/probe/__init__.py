@@ -1,10 +1,11 @@
-"""What training takes for granted of a model, tried on the model itself before anything runs.
+"""Tests the assumptions of training on the model itself, before anything runs.
 
-Nothing is known by its class. A model is built, moved a little from its start (a layer of zeros would hide what is
-behind it), called on records alone and in batches, in train and eval mode, and every operator of a call is watched:
-which tensor it writes into, and whether it draws. So `nn.Dropout(0)` passes and `F.dropout` inside `forward` does not.
-Calls are repeated with gradients on, forwards and backwards, because a model may keep something only then; and once in
-float32, because `x.float()` is a copy only where x is not float32 yet. When two outputs are alike is in `step.watch`.
+The test does not use the classes of layers. The model is built, its parameters are moved a little from their initial
+values (a layer of zeros would hide the layers before it), and it is called on single records and on batches, in train
+and eval mode. Every operator is observed: which tensor it writes into, and whether it draws random numbers. So
+`nn.Dropout(0)` passes, and `F.dropout` inside `forward` does not. Calls are repeated with gradients, forwards and
+backwards, because a model may keep a state only then, and once in float32, because `x.float()` is no copy only there.
+`step.watch` defines when two outputs agree.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ _REMEDY = {
     PARAMETERS: "leave the weights to training, without max_norm or writes in forward",
     BUFFERS: "keep no counts or statistics of the data",
     RANDOM: "leave it out, or set its probability to 0",
-    GRADIENTS: "use operators that torch can differentiate, and write into nothing that another layer still needs",
-    AGAIN: "keep nothing from one call for the next",
+    GRADIENTS: "use operators that torch can differentiate, and do not overwrite tensors that another layer needs",
+    AGAIN: "keep no state between calls",
     ALONE: "use GroupNorm or LayerNorm for batch statistics, and batch_first=True for sequences",
-    STACK: "use torch operators that torch.func.vmap takes, and no decision that looks at numbers",
-    BUILT: "make what is random a parameter",
+    STACK: "use operators that torch.func.vmap supports, and no branches on values",
+    BUILT: "make random values parameters",
 }
 
 
 def probe_model(
     build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int, *, inputs: Tensor | None = None
 ) -> tuple[Probed, ...]:
-    """What holds of a model: one answer for each property, and one for each layer that refutes it.
+    """The properties of a model: one answer for each property, and one for each layer that refutes it.
 
-    `inputs` (N, *input_shape) are records to try, the first 17 of them; without them normals, uniforms in [0, 1) and
-    whole numbers are tried, as far as the model takes them. torch's, NumPy's and Python's generators are put back.
+    `inputs` (N, *input_shape): the first 17 are used; without them normals, uniforms in [0, 1) and whole numbers are
+    used, if the model accepts them. torch's, NumPy's and Python's generators are restored.
 
     >>> [one.layer for one in probe_model(lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout()), (4,), 2)
     ...  if one.verdict == "refuted"]
     ["'1' (Dropout)"]
     """
-    del classes  # the width of an output is no matter here: `try_model` judges it
+    del classes  # `try_model` tests the width of the output
     kinds = _kinds(input_shape) if inputs is None else [inputs[:RECORDS].detach().cpu()]
     with generators_put_back(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,7 +75,7 @@ def probe_model(
 def refuse_model(
     build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int, *, inputs: Tensor | None = None
 ) -> None:
-    """Raise one DpbenchError that names everything that `probe_model` refutes, with its layer and what to do.
+    """Raise one DpbenchError that names everything that `probe_model` refutes, with the layer and a remedy.
 
     >>> refuse_model(lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.0)), (4,), 2)
     """
@@ -85,11 +86,11 @@ def refuse_model(
 
 
 def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], classes: int) -> None:
-    """Build a model and put records through it, so that what does not fit is known before anything runs.
+    """Build a model and test it before anything runs.
 
-    Raises DpbenchError for what `refuse_model` names, for outputs of another shape than (1, classes),
-    and for buffers that the factory fills at random, because no seed of the run would set them; whatever the model
-    itself raises on one example of zeros goes on.
+    Raises DpbenchError for what `refuse_model` names, for outputs of another shape than (1, classes), and for buffers
+    that the factory fills at random, because no seed of the run sets them. An exception of the model itself on one
+    example of zeros is passed on.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         modules = []
@@ -107,6 +108,14 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
         raise DpbenchError(
             f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
         )
+    others = dict(modules[1].named_parameters())
+    frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+    random = [name for name, value in frozen.items() if not torch.equal(value, others[name])]
+    if random:
+        raise DpbenchError(
+            f"frozen parameters {', '.join(random)} are filled at random: take them from a file (`weights` in the"
+            " spec), or fix their seed"
+        )
     buffers = dict(modules[1].named_buffers())
     random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
     if random:
@@ -114,7 +123,7 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
 
 
 def _kinds(shape: tuple[int, ...]) -> list[Tensor]:
-    """Records that look like data: normals, uniforms, and whole numbers such as those of words."""
+    """Records like data: normals, uniforms, and whole numbers such as those of words."""
     generator = torch.Generator().manual_seed(0)
     uniform = torch.rand(RECORDS, *shape, generator=generator)
     normal = torch.randn(RECORDS, *shape, generator=generator)
@@ -122,7 +131,7 @@ def _kinds(shape: tuple[int, ...]) -> list[Tensor]:
 
 
 def _extremes_last(x: Tensor) -> Tensor:
-    """Records of middling size first: what a model keeps of the smallest or the largest so far shows after the others.
+    """Records of median size first, so that a state that keeps the smallest or the largest value changes later.
 
     >>> _extremes_last(torch.tensor([[9.0], [1.0], [5.0]]))[0]
     tensor([5.])

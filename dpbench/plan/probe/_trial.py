@@ -1,4 +1,4 @@
-"""One model in one dtype, called in every way that training calls it, and what the calls refute."""
+"""Calls one model in one dtype in every way that training does, and collects what the calls refute."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.parameter import is_lazy
 
 from dpbench.step import watch
-from dpbench.step.functional import network
+from dpbench.step.functional import network, trained
 from dpbench.step.recurrent import WrittenOut
 
 RECORDS = 17  # the largest batch that is tried
 _SIZES = (2, 3, RECORDS)
 
 TRAINED = "every parameter is trained"
-INPUTS = "inputs are left as they are"
-PARAMETERS = "parameters are left as they are"
-BUFFERS = "buffers are left as they are"
-RANDOM = "nothing is drawn"
-GRADIENTS = "gradients can be taken"
-AGAIN = "a call is the same again"
-ALONE = "a batch is its records one by one"
-STACK = "runs side by side are runs alone"
-BUILT = "what is built is the same again"
+INPUTS = "inputs are not changed"
+PARAMETERS = "parameters are not changed"
+BUFFERS = "buffers are not changed"
+RANDOM = "no random numbers are drawn"
+GRADIENTS = "gradients exist"
+AGAIN = "repeated calls agree"
+ALONE = "the records of a batch do not affect each other"
+STACK = "runs in a stack agree with single runs"
+BUILT = "repeated builds agree"
 _ALL = (TRAINED, INPUTS, PARAMETERS, BUFFERS, RANDOM, GRADIENTS, AGAIN, ALONE, STACK, BUILT)
 
-Layer = tuple[str, list[Tensor], list[Tensor]]  # a layer of a call, with the tensors it was given and gave
+Layer = tuple[str, list[Tensor], list[Tensor]]  # a layer of a call, with its input and output tensors
 
 
 @dataclass(frozen=True)
 class Probed:
-    """One property of a model: whether it holds, what was seen, and the layer that breaks it, where it was found.
+    """One property of a model: whether it holds, the evidence, and the layer that breaks it, if found.
 
     `layer` is written `'1.0' (Dropout)`; the model itself is `'top'`.
     """
@@ -48,12 +48,12 @@ class Probed:
 
     @property
     def found(self) -> str:
-        """The evidence, with the layer where there is one."""
+        """The evidence, with the layer if there is one."""
         return self.evidence if self.layer is None else f"layer {self.layer}: {self.evidence}"
 
 
 class _Stopped(Exception):
-    """What the model raised, in a sentence, and the layer that was being computed."""
+    """The model's exception, in a sentence, and the current layer."""
 
     def __init__(self, error: Exception, layer: str | None) -> None:
         super().__init__(watch.sentence(error))
@@ -61,7 +61,7 @@ class _Stopped(Exception):
 
 
 class Trial:
-    """One model in one dtype: its calls, and what they refuted."""
+    """One model in one dtype: its calls, and what they refute."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.module, self.dtype = module.to(dtype), dtype
@@ -69,12 +69,12 @@ class Trial:
         self.undecided: dict[str, str] = {}
         self.why = ""
         self.calls, self.largest, self.floor = 0, 0.0, 1.0
-        self.gradients = False  # whether calls are with gradients; if so, `gradient` is that of the last call
+        self.gradients = False  # with gradients; then `gradient` is that of the last call
         self.gradient: list[Tensor] = []
         self.tolerance = watch.TOLERANCE[dtype]
 
     def run(self, kinds: Sequence[Tensor], build: Callable[[], nn.Module]) -> bool:
-        """Try everything with the first records that tell something; False if the model takes none of them."""
+        """Test everything with the first suitable records; False if the model accepts none of them."""
         if not self.ready():
             return True
         taken, telling = [], False
@@ -98,25 +98,23 @@ class Trial:
                 self.with_gradients(x)
         self.values_are_kept()
         if not telling:
-            self.undecided[ALONE] = "different records have the same outputs, so a mixture of them would not show"
+            self.undecided[ALONE] = "different records have the same outputs, so mixing of records cannot be seen"
         if self.broken(AGAIN):
-            self.undecided[ALONE] = "a call hangs on the calls before"
+            self.undecided[ALONE] = "a call depends on earlier calls"
         if self.broken():
-            self.undecided[STACK] = self.undecided[BUILT] = "not tried, because of what is refuted"
+            self.undecided[STACK] = self.undecided[BUILT] = "not tested, because of what is refuted"
         else:
             self.stack(x[:1])
             self.built_again(x[:3], trained, build)
         return True
 
     def ready(self) -> bool:
-        """Note what is not trained, and move the parameters from their start; False where some have no shape yet."""
+        """Record the values that are not trained, and move the parameters a little; False if some have no shape yet."""
         for name, value in self.module.named_parameters():
             if bool(is_lazy(value)):
                 self.refute_value(TRAINED, "parameter {!r} has no shape before the first call", name)
-            elif not value.requires_grad:
-                self.refute_value(TRAINED, "parameter {!r} is frozen", name)
         if any(is_lazy(value) for value in (*self.module.parameters(), *self.module.buffers())):
-            self.why = "not tried, because the parameters have no shape"
+            self.why = "not tested, because the parameters have no shape"
             return False
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -128,7 +126,7 @@ class Trial:
         return True
 
     def takes(self, x: Tensor) -> Tensor | None:
-        """The outputs of three records at once; None where the model raises, or gives what is not finite."""
+        """The outputs of three records at once; None if the model raises or an output is not finite."""
         try:
             output = self.call(x[:3])
         except _Stopped as stopped:
@@ -137,7 +135,7 @@ class Trial:
         return output if bool(output.isfinite().all()) else None
 
     def answers(self) -> tuple[Probed, ...]:
-        """In the order of the properties; the layers that refute one in the order in which they were found."""
+        """The answers in the order of the properties; the layers that refute one in the order of discovery."""
         seen = (
             f"{self.calls} calls at batch sizes 1 to {RECORDS} in train and eval mode, with gradients and without,"
             f" {str(self.dtype)[6:]}; the largest difference is {self.largest:.1g} of an output"
@@ -161,13 +159,13 @@ class Trial:
         self.refuted.setdefault((what, layer), why)
 
     def refute_value(self, what: str, why: str, name: str) -> None:
-        """Of a parameter or a buffer, whose layer is the one that has it."""
+        """Refute a property of a parameter or a buffer; its layer is the one that has it."""
         owner, _, short = name.rpartition(".")
         self.refute(what, why.format(short), watch.layer_names(self.module)[id(self.module.get_submodule(owner))])
 
     @contextmanager
     def trying(self, what: str, where: str) -> Iterator[list[str]]:
-        """Within: where the model stops, the property is refuted that the list names, at the place that it names."""
+        """In this context an exception of the model refutes the property, at the place, that the yielded list names."""
         at = [what, where]
         try:
             yield at
@@ -193,7 +191,7 @@ class Trial:
 
             operators = watch.Operators(
                 own,
-                lambda told, func: self.refute(told[0], f"writes into its {told[1]} ({func})", layer()),
+                lambda label, func: self.refute(label[0], f"writes into its {label[1]} ({func})", layer()),
                 lambda func: self.refute(RANDOM, f"draws random numbers ({func})", layer()),
             )
             try:
@@ -204,7 +202,7 @@ class Trial:
             except Exception as error:
                 raise _Stopped(error, layer()) from error
             finally:
-                if operators.single:  # a result in float32 sets the tolerance, whatever dtype the model was given
+                if operators.single:  # a result in float32 sets the tolerance, whatever the dtype of the inputs
                     self.tolerance = watch.TOLERANCE[torch.float32]
         self.calls += 1
         if not self.broken(RANDOM) and state != watch.generators():
@@ -220,7 +218,7 @@ class Trial:
         return output.detach().clone()
 
     def where(self, x: Tensor, broken: Callable[[Tensor], bool]) -> str | None:
-        """The first layer that is entered whole and left with something broken, in one more call."""
+        """The first layer in which something breaks, found by one more call."""
         found: list[str] = []
         given = x.to(self.dtype, copy=True)
 
@@ -238,32 +236,32 @@ class Trial:
         self.once_more(x.to(self.dtype, copy=True), watch.leaves, note)
         return seen
 
-    def once_more(self, given: Tensor, *told: Any) -> None:
-        """A call that may stop: a model that keeps something may not take another batch."""
+    def once_more(self, given: Tensor, *observers: Any) -> None:
+        """A call that may fail: a model with a state may not accept another batch."""
         watch.seeded_generators()
-        with torch.set_grad_enabled(self.gradients), watch.entered(self.module, *told), suppress(Exception):
+        with torch.set_grad_enabled(self.gradients), watch.entered(self.module, *observers), suppress(Exception):
             self.module(given)
 
     # Several calls
 
     def judge(self, what: str, found: Tensor, expected: Tensor, where: str) -> bool:
-        """Whether two outputs are alike; if not, `what` is refuted without a layer yet."""
+        """Whether two outputs agree; if not, `what` is refuted, without a layer yet."""
         size = "of another shape" if found.shape != expected.shape else "off by {:.2g} of the outputs"
         return self.decide(what, watch.apart(found, expected, self.floor), f"{where} is {size}")
 
     def judge_gradient(self, what: str, found: Sequence[Tensor], expected: Sequence[Tensor], where: str) -> bool:
         return self.decide(what, watch.gradients_apart(found, expected), f"{where} is off by {{:.2g}} of its size")
 
-    def decide(self, what: str, difference: float, told: str) -> bool:
+    def decide(self, what: str, difference: float, text: str) -> bool:
         if difference <= self.tolerance:
             self.largest = max(self.largest, difference)
             return True
         mode = f"{'train' if self.module.training else 'eval'} mode{' with gradients' if self.gradients else ''}"
-        self.refute(what, f"{told.format(difference)} in {mode}", None)
+        self.refute(what, f"{text.format(difference)} in {mode}", None)
         return False
 
     def same_again(self, x: Tensor, trained: Tensor) -> bool:
-        """Whether a batch of three has its outputs once more after three other records."""
+        """Whether a batch of three has the same outputs again after three other records."""
         with self.trying(AGAIN, "a call after another call") as at:
             self.call(x.flip(0)[:3])
             if self.judge(AGAIN, self.call(x[:3]), trained, at[1]):
@@ -272,7 +270,7 @@ class Trial:
         return False
 
     def same_in_eval(self, x: Tensor, trained: Tensor) -> bool:
-        """Whether a batch of three and its first record have their outputs of train mode in eval mode too."""
+        """Whether a batch of three and its first record have the same outputs in train and eval mode."""
         self.module.eval()
         try:
             together, alone = self.call(x[:3]), self.call(x[:1])
@@ -282,7 +280,7 @@ class Trial:
         return all(watch.apart(found, expected, self.floor) <= self.tolerance for found, expected in pairs)
 
     def batches(self, x: Tensor) -> None:
-        """Records alone, batches that hold them, and the first record again after them."""
+        """Single records, batches of them, and the first record again."""
         sizes = sorted({min(size, len(x)) for size in _SIZES})
         places = sorted({0, min(1, sizes[-1] - 1), sizes[-1] - 1})
         with self.trying(ALONE, "a record alone") as at:
@@ -294,8 +292,8 @@ class Trial:
                     self.refute(ALONE, f"{at[1]} has outputs of shape {tuple(together.shape)}", None)
                     break
                 for place in (place for place in places if place < size):
-                    told = f"record {place + 1} in a batch of {size}"
-                    if not self.judge(ALONE, together[place], alone[place][0], told):
+                    where = f"record {place + 1} in a batch of {size}"
+                    if not self.judge(ALONE, together[place], alone[place][0], where):
                         self.trace_alone(x, size, place)
                         break
             at[:] = AGAIN, "a call after other calls"
@@ -304,7 +302,7 @@ class Trial:
                 self.refuted.pop((ALONE, None), None)  # as likely for the same reason
 
     def with_gradients(self, x: Tensor) -> None:
-        """As training calls a model: records alone and again, forwards and backwards, and two of them at once."""
+        """As in training: single records, each twice, forwards and backwards, and two of them at once."""
         self.gradients = True
         with self.trying(GRADIENTS, "a call with gradients") as at:
             first, one = self.call(x[:1]), self.gradient
@@ -329,18 +327,18 @@ class Trial:
         self.gradients = False
 
     def differentiated(self, output: Tensor) -> list[Tensor]:
-        """The gradient by every parameter of a sum of the outputs with fixed weights, the same for every record."""
+        """The gradient, with respect to every parameter, of a sum of the outputs with fixed weights."""
         if not output.requires_grad:
             raise TypeError("the output has no gradient by any parameter")
         loss = (output * _weights(output[0])).sum()
-        return list(torch.autograd.grad(loss, list(self.module.parameters()), materialize_grads=True))
+        return list(torch.autograd.grad(loss, list(trained(self.module).values()), materialize_grads=True))
 
     def under_vmap(self, x: Tensor, *alone: Sequence[Tensor]) -> None:
-        """Each record's gradient beside another's, in another order; what vmap does not take, other engines may.
+        """Each record's gradient under vmap, in another order; not refuted if vmap fails: other engines may not.
 
-        By the smallest parameters, 10^5 numbers in all or one parameter: a large model's gradients take long.
+        With respect to the smallest parameters, 10^5 numbers in all or one parameter, to save time with large models.
         """
-        values = {name: value.detach() for name, value in self.module.named_parameters()}
+        values = {name: value.detach() for name, value in trained(self.module).items()}
         chosen: dict[str, Tensor] = {}
         for name in sorted(values, key=lambda name: values[name].numel()):
             if not chosen or sum(value.numel() for value in (*chosen.values(), values[name])) <= 10**5:
@@ -362,21 +360,21 @@ class Trial:
                 return
 
     def trace_again(self, x: Tensor) -> None:
-        """The first layer that gives something else for the same inputs."""
+        """Find the first layer with different outputs for the same inputs."""
         first = self.recorded(x[:3])
         self.recorded(x.flip(0)[:3])
         self.trace(AGAIN, zip(first, self.recorded(x[:3]), strict=False))
 
     def trace_alone(self, x: Tensor, size: int, place: int) -> None:
-        """The first layer whose outputs part where its inputs do not."""
+        """Find the first layer whose outputs differ although its inputs do not."""
         pairs = zip(self.recorded(x[:size]), self.recorded(x[place : place + 1]), strict=False)
         self.trace(ALONE, pairs, size, place)
 
     def trace(self, what: str, pairs: Iterable[tuple[Layer, Layer]], size: int = 1, place: int = 0) -> None:
-        """Give what was refuted without a layer the first one that is given the same and gives something else."""
+        """Give the refuted property its layer: the first with equal inputs and different outputs."""
 
         def alike(batch: Sequence[Tensor], single: Sequence[Tensor]) -> bool:
-            """Whether the tensors of a batch hold those of one of its records, along whichever axis is longer."""
+            """Whether a batch's tensors contain those of one of its records, along whichever axis is longer."""
             return len(batch) == len(single) and all(
                 any(
                     watch.apart(row, one, watch.least_size(many)) <= self.tolerance
@@ -398,7 +396,7 @@ class Trial:
     # After the calls
 
     def values_are_kept(self) -> None:
-        """What no operator of torch was seen to write, such as NumPy's, or a tensor put in another's place."""
+        """Find changes that no operator of torch made: by NumPy, or a tensor that replaces another."""
         for what, label in ((PARAMETERS, "parameter"), (BUFFERS, "buffer")):
             before, now = self.kept[what], self.own(what)
             changed = [name for name, old in before.items() if name not in now or not watch.same(now[name], old)]
@@ -407,9 +405,9 @@ class Trial:
                 self.refute_value(what, f"changes its {label} {{!r}}", changed[0])
 
     def stack(self, x: Tensor) -> None:
-        """Two runs' parameters under vmap, as every evaluation does it."""
+        """Two runs' parameters under vmap, as in evaluation."""
         net, x = network(self.module), x.to(self.dtype)
-        named = {name: torch.stack([value, 0.9 * value]) for name, value in self.module.named_parameters()}
+        named = {name: torch.stack([value, 0.9 * value]) for name, value in trained(self.module).items()}
         with self.trying(STACK, "runs in one stack"), torch.no_grad(), watch.entered(self.module) as trail:
             try:
                 found = vmap(net.outputs, in_dims=(0, None))(named, x.clone())
@@ -419,11 +417,11 @@ class Trial:
             self.judge(STACK, found, expected, "a stack of runs")
 
     def built_again(self, x: Tensor, trained: Tensor, build: Callable[[], nn.Module]) -> None:
-        """A second module, first as it is trained, in float32; then with the first one's parameters, to be compared."""
+        """A second module: first in float32, as in training; then with the first one's parameters, for comparison."""
         watch.seeded_generators(1)
         again = Trial(build().cpu(), torch.float32)
         again.refuted, again.gradients = self.refuted, True
-        with suppress(_Stopped):  # the engines tell what stops
+        with suppress(_Stopped):  # the engines report the exception
             again.call(x)
         again.module.to(self.dtype)
         again.dtype, again.gradients = self.dtype, False

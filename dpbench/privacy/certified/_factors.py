@@ -7,6 +7,7 @@ A factor answers, like `Mixture`: `log_moment` and `lift` in doubles, which only
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,16 +47,16 @@ class Factor(Protocol):
         ...
 
 
-class ClosedFactor:
+class ClosedFactor(ABC):
     """A factor whose M is known in closed form, with rounding as its only error; without decay as it is here."""
 
+    @abstractmethod
     def transform(self) -> Callable[[Any], Any]:
         """M as a function of a ball z, in the bits now in force."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_moment(self, c: float) -> float:
         """log M(c) in doubles; c > 0 or −1 < c < 0 but for −1/2."""
-        raise NotImplementedError
 
     def lift(self, c: float, _u: float, _start: Any = None, _fixed: bool = False) -> tuple[float, Any]:
         """|M(c + iu)| <= M(c): atoms do not decay."""

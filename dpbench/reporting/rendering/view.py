@@ -52,6 +52,18 @@ def models(rows: Sequence[Row]) -> list[str]:
     return [f"{name}, {number} parameters" if number else name for name, number in dict.fromkeys(found)]
 
 
+def weights(rows: Sequence[Row]) -> list[str]:
+    """Where the parameters started, where not at random: file, what it was trained on, licence, what is frozen."""
+    found = [row.context.weights for row in rows if row.context.weights]
+    texts = (
+        f"{one['file']}, trained on {one['pretrained_on']} (licence: {one['licence']};"
+        f" frozen: {', '.join(one['frozen']) or 'nothing'}; SHA-256 {one['sha256'][:12]}); what these data give away"
+        " is not in any ε here"
+        for one in found
+    )
+    return list(dict.fromkeys(texts))
+
+
 def refusals(section: Section) -> list[tuple[str, str]]:
     """(accountant, why) wherever an accountant gave no number, each once."""
     lines = [line for row in section.rows for line in row.guarantees if line.refused]
@@ -65,6 +77,18 @@ def words_or_none(name: str | None) -> str | None:
 
 _NAMES = ("bound", "number", "percent", "signed", "duration", "words", "seeds", "off", "fact_words")
 FILTERS = (
-    *(distinct, kinds, printed_only, mu_line, epsilon_by, examples, models, refusals, words_or_none, plus_minus),
+    *(
+        distinct,
+        kinds,
+        printed_only,
+        mu_line,
+        epsilon_by,
+        examples,
+        models,
+        weights,
+        refusals,
+        words_or_none,
+        plus_minus,
+    ),
     *(getattr(formatting, name) for name in _NAMES),
 )

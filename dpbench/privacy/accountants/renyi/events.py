@@ -58,7 +58,8 @@ LARGEST_GROUP = 256
 _REFUSED: dict[type, str] = {
     RandomSensitivityGaussian: (
         "the sensitivity Z of RandomSensitivityGaussian has a heavy tail, P(Z > t) ~ t^-r, so that every Rényi moment"
-        " of the direction 'remove', at least q^α E exp(α(α−1)Z²/(2σ²)), is infinite, and no ε follows from it"
+        " of the direction 'remove', at least q^α E exp(α(α−1)Z²/(2σ²)), is infinite, and no ε follows from it;"
+        " use `exact` or `lattice`"
     )
 }
 _MOST_NOISE = 1e100  # above, the bound at this noise is used: it is larger, and nothing underflows

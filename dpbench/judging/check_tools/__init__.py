@@ -1,0 +1,1 @@
+"""What checks are made of: subjects, small problems, steps that are looked at, recorded runs, statistics."""

@@ -1,0 +1,65 @@
+"""A mechanism from its stages: sample, prepare, clip, noise, update, each a name or a name with parameters.
+
+Every preset is written in this form (`presets.py`); docs/own_mechanism.md has examples. `noise: none` is training
+without privacy, `prepare: none` leaves the inputs unchanged. `engine` computes the sum of a rule with weights; it
+changes no result beyond rounding and is no part of a run's key.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+from dpbench.catalog import OfKind, build
+from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import Weights
+
+NUMERICS = 1
+ENGINE = ("engine",)
+
+DEFAULT_ENGINE = "vmap"
+Stage = str | dict[str, Any]
+
+
+def mechanism(
+    *,
+    sample: Annotated[Stage, OfKind("samplers")] = "poisson",
+    prepare: Annotated[Stage, OfKind("preparations", none=True)] = "none",
+    clip: Annotated[Stage, OfKind("rules")] = "flat",
+    noise: Annotated[Stage, OfKind("noise", none=True)] = "constant",
+    update: Annotated[Stage, OfKind("updates")] = "sgd",
+    engine: Annotated[str | None, OfKind("clipping")] = None,
+) -> Pipeline:
+    """Each stage is `name`, or `{"name": name, "parameters": {...}}`; `engine`: vmap if the rule needs one.
+
+    Raises DpbenchError for stages that do not fit together.
+
+    >>> made = mechanism(clip="jl", update={"name": "momentum", "parameters": {"momentum": 0.5}})
+    >>> made.optimizer.momentum, made.event(0.01, 1.0).projections
+    (0.5, 30)
+    """
+    rule = build("rules", clip)
+    chosen = _engine(rule, engine)
+    return Pipeline(
+        sample=build("samplers", sample),
+        rule=rule,
+        noise=None if noise == "none" else build("noise", noise),
+        optimizer=build("updates", update),
+        engine=None if chosen is None else build("clipping", chosen),
+        preparation=None if prepare == "none" else build("preparations", prepare),
+    )
+
+
+def stages(**parameters: Any) -> dict[str, Any]:
+    """All the stages that these parameters give, with the engine."""
+    bound = inspect.signature(mechanism).bind(**parameters)
+    bound.apply_defaults()
+    found = bound.arguments
+    return found | {"engine": _engine(build("rules", found["clip"]), found["engine"])}
+
+
+def _engine(rule: Any, given: str | None) -> str | None:
+    return DEFAULT_ENGINE if given is None and isinstance(rule, Weights) else given
+
+
+setattr(mechanism, "pipeline_stages", stages)  # noqa: B010 (a function has no such attribute for mypy)

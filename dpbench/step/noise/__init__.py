@@ -1,0 +1,1 @@
+"""Noise: how the noise multiplier depends on the step. One file each."""

@@ -1,0 +1,1 @@
+"""Samplers: which examples are in the batch of a step. One file each."""
