@@ -165,8 +165,8 @@ class Counted(Pipeline):
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
         return super().update(state, rate_R / released.values["count_R"].clamp_min(1), released)
 
-    def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
-        one = super().ledger(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=1)
+    def _composition(self, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
+        one = super()._composition(sampling_rate, noise_multiplier, 1)
         assert one is not None
         return Composition((*self._count(), *one.parts) * steps)
 

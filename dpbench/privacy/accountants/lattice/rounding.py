@@ -32,6 +32,7 @@ from dpbench.privacy.accountants.lattice.law import Branch, LossLaw
 UNIT = 2.0**-53
 _MOST_PLACES = 2**22  # of the plan
 _MOST_INTERVALS = 2**23
+_MOST_CELLS = 2**26  # of one mechanism's lattice: a few GB
 _KEPT = 60.0  # outputs whose tilted mass is e^-60 of the largest are left out, and accounted for
 _NODES, _WEIGHTS = (array / 2 for array in np.polynomial.legendre.leggauss(3))
 
@@ -143,6 +144,8 @@ def round_up(plan: Plan, tilt: float, step: float) -> Rounded:
     cell = (index - start).astype(np.int64)
     down, up = split(np.clip((steps - index) * step, 0.0, step), np.full(1, step), tilt)
     size = int(cell.max()) + 2
+    if size > _MOST_CELLS:
+        raise ArithmeticError(f"losses that lie on {size:.3g} cells of a lattice, more than {_MOST_CELLS}")
     lattice = np.bincount(cell, atoms.masses * down, size) + np.bincount(cell + 1, atoms.masses * up, size)
     lattice = lattice[:-1] if lattice[-1] == 0 else lattice
     mass = float(lattice.sum())
