@@ -14,7 +14,9 @@ import pytest
 # Of a test's parameters every k-th is run by default, from the first on; 0: none.
 EVERY = {
     "tests/privacy/certified/test_enclosures.py": {
+        "test_counts_add_up_and_order_does_not_matter": 0,
         "test_many_projections_are_nearly_none": 0,
+        "test_random_sensitivity_of_one_release_against_the_definition": 0,
     },
     "tests/judging/claims/test_judges.py": {
         "test_a_bound_is_compared_with_the_truth": 4,
@@ -23,13 +25,19 @@ EVERY = {
         "test_every_quotation_is_filled_by_a_verdict": 3,
     },
     "tests/judging/claims/test_verdicts.py": {
-        "test_an_unsound_bound_is_broken_on_the_lattice_too": 4,
+        "test_an_unsound_bound_is_broken_on_the_lattice_too": 8,
         "test_other_printed_numbers_change_the_verdict": 3,
         "test_the_verdict_is_the_expected_one": 3,
         "test_what_is_refuted_stands_on_two_routes": 3,
     },
     "tests/judging/claims/test_verify.py": {
         "test_certified_verdicts_are_resumed_and_not_replaced_by_weaker_ones": 0,
+    },
+    "tests/contracts/test_accountants.py": {
+        "test_delta_falls_from_at_most_one_to_at_least_zero": 3,
+        "test_epsilon_and_delta_invert_each_other": 3,
+        "test_epsilon_falls_with_delta_and_is_never_negative": 3,
+        "test_no_bound_is_below_the_truth": 3,
     },
     "tests/contracts/test_checks.py": {
         "test_verdicts_are_valid_and_set_by_the_seed": 4,
@@ -78,6 +86,7 @@ EVERY = {
     },
     "tests/privacy/test_bu2020_rows.py": {
         "test_the_document_shows_what_its_program_prints": 0,
+        "test_the_exact_accountant_lies_inside": 3,
     },
     "tests/datasets/test_cifar10.py": {
         "test_the_real_pictures_are_the_known_ones": 0,
@@ -89,7 +98,7 @@ EVERY = {
         "test_killed_at_random_moments_nothing_finished_is_lost": 0,
     },
     "tests/cli/test_accounting_verbs.py": {
-        "test_nothing_is_cut_off": 3,
+        "test_nothing_is_cut_off": 0,
         "test_the_examples_of_help_run": 0,
     },
     "tests/test_compare_speed.py": {
@@ -97,6 +106,12 @@ EVERY = {
     },
     "tests/judging/test_conformance.py": {
         "test_exact_answers_on_every_certified_point": 0,
+    },
+    "tests/mechanisms/test_pipeline.py": {
+        "test_every_rule_goes_with_every_update": 3,
+    },
+    "tests/plan/test_weights.py": {
+        "test_frozen_parameters_stay_and_are_not_trained": 2,
     },
     "tests/mechanisms/test_dp_sgd_jl.py": {
         "test_sensitivity_has_the_law_of_the_event": 3,
@@ -138,7 +153,7 @@ EVERY = {
         "test_what_was_nonsense": 2,
     },
     "tests/test_third_party.py": {
-        "test_an_installed_package_adds_its_entries": 3,
+        "test_an_installed_package_adds_its_entries": 0,
         "test_the_page_works_as_written": 0,
     },
     "tests/training/test_train_mechanisms.py": {
