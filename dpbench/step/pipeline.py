@@ -59,9 +59,11 @@ class Pipeline:
             raise DpbenchError(f"engine: {name} needs one; expected an engine, such as vmap")
         if self.noise is not None:
             event = self.event(1.0, 1.0)  # a rule without an event raises
-            told = getattr(event, "sampler", self.sample.sampler)
-            if told != self.sample.sampler:
-                raise DpbenchError(f"clip: the event of {name} has the sampler {told}; expected {self.sample.sampler}")
+            sampler = getattr(event, "sampler", self.sample.sampler)
+            if sampler != self.sample.sampler:
+                raise DpbenchError(
+                    f"clip: the event of {name} has the sampler {sampler}; expected {self.sample.sampler}"
+                )
 
     @property
     def private(self) -> bool:
@@ -99,7 +101,7 @@ class Pipeline:
         return self._composition(sampling_rate, noise_multiplier, steps)
 
     def _composition(self, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
-        """The ledger of so many steps, however little noise they have had: what has run is told, never refused."""
+        """The ledger of so many steps, however little noise: what has run is never refused."""
         if self.noise is None:
             return None
         if not noise_multiplier:

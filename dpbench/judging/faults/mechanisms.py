@@ -45,18 +45,18 @@ def _same(draw: Draw) -> Draw:
 class Redrawn(ProjectedSum):
     """The rule of DP-SGD-JL, after the place of its draws has been changed.
 
-    `told` is the number of projections that the accountant hears of; None for exact norms.
+    `stated` is the number of projections in the event; None for exact norms.
     """
 
     projections: int = PROJECTIONS
     change: Callable[[Draw], Draw] = _same
-    told: int | None = PROJECTIONS
+    stated: int | None = PROJECTIONS
     clip_times: float = 1.0
 
     def event(self, rate: float, noise_multiplier: float, sampler: Sampler) -> Event:
-        if self.told is None:
+        if self.stated is None:
             return SampledGaussian(rate, noise_multiplier, "add_or_remove", sampler)
-        return RandomSensitivityGaussian(rate, noise_multiplier, self.told, "add_or_remove", sampler)
+        return RandomSensitivityGaussian(rate, noise_multiplier, self.stated, "add_or_remove", sampler)
 
     def summed(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
@@ -77,8 +77,8 @@ PROJECTED: Mapping[str, Pipeline] = {
     "the same projections in every step": projected(change=_other_steps(lambda draw: 0 * draw.step_R)),
     "the same projections in steps 2t and 2t+1": projected(change=_other_steps(lambda draw: draw.step_R // 2)),
     "the same projections in every run": projected(change=lambda draw: replace(draw, keys_RS=0 * draw.keys_RS)),
-    "estimated norms accounted as exact ones": projected(told=None),
-    "accounted with twice the projections": projected(told=2 * PROJECTIONS),
+    "estimated norms accounted as exact ones": projected(stated=None),
+    "accounted with twice the projections": projected(stated=2 * PROJECTIONS),
     "half of the projections that are accounted": projected(projections=PROJECTIONS // 2),
     "the mean of squares forgotten": projected(clip_times=PROJECTIONS**0.5),
 }
@@ -91,14 +91,14 @@ class Schedule:
     """Noise that runs as one schedule says and tells the ledger another."""
 
     runs: DecayingNoise
-    told: DecayingNoise
+    stated: DecayingNoise
     rate_times: float = 1.0
 
     def factor(self, step_R: Tensor, rate_R: Tensor) -> Tensor:
         return self.runs.factor(step_R, rate_R * self.rate_times)
 
     def stretches(self, rate: float, steps: int) -> Iterator[tuple[float, int]]:
-        return self.told.stretches(rate, steps)
+        return self.stated.stretches(rate, steps)
 
 
 def decaying(noise: Noise) -> Pipeline:
@@ -124,12 +124,12 @@ def _scaled(norm_RB: Tensor, clip_R: Tensor) -> Tensor:
 def clip_pairs(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
     """Two places at a time: the sum of both gradients is clipped as if it were one example's (a microbatch)."""
     whole_R = torch.full_like(clip_R, torch.inf)
-    told = vmap.clipping(net, theta_RP, examples, whole_R, chunk)
+    plain = vmap.clipping(net, theta_RP, examples, whole_R, chunk)
     total = torch.zeros_like(theta_RP)
     for start in range(0, examples.mask_RB.shape[1], 2):
         pair_RP = vmap.clipping(net, theta_RP, examples.part(start, start + 2), whole_R, chunk).sum_RP
         total = total + pair_RP * _scaled(pair_RP.norm(dim=1, keepdim=True), clip_R)
-    return Clipped(total, told.norm_RB, told.loss_RB)
+    return Clipped(total, plain.norm_RB, plain.loss_RB)
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,13 @@ class PairsByIndex:
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
         """The sum over the pairs of their clipped sums."""
-        told = vmap.clipping(net, theta_RP, examples, torch.full_like(clip_R, torch.inf), chunk)
+        plain = vmap.clipping(net, theta_RP, examples, torch.full_like(clip_R, torch.inf), chunk)
         each_RBP = per_example(net, theta_RP, examples)
         pair_RB = draw.index_RB // 2
         pairs_RKP = each_RBP.new_zeros(len(theta_RP), int(pair_RB.max()) + 1, theta_RP.shape[1])
         pairs_RKP.scatter_add_(1, pair_RB[:, :, None].expand_as(each_RBP), each_RBP)
         total_RP = (pairs_RKP * _scaled(pairs_RKP.norm(dim=2), clip_R)[:, :, None]).sum(1)
-        return Clipped(total_RP, told.norm_RB, told.loss_RB)
+        return Clipped(total_RP, plain.norm_RB, plain.loss_RB)
 
 
 PAIRS = noisy_sgd(Pipeline, rule=PairsByIndex())
@@ -218,14 +218,14 @@ class Centred:
     """Subtracts the mean input, released with noise; rows are clipped to norm `bound`."""
 
     noising: Noising = _noised
-    told: tuple[tuple[Event, int], ...] = ((Gaussian(4.0), 1),)
+    stated: tuple[tuple[Event, int], ...] = ((Gaussian(4.0), 1),)
     bound: float = 1.0
     clip_times: float = 1.0
     first_only: bool = False
 
     @property
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        return self.told
+        return self.stated
 
     def start(self, keys_RS: Tensor, inputs: Tensor) -> dict[str, Tensor]:
         rows = inputs.flatten(1).double()
@@ -265,8 +265,8 @@ PREPARED: Mapping[str, Pipeline] = {
     ),
     "records of the statistics clipped at twice the bound": centred(clip_times=2.0),
     "records clipped by their first entry": centred(first_only=True),
-    "statistics that the ledger leaves out": centred(told=()),
-    "statistics told with more noise": centred(told=((Gaussian(8.0), 1),)),
+    "statistics that the ledger leaves out": centred(stated=()),
+    "statistics stated with more noise": centred(stated=((Gaussian(8.0), 1),)),
 }
 
 # Own probabilities of inclusion

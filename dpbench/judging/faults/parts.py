@@ -218,25 +218,25 @@ def _scaled(norm: Tensor, clip_R: Tensor) -> Tensor:
 def clip_the_batch(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
     """Clips the sum over the batch instead of each example."""
     del chunk
-    each_RBP, told = _unclipped(net, theta_RP, examples)
+    each_RBP, plain = _unclipped(net, theta_RP, examples)
     sum_RP = each_RBP.sum(1)
-    return replace(told, sum_RP=sum_RP * _scaled(sum_RP.norm(dim=1), clip_R)[:, None])
+    return replace(plain, sum_RP=sum_RP * _scaled(sum_RP.norm(dim=1), clip_R)[:, None])
 
 
 def clip_chunks(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
     """Clips the sum of each chunk (a microbatch) as if it were one example."""
-    each_RBP, told = _unclipped(net, theta_RP, examples)
+    each_RBP, plain = _unclipped(net, theta_RP, examples)
     sums = [part.sum(1) for part in torch.split(each_RBP, max(2, chunk), 1)]
-    return replace(told, sum_RP=sum((s * _scaled(s.norm(dim=1), clip_R)[:, None] for s in sums), start=0 * sums[0]))
+    return replace(plain, sum_RP=sum((s * _scaled(s.norm(dim=1), clip_R)[:, None] for s in sums), start=0 * sums[0]))
 
 
 def _clip_layers(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
     """Clips the gradient of each layer to C, so that of the whole only to C·sqrt(layers)."""
     del chunk
-    each_RBP, told = _unclipped(net, theta_RP, examples)
+    each_RBP, plain = _unclipped(net, theta_RP, examples)
     pieces = torch.split(each_RBP, [shape.numel() for _, shape in net.shapes], 2)
     done = [(p * _scaled(p.norm(dim=2), clip_R)[:, :, None]).sum(1) for p in pieces]
-    return replace(told, sum_RP=torch.cat(done, 1))
+    return replace(plain, sum_RP=torch.cat(done, 1))
 
 
 def changed(change: Callable[[Examples, Tensor], tuple[Examples, Tensor]]) -> Engine:
@@ -251,9 +251,9 @@ def changed(change: Callable[[Examples, Tensor], tuple[Examples, Tensor]]) -> En
 def _normalise(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
     """Scales every gradient to norm C, the small ones too."""
     del chunk
-    each_RBP, told = _unclipped(net, theta_RP, examples)
-    scale_RB = clip_R.to(told.norm_RB.dtype)[:, None] / told.norm_RB.clamp_min(1e-12)
-    return replace(told, sum_RP=(each_RBP * scale_RB[:, :, None]).sum(1))
+    each_RBP, plain = _unclipped(net, theta_RP, examples)
+    scale_RB = clip_R.to(plain.norm_RB.dtype)[:, None] / plain.norm_RB.clamp_min(1e-12)
+    return replace(plain, sum_RP=(each_RBP * scale_RB[:, :, None]).sum(1))
 
 
 def _mean(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:

@@ -105,7 +105,7 @@ def _of_system(seen: Seen) -> bool:
 
 
 def _bare_of_system(seen: Seen) -> Tensor:
-    """With draws of the operating system: the deviation that is told, and a tenth of the noise."""
+    """With draws of the operating system: the deviation that is stated, and a tenth of the noise."""
     if not _of_system(seen):
         return noised(seen)
     total_RP = seen.found.sum_RP
@@ -126,7 +126,7 @@ def _half_as_private(events: tuple[Event, ...]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class Planned(Pipeline):
-    """What was released is told as it is; of what will be, the accountant hears by `counts`."""
+    """What was released is in the ledger as it is; of what will be released, `counts` many."""
 
     counts: Callable[[int], int] = int
 
@@ -228,7 +228,7 @@ RELEASED: Mapping[str, Any] = {
     "half the noise in a run that is alone": _less_where(lambda seen: len(seen.found.sum_RP) == 1),
     "half the noise above a thousand parameters": _less_where(lambda seen: seen.found.sum_RP.shape[1] > 1000),
     "half the noise with draws of the system": _less_where(_of_system),
-    "a tenth of the noise with draws of the system, and not told": noisy_sgd(Frame, draws=_bare_of_system),
+    "a tenth of the noise with draws of the system, and not stated": noisy_sgd(Frame, draws=_bare_of_system),
     "no noise with draws of the system": noisy_sgd(
         Frame, draws=lambda seen: seen.found.sum_RP if _of_system(seen) else noised(seen)
     ),
@@ -335,7 +335,7 @@ LEAKING: Mapping[str, Any] = {
 SOUND: Mapping[str, Any] = {
     "a ledger that tells more than q": low_rate(lambda rate: min(1.0, 1.1 * rate)),
     "a step that remembers and does not use it": noisy_sgd(Frame, keeps=True),
-    "a count that is told": noisy_sgd(Counted),
+    "a count that is stated": noisy_sgd(Counted),
     "a plan that tells what comes": planned(int),
 }
 SOUND_IMPORTANCE = importance(**ADAPTIVE)

@@ -33,7 +33,7 @@ HOSTS = {
     "own probabilities": ("mechanism_inclusion",),
     "a ledger that tells more than q": ("mechanism_inclusion",),
     "a step that remembers and does not use it": ("mechanism_replay",),
-    "a count that is told": ("mechanism_releases", "mechanism_replay"),
+    "a count that is stated": ("mechanism_releases", "mechanism_replay"),
     "a plan that tells what comes": ("mechanism_releases",),
 }
 FRAMES = [(check, name) for check in sorted(catalog("checks")) for name in ("the frame of the faults", *SOUND)]
