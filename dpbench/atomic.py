@@ -54,11 +54,11 @@ def write_text(path: Path, content: str) -> Path:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
+def writing(path: Path, option: str = "--out") -> Iterator[IO[bytes]]:
     """A binary file to write to; it takes the name `path` when the block ends without an error.
 
     Errors of the operating system, in the block or afterwards, become DpbenchError; any error (Ctrl-C too) removes
-    the temporary file.
+    the temporary file. `option` is the one that chooses another folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,21 +80,21 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):  # report the first error, not this one
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise write_error(path, error) from error
+            raise write_error(path, error, option) from error
         raise
 
 
-def write_error(path: Path, error: OSError) -> DpbenchError:
+def write_error(path: Path, error: OSError, option: str = "--out") -> DpbenchError:
     """The message for a full disk or a folder that cannot be written."""
     why = error.strerror or str(error)
     if error.errno in _FULL:
-        advice = "the disk (or your quota) is full: free some space, or choose another folder with --out"
+        advice = f"the disk (or your quota) is full: free some space, or choose another folder with {option}"
     elif error.errno in _CLOSED:
-        advice = "the folder cannot be written: change its permissions, or choose another folder with --out"
+        advice = f"the folder cannot be written: change its permissions, or choose another folder with {option}"
     elif isinstance(error, FileExistsError | NotADirectoryError):
-        advice = f"a file stands where the folder {path.parent} should be: move it, or choose another --out"
+        advice = f"a file stands where the folder {path.parent} should be: move it, or choose another {option}"
     else:
-        advice = "check the folder, or choose another one with --out"
+        advice = f"check the folder, or choose another one with {option}"
     return DpbenchError(f"cannot write {path}: {why}; nothing was written there; {advice}")
 
 

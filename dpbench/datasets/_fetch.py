@@ -1,17 +1,18 @@
 """Downloading and checking the files of a dataset. `fetch` is the only function that uses the network.
 
-A download goes to a temporary folder beside its target and is moved into place only when its SHA-256 is the pinned
-one, so a broken or interrupted download leaves nothing half-written.
+A download ends at the pinned size and takes its name only when its SHA-256 is the pinned one; a broken or interrupted
+one leaves no file, and what a killed one left goes with the next.
 """
 
 from __future__ import annotations
 
-import tempfile
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
+from dpbench.atomic import clean_folder, writing
 from dpbench.datasets._base import (
     DatasetCorrupt,
     DatasetSource,
@@ -19,7 +20,6 @@ from dpbench.datasets._base import (
     RemoteFile,
     data_folder,
     find_missing,
-    sha256_of,
 )
 from dpbench.errors import DpbenchError
 
@@ -100,59 +100,61 @@ def fetch(source: DatasetSource, folder: Folder = None, progress: Progress | Non
     written = []
     for file in due:
         target = place / file.path
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".dpbench-fetch-") as temporary:
-                arrived = Path(temporary) / "download"
-                _download(source.name, file, arrived, target, progress)
-                arrived.replace(target)
-        except OSError as error:
-            raise DpbenchError(
-                f"cannot write {target}: {error.strerror or error}; free space or name another folder with --data"
-            ) from error
+        clean_folder(target.parent)
+        with writing(target, "--data") as stream:
+            _download(source.name, file, stream, target, progress)
         written.append(target)
     return tuple(written)
 
 
-def _download(dataset: str, file: RemoteFile, arrived: Path, target: Path, progress: Progress | None) -> None:
+def _download(dataset: str, file: RemoteFile, stream: IO[bytes], target: Path, progress: Progress | None) -> None:
+    """Write the published file to the stream, from the first mirror that has it."""
     import requests.exceptions
     from pooch import HTTPDownloader
 
     # "identity": a mirror that offers the .gz as a transfer encoding would have it unpacked on the way
-    options = {"chunk_size": _CHUNK, "timeout": _TIMEOUT_SECONDS, "headers": {"Accept-Encoding": "identity"}}
+    get = HTTPDownloader(chunk_size=_CHUNK, timeout=_TIMEOUT_SECONDS, headers={"Accept-Encoding": "identity"})
     reasons = []
     for url in file.urls:
-        bar = _Bar(file, progress) if progress is not None else False
+        arriving = _Arriving(stream, file, progress)
         try:
-            HTTPDownloader(progressbar=bar, **options)(url, str(arrived), None)
+            get(url, arriving, None)
+        except _TooLong:
+            reasons.append(f"{url}: it sends more than the {file.size} bytes of the published file, and was cut off")
         except (requests.exceptions.RequestException, ValueError) as error:  # ValueError: a malformed header
             reasons.append(f"{url}: {_one_line(error)}")
-            continue
-        digest = sha256_of(arrived)
-        if digest == file.sha256:
-            return
-        reasons.append(f"{url}: SHA-256 expected {file.sha256}, found {digest} ({arrived.stat().st_size} bytes)")
+        else:
+            found = arriving.sha256.hexdigest()
+            if found == file.sha256:
+                return
+            reasons.append(f"{url}: SHA-256 expected {file.sha256}, found {found} ({arriving.size} bytes)")
     raise DownloadFailed(dataset, file, target, tuple(reasons))
 
 
-class _Bar:
-    """A progress bar for pooch that passes the bytes on to a Progress function."""
+class _TooLong(Exception):
+    """A server sends more than the published file."""
 
-    total = 0
 
-    def __init__(self, file: RemoteFile, progress: Progress) -> None:
-        self._file, self._progress, self._done = file, progress, 0
+class _Arriving:
+    """What pooch writes a download to: counts, hashes, tells the progress, and ends at the pinned size."""
 
-    def update(self, count: int) -> None:
-        # pooch counts whole chunks, so the last one may go past the end
-        self._done = min(self._done + count, self._file.size)
-        self._progress(self._file.path, self._done, self._file.size)
+    def __init__(self, stream: IO[bytes], file: RemoteFile, progress: Progress | None) -> None:
+        self._stream, self._file, self._progress = stream, file, progress
+        self.size, self.sha256 = 0, hashlib.sha256()
+        stream.seek(0)
+        stream.truncate()
 
-    def reset(self) -> None:
-        self._done = 0
+    def write(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.size > self._file.size:
+            raise _TooLong
+        self.sha256.update(chunk)
+        self._stream.write(chunk)
+        if self._progress is not None:
+            self._progress(self._file.path, self.size, self._file.size)
 
-    def close(self) -> None:
-        """Nothing to close: the caller owns the display."""
+    def flush(self) -> None:
+        """Called after every chunk; the stream is flushed when it is complete."""
 
 
 def _one_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ Datasets: the idx parser, files on disk, downloads from a local server, and mess
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import re
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
@@ -311,10 +313,11 @@ def test_a_file_needs_a_whole_hash() -> None:
 
 
 class Server:
-    """A server on this machine: `behave[first part of the path]` says how requests below it are answered."""
+    """A server on this machine: the first part of a path says how it is answered."""
 
     def __init__(self) -> None:
-        self.behave = dict.fromkeys(("good", "bad", "short", "gone"), "")
+        self.stalled, self.go_on = threading.Event(), threading.Event()
+        self.sent = 0
         self.requests: list[str] = []
         self.encodings: list[str | None] = []
         outer = self
@@ -323,7 +326,7 @@ class Server:
             def do_GET(self) -> None:
                 outer.requests.append(self.path)
                 outer.encodings.append(self.headers["Accept-Encoding"])
-                kind, name = self.path.strip("/").split("/")
+                kind, name = unquote(self.path).strip("/").split("/")
                 names = [Path(file.path).name for file in SMALL.source().files]
                 if kind == "gone" or name not in names:
                     self.send_error(404)
@@ -332,9 +335,25 @@ class Server:
                 if kind == "bad":
                     content = content[:-1] + bytes([content[-1] ^ 1])
                 self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
+                if kind in ("short", "stalls", "good", "bad", "longer than it says"):
+                    self.send_header("Content-Length", str(len(content)))
+                if kind == "unpacks":  # some bytes on the way, 64 MiB behind
+                    self.send_header("Content-Encoding", "gzip")
+                    content = gzip.compress(bytes(1 << 26))
                 self.end_headers()
-                self.wfile.write(content[: len(content) // 2] if kind == "short" else content)
+                self.send(kind, content)
+
+            def send(self, kind: str, content: bytes) -> None:
+                self.wfile.write(content[: len(content) // 2] if kind in ("short", "stalls") else content)
+                self.wfile.flush()
+                if kind == "stalls":
+                    outer.stalled.set()
+                    outer.go_on.wait()
+                if kind in ("longer", "longer than it says"):
+                    self.wfile.write(b"x")
+                with contextlib.suppress(OSError):  # until the client has enough
+                    while kind == "endless" and outer.sent < 1 << 30:
+                        outer.sent += self.wfile.write(bytes(1 << 16))
 
             def log_message(self, *_: Any) -> None:
                 """Keep the output of the tests clean."""
@@ -344,9 +363,10 @@ class Server:
         self._thread.start()
 
     def mirrors(self, *kinds: str) -> tuple[str, ...]:
-        return tuple(f"http://127.0.0.1:{self._server.server_port}/{kind}/" for kind in kinds)
+        return tuple(f"http://127.0.0.1:{self._server.server_port}/{quote(kind)}/" for kind in kinds)
 
     def close(self) -> None:
+        self.go_on.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -383,7 +403,50 @@ def test_fetch_gets_every_file_and_then_nothing(tmp_path: Path, server: Server) 
     assert server.requests == []
 
 
-@pytest.mark.parametrize("first", ["gone", "bad", "short"])
+LIES = ("gone", "bad", "short", "longer", "longer than it says", "endless", "unpacks")
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_more_than_the_published_file_is_written_and_nothing_stays(tmp_path: Path, server: Server, lie: str) -> None:
+    source = SMALL.source(server.mirrors(lie))
+    largest = max(file.size for file in source.files)
+
+    def small(*_: Any) -> None:
+        assert all((tmp_path / name).stat().st_size <= largest for name in files_in(tmp_path))
+
+    if lie == "longer than it says":  # what is past the stated length is not read
+        fetch(source, tmp_path, progress=small)
+        assert files_in(tmp_path) == sorted(file.path for file in source.files)
+        return
+    with pytest.raises(DownloadFailed) as caught:
+        fetch(source, tmp_path, progress=small)
+    assert files_in(tmp_path) == []
+    if lie in ("longer", "endless", "unpacks"):
+        size = source.files[0].size
+        assert f"it sends more than the {size} bytes of the published file, and was cut off" in str(caught.value)
+    assert server.sent < 1 << 25  # what lay in buffers when the connection was closed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what a killed process left goes only after a day on Windows")
+def test_what_a_killed_download_left_goes_with_the_next(tmp_path: Path, server: Server) -> None:
+    files = SMALL.source(server.mirrors("stalls")).files
+    code = (
+        "import sys; from pathlib import Path; from types import SimpleNamespace\n"
+        "from dpbench.datasets import RemoteFile, fetch\n"
+        f"fetch(SimpleNamespace(name='small', files={files!r}), Path(sys.argv[1]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    assert server.stalled.wait(60)
+    process.kill()
+    process.wait()
+    assert len(files_in(tmp_path)) == 1
+    server.go_on.set()
+    source = SMALL.source(server.mirrors("good"))
+    fetch(source, tmp_path)
+    assert files_in(tmp_path) == sorted(file.path for file in source.files)
+
+
+@pytest.mark.parametrize("first", [lie for lie in LIES if lie != "longer than it says"])
 def test_fetch_goes_on_to_the_next_mirror(tmp_path: Path, server: Server, first: str) -> None:
     source = SMALL.source(server.mirrors(first, "good"))
     fetch(source, tmp_path)
