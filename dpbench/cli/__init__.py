@@ -14,12 +14,29 @@ from dpbench.cli.claims import verify
 from dpbench.cli.conforming import conform
 from dpbench.cli.data_files import data
 from dpbench.cli.engine_times import engines
+from dpbench.cli.init import init
 from dpbench.cli.listing import list_, schema
 from dpbench.cli.results import diff, report
 from dpbench.cli.training import plan, run
 from dpbench.errors import DpbenchError
 
-VERBS = (run, plan, report, diff, schema, account, calibrate, certify, check, conform, data, engines, list_, verify)
+VERBS = (
+    run,
+    plan,
+    report,
+    diff,
+    init,
+    schema,
+    account,
+    calibrate,
+    certify,
+    check,
+    conform,
+    data,
+    engines,
+    list_,
+    verify,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,7 +75,8 @@ def cli() -> None:
 
     \b
     Examples:
-      dpbench run specs/                  train what has no record yet, then write reports/report.html
+      dpbench run quickstart              train what comes with dpbench and has no record, write reports/report.html
+      dpbench init                        a folder specs with all that comes with dpbench, to be edited
       dpbench plan specs/                 what would run, and why
       dpbench data list                   which datasets are here, and how to get the others
       dpbench report                      write the report again from the records

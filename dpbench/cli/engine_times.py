@@ -64,11 +64,11 @@ def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, **opt
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
     Times are relative to the plain backward pass without clipping. Where a dataset is absent, inputs are zeros. An
-    engine that cannot handle a model says why. SPECS are files or folders (default: specs/quickstart).
+    engine that cannot handle a model says why. SPECS are files, folders or names (default: quickstart).
 
     \b
     Examples:
-      dpbench engines specs/quickstart --batch 64
+      dpbench engines quickstart --batch 64
       dpbench engines specs/jl2021 --engine ghost --engine 'jl 10' --projections 10 --device cuda
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
@@ -76,7 +76,7 @@ def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, **opt
     from dpbench.spec.loading import load_specs
     from dpbench.training.engines import measure
 
-    chosen = [spec for spec in load_specs(list(specs or (Path("specs/quickstart"),))) if chosen_by(spec, only)]
+    chosen = [spec for spec in load_specs(list(specs or (Path("quickstart"),))) if chosen_by(spec, only)]
     if not chosen:
         raise DpbenchError(f"--only {' '.join(only)}: no spec has such a name or label")
     found = []

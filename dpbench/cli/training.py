@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 Verb = Callable[..., Any]
 _PATH = click.Path(path_type=Path)
-SPECS = click.argument("specs", nargs=-1, type=click.Path(exists=True, path_type=Path))
+
+
+def _specs(_context: click.Context, _parameter: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Paths, or names of specs that come with dpbench, of which all are there."""
+    from dpbench.errors import ProblemsError
+    from dpbench.spec.shipped import absent, found_shipped
+
+    if lost := [absent(path) for path in paths if not found_shipped(path).exists()]:
+        raise ProblemsError(lost)
+    return paths
+
+
+SPECS = click.argument("specs", nargs=-1, callback=_specs, type=click.Path(path_type=Path))
 _ONLY = "Only specs whose name, label or file name matches, such as 'bu2020*'. Repeatable."
 _DEVICE = "cpu or cuda[:n]; overrides `needs: gpu`. Default: cuda where there is one, else cpu."
 _SMOKE = "Two steps of every run that the data allow; leaves nothing behind."
@@ -78,7 +90,10 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
         return specs
     if Path("specs").is_dir():
         return (Path("specs"),)
-    raise click.UsageError("name a spec file or a folder of them, such as specs/ (there is no folder specs here)")
+    raise click.UsageError(
+        "name a spec file, a folder of them, or specs that come with dpbench, such as quickstart"
+        " (there is no folder specs here; `dpbench init` makes one)"
+    )
 
 
 @click.command()
@@ -97,13 +112,13 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
 def run(specs: tuple[Path, ...], **options: Any) -> int:
     """Train what has no record yet, account for it, write the report.
 
-    SPECS are files or folders; without any, the folder specs/. Ctrl-C keeps finished runs and the place of unfinished
-    ones; the same command goes on from there.
+    SPECS are files or folders, or names of specs that come with dpbench (`dpbench init --help`); without any, the
+    folder specs/. Ctrl-C keeps finished runs and the place of unfinished ones; the same command goes on from there.
 
     \b
     Examples:
       dpbench run specs/
-      dpbench run specs/quickstart --seeds 2 --out /tmp/try
+      dpbench run quickstart --seeds 2 --out /tmp/try
       dpbench run specs/bu2020 --device cpu --seeds 1 --data ~/datasets
       dpbench run specs/ --only 'quickstart*' --force
       dpbench run specs/ --smoke

@@ -24,6 +24,7 @@ from dpbench.privacy.accounting import account
 from dpbench.privacy.calibration import calibrate
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.spec.loading import Budget, Spec
+from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks, shipped
 from dpbench.store.provenance import changed_sources, code_hash
 from dpbench.store.records import Checked, Store
@@ -320,9 +321,10 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """Facts about the run's spec for the record and the report; no part of the key."""
     spec, budget = run.spec, run.spec.budget
-    fields = ("name", "label", "file", "source", "reduced", "tuned")
+    fields = ("name", "label", "source", "reduced", "tuned")
     return {
         **{name: getattr(spec, name) for name in fields},
+        "file": own_name(spec.file),
         "published": None if spec.published is None else asdict(spec.published),
         "weights": None if spec.weights is None else asdict(spec.weights) | dict(run.resolved["model"]["weights"]),
         "accountants": list(spec.accountants),

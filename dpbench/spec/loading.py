@@ -29,15 +29,16 @@ from dpbench.spec.keys import (
 from dpbench.spec.names import CatalogObjects
 from dpbench.spec.points import CHOICES, Mistakes, expand
 from dpbench.spec.reader import SpecReader
+from dpbench.spec.shipped import SUFFIXES, absent, found_shipped
 from dpbench.spec.yaml_loader import Entry, Listing, Place, Scalar, Table, read
 
 __all__ = ["Budget", "Choice", "Printed", "Published", "Spec", "Training", "load_specs"]
 
-SUFFIXES = (".yaml", ".yml")
-
 
 def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
     """The specs of files and folders (searched recursively, sorted), in order; files of other kinds are skipped.
+
+    What is no path may be the name of specs that come with dpbench, such as `quickstart` or `bu2020/table1`.
 
     Raises ProblemsError with all the mistakes of all the files.
 
@@ -84,21 +85,24 @@ def _taken_names(points: Sequence[_Read]) -> list[Problem]:
 
 def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
     files: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        found, wrong = [path], ""
+    for given in map(Path, paths):
+        found, wrong = [given], ""
         try:
+            path = found_shipped(given)
+            found = [path]
             if path.is_dir():
                 inside = [file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file()]
                 found = [file for file in inside if "/." not in f"/{file.relative_to(path).as_posix()}"]
                 wrong = "" if found else "no .yaml or .yml file in this folder"
             elif not path.exists():
-                wrong = "there is no such file or folder"
+                problems.append(absent(given))
+                continue
             elif not path.is_file():
                 wrong = "neither a file nor a folder"
         except OSError as error:
             wrong = f"cannot be read: {error.strerror or error}"
         if wrong:
-            problems.append(Problem(str(path), 0, 0, "", wrong))
+            problems.append(Problem(str(given), 0, 0, "", wrong))
             found = []
         for file in found:
             files.setdefault(file.resolve(), file)
