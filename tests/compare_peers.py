@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -175,6 +174,8 @@ def ask(library: str, setting: float, point: Point, seconds: float, gigabytes: f
     """One answer from a process of its own."""
 
     def capped() -> None:
+        import resource  # there is none on Windows
+
         limit = int(gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ VERBS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C."""
+    _utf8()
     try:
         status = cli.main(args=arguments, prog_name="dpbench", standalone_mode=False)
     except DpbenchError as error:
@@ -53,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("Interrupted.", err=True)
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _utf8() -> None:
+    """Texts hold ε, δ and σ, for which a pipe or a file on Windows has no letters unless it is written in UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(encoding="utf-8")
 
 
 def _show(error: click.ClickException) -> None:

@@ -568,6 +568,7 @@ class TestProgram:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.count("\n") == 1
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C of another process is POSIX's signal")
     def test_ctrl_c_ends_with_130(self) -> None:
         """Interrupted while an accountant that never ends is at work."""
         script = (

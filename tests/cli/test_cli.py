@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -37,6 +36,9 @@ mechanism: non_private
 budget: none
 training: {batch_size: 64, epochs: 2, learning_rate: 3e38}
 """
+
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and bash are POSIX's")
 
 
 def call(*arguments: str) -> int:
@@ -187,6 +189,7 @@ def test_fail_fast_stops_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.Ca
     assert "Go on with: dpbench" in text
 
 
+@unix
 def test_ctrl_c_keeps_the_place_and_the_same_command_goes_on(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC.replace("epochs: 2", "epochs: 120"))
     process = start("run", "spec.yaml", "--out", "out", "--json", cwd=tmp_path)
@@ -208,6 +211,7 @@ def test_ctrl_c_keeps_the_place_and_the_same_command_goes_on(tmp_path: Path) -> 
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 
+@unix
 @pytest.mark.parametrize("case", ["a file in the way", "full", "no room for a record"])
 def test_a_folder_that_cannot_be_written(tmp_path: Path, case: str) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC.replace("epochs: 2", "epochs: 60"))
@@ -219,6 +223,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, case: str) -> None:
         limit = 0 if case == "full" else 5000  # bytes in one file; a record of 60 epochs has more
 
         def before() -> None:
+            import resource  # there is none on Windows
+
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         status = 2 if case == "full" else 1  # found before the work, or when the first record is written
@@ -230,6 +236,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, case: str) -> None:
     assert not [path for path in (tmp_path / "base").rglob("*") if path.is_file() and path.stat().st_size]
 
 
+@unix
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments_nothing_finished_is_lost(tmp_path: Path, kills: int) -> None:
     text = SPEC.replace("seeds: 2", "seeds: 3") + "grid: {training.epochs: [1, 4, 16, 48, 80]}\n"
@@ -274,11 +281,23 @@ def test_data_list_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len([word for word in line.replace(",", "").split() if len(word) == 64]) == 2
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "latin-1", "ascii"])
+def test_a_pipe_of_any_encoding_gets_the_same_text(encoding: str) -> None:
+    """What a pipe on Windows is, for one: its letters have no ε."""
+    command = [sys.executable, "-m", "dpbench", "account", "--event", "gaussian", "--sigma", "5", "--delta", "1e-5"]
+    for arguments in (["--accountant", "gdp"], ["--accountant", "gdp", "--json"], ["--accountant", "ε"]):
+        environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+        done = subprocess.run([*command, *arguments], capture_output=True, env=environment, check=False)
+        assert "ε" in (done.stdout + done.stderr).decode("utf-8")
+        assert b"Traceback" not in done.stderr
+
+
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("schema") == 0
     assert json.loads(capsys.readouterr().out)["$schema"].startswith("https://json-schema.org/")
 
 
+@unix
 def test_a_reader_that_goes_away_is_no_failed_run(tmp_path: Path) -> None:
     """`| head` closes the pipe in the middle: no traceback, and no run is recorded as failed."""
     (tmp_path / "spec.yaml").write_text(SPEC + "grid: {training.epochs: [1, 2, 3, 4, 5, 6, 7, 8]}\n")
@@ -313,6 +332,7 @@ def test_a_report_that_cannot_be_written_hides_nothing(tmp_path: Path, capsys: p
     assert "FAILED the report" in text
 
 
+@unix
 def test_the_readme_names_what_ci_runs() -> None:
     root = Path(__file__).parents[2]
     install = ".venv/bin/pip install -q -c constraints.txt -e '.[test]'"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -472,6 +473,7 @@ class TestRefusals:
         assert curve.epsilon(0.5).value == math.inf
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no time limit on other systems: forks are not safe there")
 class TestCap:
     def test_a_job_that_takes_too_long_is_stopped_and_the_others_answer(self) -> None:
         found = list(capped([lambda: 1, lambda: time.sleep(60), lambda: 3], 0.5))
