@@ -21,6 +21,8 @@ from typing import Any
 
 from dpbench.errors import DpbenchError
 
+__all__ = ["KINDS", "STAGES", "Entry", "OfKind", "build", "catalog", "find"]
+
 KINDS: Mapping[str, str] = {
     "mechanisms": "mechanism",
     "accountants": "accountant",

@@ -52,6 +52,8 @@ from dpbench.privacy.answers import (
 from dpbench.privacy.guards import in_a_sentence
 from dpbench.store.records import SCHEMA_VERSION, finite, restored
 
+__all__ = ["Conformance", "Line", "hold", "read_conformance", "summarise", "write_conformance"]
+
 FILE = "conformance.json"
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 CLOSE = 0.01  # an ε less than this above the truth, relative, is sound

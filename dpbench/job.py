@@ -31,6 +31,8 @@ from dpbench.store.records import Checked, Store
 if TYPE_CHECKING:
     from dpbench.training.loop import Outcome, Progress
 
+__all__ = ["Failure", "Summary", "Watcher", "run"]
+
 
 class Watcher:
     """Receives the events of a job. Every method does nothing unless it is overridden."""

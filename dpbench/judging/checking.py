@@ -24,6 +24,8 @@ from dpbench.judging.check_tools.subject import Subject
 from dpbench.store.check_records import CheckRecord, code_of, described, write_check
 from dpbench.verdicts import Verdict
 
+__all__ = ["Checkup", "Line", "Target", "check_mechanism", "check_up", "named"]
+
 PLANNED = 200  # steps of a run that no spec plans
 OF_THE_ESTIMATE = ("gradient_unbiased",)  # about the gradient estimate, not about privacy
 Progress = Callable[[str, int, int], None]

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from dpbench.step.mechanism import Mechanism
 
+__all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
+
 MOST_PER_STACK = 16
 
 Action = Literal["train", "exists", "stale", "skip"]

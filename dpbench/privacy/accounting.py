@@ -35,6 +35,8 @@ from dpbench.privacy.composition import as_composition
 from dpbench.privacy.groups import check_group, group_curve
 from dpbench.privacy.guards import called, cross_checked, guarded
 
+__all__ = ["account", "load_accountant"]
+
 
 def account(
     releases: Composition | Event,

@@ -10,6 +10,19 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition
 
+__all__ = [
+    "PROMISES",
+    "Accountant",
+    "Estimate",
+    "Guarantee",
+    "GuaranteeKind",
+    "No",
+    "PrivacyCurve",
+    "Yes",
+    "check_delta",
+    "check_epsilon",
+]
+
 GuaranteeKind = Literal["exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed"]
 KINDS: tuple[str, ...] = ("exact", "certified", "upper_bound", "lower_bound", "approximation", "measured", "claimed")
 PROMISES = ("exact", "certified", "upper_bound")  # the kinds on which one may rely, if the ledger is true

@@ -36,6 +36,17 @@ from dpbench.privacy.guards import in_a_sentence
 from dpbench.privacy.scaling import repeated
 from dpbench.privacy.search import LARGEST, Found, largest_number, largest_whole, smallest_noise
 
+__all__ = [
+    "Calibrated",
+    "Recalibrated",
+    "calibrate",
+    "largest_batch",
+    "largest_rate",
+    "largest_steps",
+    "recalibrate",
+    "solve",
+]
+
 MOST_EPSILON = 1e6  # of a target: beyond it accountants overflow, and slowly
 WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # scale unlike mechanisms together, see scaling.py
 FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch", *WHOLE_SEQUENCE)

@@ -15,6 +15,8 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition, Event
 from dpbench.privacy.answers import as_real, is_whole
 
+__all__ = ["as_composition", "common_adjacency", "merge", "steps_from_epochs", "weighted_sum"]
+
 MOST_RELEASES = 2**53  # up to here every count is exact as a double
 
 Term = TypeVar("Term")

@@ -19,6 +19,8 @@ from dpbench.events import Composition, Event
 from dpbench.privacy.composition import as_composition
 from dpbench.privacy.releases import event
 
+__all__ = ["noise_scaled", "rates_scaled", "repeated"]
+
 NOISES = ("noise_multiplier", "selection_noise", "answer_noise")  # deviations and scales, all relative or all counts
 
 

@@ -32,6 +32,8 @@ from dpbench.privacy.answers import (
 )
 from dpbench.privacy.supporting_lines import SupportingLines, at_no_error, deltas
 
+__all__ = ["TradeOff", "smallest_mu", "tangent_mu", "total_variation", "trade_off", "trade_off_table"]
+
 Way = Literal["remove", "add", "both"]
 _MOST_MU = 1e4
 _LESS, _MORE = 1 - 1e-9, 1 + 1e-9  # μ is found from δ_μ(ε), which is sure to 1e-10 relative, by a root to 1e-14

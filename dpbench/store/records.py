@@ -23,6 +23,19 @@ from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.spec.keys import Published
 
+__all__ = [
+    "Checked",
+    "Contents",
+    "Context",
+    "CurvePoint",
+    "Damaged",
+    "Facts",
+    "FailureRecord",
+    "Result",
+    "RunRecord",
+    "Store",
+]
+
 SCHEMA_VERSION = 1
 Fraction = Annotated[float, Field(ge=0, le=1)]
 _CHOICES = ("dataset", "model", "mechanism")

@@ -22,6 +22,8 @@ from dpbench.judging.claims.claim import Claim, Judgement, own_path
 from dpbench.judging.claims.grammar import DIGITS
 from dpbench.judging.claims.search import Range, smallest
 
+__all__ = ["Shown", "bound", "formula", "grid", "inequality", "number", "shown"]
+
 Change = Mapping[str, Any]
 _AGREE = 1e-6  # two routes may differ by that, relative to the number or to a unit of the last printed place
 

@@ -19,6 +19,8 @@ from dpbench.judging.claims.reading import read_claims
 from dpbench.judging.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, write_verdict
 from dpbench.judging.claims.summary import write_claims_file
 
+__all__ = ["Choice", "Verified", "verify"]
+
 
 @dataclass(frozen=True)
 class Choice:
