@@ -1,4 +1,6 @@
-"""Files written whole or not at all: a temporary file in the same folder, flushed to the disk, then renamed.
+"""Files written whole or not at all, and read only where they are regular files of a stated size.
+
+A file is written to a temporary one in the same folder, flushed to the disk, then renamed.
 
 A reader sees the earlier file or the complete new one, whatever happens to the writer. Temporary files left by killed
 processes start with a dot and end in `.tmp`; readers ignore them, and `clean_folder` removes those whose writer is
@@ -14,6 +16,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -30,6 +33,51 @@ _FORGOTTEN_SECONDS = 24 * 3600.0  # after a day, a temporary file from another m
 _FULL = {errno.ENOSPC, errno.EFBIG} | ({errno.EDQUOT} if hasattr(errno, "EDQUOT") else set())
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that cannot flush a folder
+
+
+MOST_BYTES = 1 << 24  # of a file of text, by default: a record has some tens of kilobytes
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The content of a regular file of at most `most` bytes; nothing else is opened, so a FIFO does not block.
+
+    Raises DpbenchError with one sentence: absent, no regular file, larger, or not to be read.
+
+    >>> read_bytes(Path("/"))
+    Traceback (most recent call last):
+    dpbench.errors.DpbenchError: /: is a folder; expected a file
+    """
+    path = Path(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+            raise DpbenchError(f"{path}: is {kind}; expected a file")
+        content = b""
+        if status.st_size <= most:
+            # Without blocking, for a path that has become a FIFO since; no more than `most` of a file that grows.
+            with open(path, "rb", opener=_without_blocking) as file:
+                content = file.read(most + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise DpbenchError(f"{path}: cannot be read ({why}); check the path and its permissions") from error
+    size = max(status.st_size, len(content))
+    if size > most:
+        raise DpbenchError(f"{path}: has {size:,} bytes; expected at most {most:,}")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Like `read_bytes`, for text in UTF-8. Raises DpbenchError for another encoding too."""
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DpbenchError(f"{path}: is not text in UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def _without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
