@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dpbench.judging.claims.judging import Verified
     from dpbench.judging.claims.record import VerdictRecord
 
+MOST_MISTAKES = 100  # that are listed
+MOST_LEFT_OUT = 5  # files of earlier verdicts that are named one by one
 WIDTH = 130  # of tables in a pipe or a file: no column is cut off
 STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "yellow", "loose": "cyan"}
 
@@ -29,7 +31,7 @@ STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "ye
 )
 @click.option("--kind", multiple=True, metavar="KIND", help="Only claims of this kind, such as bound. Repeatable.")
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only claims of this name, such as 'bu2020.table1-*'.")
-@click.option("--certify", is_flag=True, help="Prove every bound by enclosures; resumable.")
+@click.option("--certify", is_flag=True, help="Prove every bound by enclosures; proofs are resumed.")
 @click.option("--workers", type=click.IntRange(1), default=None, help="Processes. Default: as many as there are cores.")
 @click.option("--evidence", is_flag=True, help="Print the evidence of every claim below the table.")
 @click.option("--force", is_flag=True, help="Certify again what has a record.")
@@ -39,7 +41,8 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
     """Judge the claims of a file: numbers, bounds, formulas, inequalities, lines of algorithms.
 
     PATH is a file of `kind: claims` or a folder of them (default: what the papers claim). Exit status: 0 every verdict
-    is the expected one, 1 a verdict is another one or a judge could not run, 2 a mistake in a file.
+    is the expected one, 1 a verdict is another one or a judge could not run, 2 a mistake in a file. A claim that states
+    no verdict counts as expected to be true: unsound, refuted and undecided end with 1.
 
     \b
     Examples:
@@ -89,20 +92,41 @@ def _show(found: Verified, evidence: bool = False) -> None:
             _evidence(out, verdict)
     for verdict in found.changed:
         place = f"{verdict.file}:{verdict.line}: {verdict.id}"
-        say(out, f"{place}: {verdict.verdict}, expected {verdict.held}: {verdict.reason}", 2)
+        expected = f", expected {verdict.held}" if verdict.held else ""
+        say(out, f"{place}: {verdict.verdict}{expected}: {verdict.reason}", 2)
+    for verdict in verdicts:
+        if verdict.trusted:
+            say(out, f"{verdict.id}: {verdict.trusted}", 2)
     if verdicts:
         tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
-        resumed = f", {found.resumed} of them from earlier records" if found.resumed else ""
-        changed = len(found.changed)
-        words = f"{changed} not as expected" if changed else "every verdict is the expected one"
-        say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {words}.")
+        resumed = f", {found.resumed} proofs taken from files" if found.resumed else ""
+        say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {_ending(found)}.")
+
+
+def _ending(found: Verified) -> str:
+    """What the exit status says, in words."""
+    wrong = sum(bool(verdict.held) for verdict in found.changed)
+    untrue = len(found.changed) - wrong
+    stated = sum(bool(verdict.held) for verdict in found.verdicts)
+    words = [f"{wrong} not as expected" if wrong else "every verdict is the expected one"] * bool(stated)
+    if stated < len(found.verdicts):
+        words.append(f"{untrue or 'none'} of the {len(found.verdicts) - stated} that state no verdict not confirmed")
+    return "; ".join(words)
 
 
 def _mistakes(found: Verified) -> None:
-    """The mistakes in the files, on standard error."""
-    for problem in found.problems:
+    """The mistakes in the files, and earlier verdicts that do not count, on standard error."""
+    chosen = {verdict.id for verdict in found.verdicts}
+    left_out = [text for text in found.left_out if any(f"/{name}.json" in text for name in chosen)]
+    for text in left_out[:MOST_LEFT_OUT]:
+        print(f"{text}: it was judged anew", file=sys.stderr)
+    if len(left_out) > MOST_LEFT_OUT:
+        print(f"{len(left_out) - MOST_LEFT_OUT} more files like that.", file=sys.stderr)
+    for problem in found.problems[:MOST_MISTAKES]:
         print(problem, file=sys.stderr)
+    if len(found.problems) > MOST_MISTAKES:
+        print(f"{len(found.problems) - MOST_MISTAKES} more mistakes.", file=sys.stderr)
     if found.problems:
         number = len(found.problems)
         rest = "; the rest was judged" if found.verdicts else ""
@@ -147,7 +171,8 @@ def _evidence(out: Any, verdict: VerdictRecord) -> None:
     if verdict.says:
         say(out, f"  says: {verdict.says}", 4)
     say(out, f"  {verdict.verdict}: {verdict.reason}", 4)
-    say(out, f"  because: {verdict.because}", 4)
+    if verdict.because:
+        say(out, f"  because: {verdict.because}", 4)
     for name, item in {**verdict.evidence, **{f"by {route}": found for route, found in verdict.routes.items()}}.items():
         say(out, f"    {name.replace('_', ' ')}: {fact_words(item)}", 6)
     if verdict.judge:

@@ -25,7 +25,9 @@ from dpbench.judging.claims.grammar import (
     CLAIM,
     COVERED,
     DIGITS,
+    LONGEST,
     MISTAKE,
+    MOST,
     NAME,
     NUMBER_NAME,
     PLAIN,
@@ -366,8 +368,6 @@ _CLAIMS_FILE: Schema = {
             "says": "the weights are (1, 1e-5)-differentially private",
             "printed": {"epsilon": 1.0, "delta": 1e-5},
             "events": _RELEASES,
-            "verdict": "loose",
-            "because": "the true epsilon is 0.8645",
         }
     ],
 }
@@ -377,19 +377,24 @@ _ALONE: Schema = {  # a claim with `holds:`
     "not": {"anyOf": [{"required": ["by"]}, {"required": ["events"]}]},
     "properties": {"kind": {"not": {"const": "bound"}}},
 }
-_NUMBER: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": rf"^\s*{DIGITS}\s*$"}]}
+_NUMBER: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": -MOST, "maximum": MOST},
+        {"type": "string", "pattern": rf"^\s*{DIGITS}\s*$", "maxLength": LONGEST},
+    ]
+}
 
 
 def claims_schema() -> Schema:
     """The schema of a file of `kind: claims` (JSON Schema 2020-12), as plain data.
 
     >>> claims_schema()["$defs"]["claim"]["required"]
-    ['id', 'place', 'kind', 'verdict', 'because']
+    ['id', 'place', 'kind']
     """
     return {
         "$schema": DIALECT,
         "title": "dpbench claims file",
-        "description": f"What is printed, what judges it, and the expected verdict (dpbench {dpbench.__version__}).",
+        "description": f"What is printed, what judges it, and any expected verdict (dpbench {dpbench.__version__}).",
         **_table(TOP),
         "examples": [_CLAIMS_FILE],
         "$defs": {
@@ -461,6 +466,7 @@ def _rules() -> list[Schema]:
         _when(_is(kind=("bound",), without="by"), {"properties": {"printed": {"anyOf": shapes}}}),
     ]
     within: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
+    values: Schema = {"delta": within, **{name: {"minimum": 0} for name in ("epsilon", "mu", "rdp")}}
     return [
         _when(_is(kind=("bound",)), {"properties": {"verdict": {"enum": list(BOUND_VERDICTS)}}}),
         _when({"not": _is(kind=("bound",))}, {"properties": {"verdict": {"enum": list(VERDICTS)}}}),
@@ -477,7 +483,7 @@ def _rules() -> list[Schema]:
                 ]
             },
         },
-        _when(_is(kind=("bound",)), {"properties": {"printed": {"properties": {"delta": within}}}}),
+        _when(_is(kind=("bound",)), {"properties": {"printed": {"properties": values}}}),
     ]
 
 

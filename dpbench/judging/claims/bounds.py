@@ -14,6 +14,7 @@ from typing import Any
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Gaussian, RandomSensitivityGaussian
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
+from dpbench.judging.claims.pairs import broken_by
 from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Estimate, No
 from dpbench.privacy.composition import as_composition, common_adjacency, merge
@@ -53,11 +54,11 @@ def judge_bound(claim: Claim, certified: bool = False) -> Judgement:
     verdict, reason = compare(known, printed, attained, "epsilon")
     evidence = {"lower": known.lower, "upper": known.upper, "delta": delta, "attained": attained, "by": known.route}
     evidence["releases"] = "; ".join(f"{count} of {describe(event)}" for event, count in claim.events.parts)
-    evidence["event"] = f"a privacy loss of all releases above {printed.text}"
     there = _deltas(claim.events, [printed.value]) if printed.value >= 0 else []
     evidence["delta_at_the_printed_epsilon"] = there[0] if there else None
     routes: dict[str, Any] = {known.route: [known.lower, known.upper]}
     if verdict in ("unsound", "refuted"):
+        evidence |= broken_by(claim.events, printed.value, attained)
         routes |= _second_route(claim.events, printed.value, delta, certified)
     value = shown_end(verdict, known.lower, known.upper)
     farthest = 1.5 * max(printed.value, known.middle)
@@ -92,8 +93,8 @@ def shown_end(verdict: str, lower: float, upper: float) -> float:
     return upper if verdict in ("sound", "loose") else lower
 
 
-def _second_route(composition: Composition, epsilon: float, delta: float, certified: bool) -> dict[str, Any]:
-    """A second computation: δ at the printed ε in ball arithmetic, or `exact`'s ε where the first was certified."""
+def _second_route(composition: Composition, epsilon: float, delta: float | None, certified: bool) -> dict[str, Any]:
+    """A second computation: δ at that ε in ball arithmetic, or `exact`'s ε at δ where the first was certified."""
     if certified:
         try:
             return {"exact": truth(composition, False, delta=delta).middle}
@@ -107,7 +108,8 @@ def _second_route(composition: Composition, epsilon: float, delta: float, certif
         found = certify(composition, epsilon=max(epsilon, 0.0), digits=3)
     except (DpbenchError, ArithmeticError):
         return {}
-    return {"certified delta at the printed epsilon": [found.lower, found.upper]}
+    where = "the printed epsilon" if delta is not None else f"epsilon = {epsilon:.6g}"
+    return {f"certified delta at {where}": [found.lower, found.upper]}
 
 
 def compare(known: Known, printed: Printed, attained: bool, name: str) -> tuple[str, str]:
@@ -211,6 +213,9 @@ def _judge_mu(claim: Claim, certified: bool, printed: Printed) -> Judgement:
     plot = _plot([one[1] for one in found], lines, 1e-300)
     if excess > 1e-9:
         verdict = "unsound" if attained else "refuted"
+        evidence |= broken_by(claim.events, epsilon, attained)
+        if not certified:
+            routes |= _second_route(claim.events, epsilon, None, certified)
         reason = f"at epsilon = {epsilon:.4g} delta is {known.lower:.4g}, above the {allowed:.4g} of {printed.text}-GDP"
     else:
         verdict = "sound" if excess > -0.1 else "loose"
@@ -247,4 +252,19 @@ def _judge_renyi(claim: Claim, releases: Composition) -> Judgement:
     known = Known(value * (1 - _QUADRATURE), value * (1 + _QUADRATURE), route, attained)
     verdict, reason = compare(known, printed, attained, f"Rényi divergence of order {order:g}")
     evidence = {"order": order, "lower": known.lower, "upper": known.upper, "attained": attained, **sums}
-    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, {route: value})
+    if verdict in ("unsound", "refuted"):
+        evidence |= broken_by(releases, None, attained)
+    routes = {route: value} | _by_moments(parts, order)
+    return Judgement(verdict, reason, shown_end(verdict, known.lower, known.upper), evidence, routes)
+
+
+def _by_moments(parts: Sequence[tuple[Any, int]], order: float) -> dict[str, float]:
+    """The divergence by the series of the Rényi accountant, a second computation; empty where it has none."""
+    from dpbench.privacy.accountants.renyi.events import log_moment, refusal
+
+    if any(refusal(event) for event, _ in parts):
+        return {}
+    try:
+        return {"series of the moment": sum(count * log_moment(event, order) for event, count in parts) / (order - 1)}
+    except (DpbenchError, ArithmeticError, ValueError):
+        return {}

@@ -33,6 +33,11 @@ def own_path(file: str) -> str:
     return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else file
 
 
+def whole_path(file: str) -> Path:
+    """The inverse of `own_path`."""
+    return _ROOT / file if (_ROOT / file).is_file() else Path(file)
+
+
 @dataclass(frozen=True)
 class Key:
     """A key of a file: what it means, the form of its value, and whether it is required.
@@ -119,8 +124,13 @@ class Claim:
     place: str = key("table and row, equation, theorem, page", required=True)
     kind: str = key("what is claimed", "choice", True, tuple(KINDS))
     says: str = key("the statement in your words")
-    verdict: str = key("the expected verdict", "choice", True, tuple(dict.fromkeys(VERDICTS + BOUND_VERDICTS)))
-    because: str = key("why, in one sentence", required=True)
+    verdict: str = key(
+        "the expected verdict; without it the computed one is shown, and `verify` fails where it is not favourable",
+        "choice",
+        choices=tuple(dict.fromkeys(VERDICTS + BOUND_VERDICTS)),
+        default="",
+    )
+    because: str = key("why that verdict is expected, in one sentence", default="")
     printed: Mapping[str, Printed] = key(
         "the printed number, or numbers by name, with the digits that are printed", "printed", default_factory=dict
     )  # one number has the name `value`

@@ -23,6 +23,7 @@ _UNITS = (1, -1, 10, -10, 100, -100)
 _FACTORS = ("2", "0.5", "10", "0.1", "100", "0.01", "1e4", "1e-4", "1e8", "1e-8", "0")
 _FROM_ZERO = (10**6, -(10**6))  # units, where no factor leads away
 _JUST_BELOW = 1e-4  # relative
+UNDECIDED = ("undecided", "not_run")
 _FARTHEST = 1e300  # an end of an interval from here on is not tried
 
 Path = tuple[Any, ...]  # a printed number's name, then its place in a table
@@ -40,14 +41,14 @@ class Control:
 def controls(claim: Claim, judge: Judge | None = None) -> Iterator[Control]:
     """Every control of a claim, judged by `judge` in place of what `by` names where that is given.
 
-    There are none for a claim that is undecided or not run.
+    There are none for a claim that is undecided or not run. Without an expected verdict the computed one has to change.
 
     >>> claim = Claim("demo", "one", "here", "comparison", "", "holds", "", {"a": Printed("2"), "b": Printed("3")},
     ...               holds="a < b")
     >>> [(control.name, control.changed) for control in controls(claim)]
     [('a = 2', True), ('b = 3', True)]
     """
-    if claim.verdict in ("undecided", "not_run"):
+    if claim.verdict in UNDECIDED:
         return
     yield from _Controlled(claim, loaded(claim) if claim.by and judge is None else judge).all()
 
@@ -56,10 +57,14 @@ class _Controlled:
     """One claim with what judges it (None: events or an expression) and its judgement."""
 
     def __init__(self, claim: Claim, judge: Judge | None) -> None:
-        self.claim, self.judge = claim, judge
+        self.judge = judge
+        self.claim = claim
         self.found = self._judgement(claim)
+        self.claim = replace(claim, verdict=claim.verdict or self.found.verdict)
 
     def all(self) -> Iterator[Control]:
+        if self.claim.verdict in UNDECIDED:
+            return
         done: set[str] = set()
         for change in self.judge.controls if self.judge is not None else ():
             moved = {name: Printed(str(value)) for name, value in change.items() if name in self.claim.printed}
@@ -70,7 +75,7 @@ class _Controlled:
             done |= set() if planted else set(moved)
         for name, found in self.judge.more_controls(self.claim) if self.judge is not None else ():
             yield self._compared(name, found)
-        for path, number in (*_leaves(self.claim.printed), *_leaves(self.claim.published)):
+        for path, number in (*leaves(self.claim.printed), *leaves(self.claim.published)):
             if path[0] not in done:
                 yield from self.moved(path, number)
 
@@ -148,7 +153,9 @@ class _Controlled:
             return Control(name, False, f"{type(error).__name__}: {error}")
 
 
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[Path, Printed]]:
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[Path, Printed]]:
+    """Every printed number with its place."""
+
     def inside(path: Path, value: Any) -> Iterator[tuple[Path, Printed]]:
         if isinstance(value, Printed):
             yield path, value

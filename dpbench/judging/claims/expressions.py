@@ -12,6 +12,7 @@ import ast
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,9 @@ from typing import Any
 
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
+from dpbench.judging.claims.grammar import DIGITS, EXPECTED_NUMBER, is_number
+
+_DEEPEST = 60  # operations inside one another
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,15 @@ def judge_expression(claim: Claim, certified: bool = False) -> Judgement:  # noq
     ('holds', 'abs(more / less / factor - 1) <= 0.1: 0.04744 against 0.1')
     """
     evaluation = _Evaluation(claim)
-    found, seen = evaluation.answer(), evaluation.seen
+    found = evaluation.answer()
+    try:
+        return _judgement(found, evaluation)
+    except OverflowError as error:
+        raise DpbenchError(f"{evaluation.text!r} cannot be computed: {error}") from None
+
+
+def _judgement(found: Rounded, evaluation: _Evaluation) -> Judgement:
+    seen = evaluation.seen
     verdict = "holds" if found.value else "undecided" if found.high else "refuted"
     reason = "; ".join(f"{text}: {_short(left)} against {_short(right)}" for text, (left, right) in seen.items())
     if verdict == "undecided":
@@ -82,10 +94,17 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def _parsed(text: str) -> ast.AST:
+    shown = repr(text if len(text) <= 200 else f"{text[:200]}...")
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise DpbenchError(f"{text!r} is no expression: {error}") from None
+        level: list[ast.AST] = [ast.parse(text.strip(), mode="eval").body]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DpbenchError(f"{shown} is no expression: {error or 'nested too deep'}") from None
+    found = level[0]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return found
+    raise DpbenchError(f"{shown}: more than {_DEEPEST} operations inside one another")
 
 
 class _Evaluation:
@@ -107,7 +126,10 @@ class _Evaluation:
 
     def at(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            return _exactly(Fraction(ast.get_source_segment(self.text, node) or str(node.value)))
+            digits = ast.get_source_segment(self.text, node) or str(node.value)
+            if not re.fullmatch(DIGITS, digits) or not is_number(digits):
+                raise DpbenchError(f"{digits[:20]} in `holds:`: {EXPECTED_NUMBER}")
+            return _exactly(Fraction(digits))
         if isinstance(node, ast.Name | ast.Attribute):
             return self._named(ast.unparse(node))
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):

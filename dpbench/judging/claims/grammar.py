@@ -14,9 +14,11 @@ from pydantic import Field, TypeAdapter
 
 from dpbench.judging.claims.claim import Claim, Covered, Key, Mistake
 
-NAME = r"[a-z0-9][a-z0-9_-]*"
+NAME = r"[a-z0-9][a-z0-9_-]{0,79}"  # two of them make the name of a file
 NUMBER_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"  # of printed numbers: a name of an expression and of an argument
 DIGITS = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"  # of printed numbers
+LEAST, MOST, LONGEST = 1e-300, 1e300, 60  # of printed numbers: what doubles hold, also after a factor; characters
+EXPECTED_NUMBER = f"expected 0, or a number from {LEAST:g} to {MOST:g} of at most {LONGEST} characters"
 PLAIN: Mapping[str, tuple[TypeAdapter[Any], str]] = {  # forms of plain YAML values, and what is expected, in words
     "at": (TypeAdapter(dict[Literal["epsilon", "delta", "order"], float]), "such as {delta: 1e-5}"),
     "flag": (TypeAdapter(bool), "true or false"),
@@ -42,3 +44,15 @@ CLAIM, COVERED, MISTAKE = (
     {one.name: one.metadata["key"] for one in fields(kind) if "key" in one.metadata}
     for kind in (Claim, Covered, Mistake)
 )
+
+
+def is_number(text: str) -> bool:
+    """Whether digits are those of a number that is judged: `EXPECTED_NUMBER`.
+
+    >>> [is_number(text) for text in ("0.83", "2e-5", "0.00", "1e400", "1e-999999999", "0e-999999999")]
+    [True, True, True, False, False, False]
+    """
+    digits, _, exponent = text.lower().partition("e")
+    if len(text) > LONGEST or len(exponent.lstrip("+-")) > 3:  # as a fraction, it would fill the memory
+        return False
+    return not digits.strip("+-0.") or LEAST <= abs(float(text)) <= MOST

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ from dpbench.judging.claims.claim import Claim, Judgement, own_path
 from dpbench.judging.claims.expressions import judge_expression
 from dpbench.judging.claims.judges import Judge, place_of
 from dpbench.judging.claims.quantities import judge_number
-from dpbench.judging.claims.record import VerdictRecord
+from dpbench.judging.claims.record import VerdictRecord, key_of, source_hash
 
 Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
 
 
-def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord:
+def judge(claim: Claim, certified: bool = False) -> VerdictRecord:
     """Judge one claim. A judge that raises gives the verdict `crashes`.
 
     >>> from dpbench.judging.claims.claim import Printed
@@ -48,8 +50,24 @@ def judge(claim: Claim, certified: bool = False, key: str = "") -> VerdictRecord
         certified=certified,
         file=own_path(claim.file),
         judge=place,
-        key=key,
+        key=key_of(claim),
+        code=source_hash(claim.paper),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def judge_or_trust(claim: Claim, certified: bool, proof: tuple[VerdictRecord, str] | None) -> VerdictRecord:
+    """Judge one claim; `proof` is a certified record of it and its file, which saves to prove it again.
+
+    The verdict is computed all the same, without proof. Where it is the record's, the record is the answer and says
+    that it was trusted; otherwise the claim is judged as if there were no record.
+    """
+    if proof is not None:
+        record, file = proof
+        if judge(claim).verdict == record.verdict:
+            again = "its verdict was computed again without proof, and is the same"
+            return replace(record, trusted=f"the proof of {record.date} is taken from {file}; {again}")
+    return judge(claim, certified)
 
 
 def judge_of(claim: Claim) -> tuple[Judges, str]:

@@ -1,4 +1,4 @@
-"""`verify`: choose claims, judge them in several processes, write records; a certified verdict is computed once."""
+"""`verify`: choose claims, judge them in several processes, write records; a proof is computed once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from pathlib import Path
 from dpbench.catalog import suggestion
 from dpbench.errors import DpbenchError, Problem
 from dpbench.judging.claims.claim import KINDS, Claim, ClaimsFile
-from dpbench.judging.claims.judge import judge
+from dpbench.judging.claims.judge import judge_or_trust
 from dpbench.judging.claims.reading import PAPERS as PAPERS
 from dpbench.judging.claims.reading import read_claims
-from dpbench.judging.claims.record import VerdictRecord, key_of, read_verdicts, source_hash, write_verdict
+from dpbench.judging.claims.record import (
+    Stored,
+    VerdictRecord,
+    key_of,
+    read_verdicts,
+    source_hash,
+    write_verdict,
+)
 from dpbench.judging.claims.summary import write_claims_file
 
 __all__ = ["Choice", "Verified", "verify"]
@@ -40,16 +47,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` found: the verdicts in the order of the files, the files, and the mistakes in them."""
+    """What `verify` found: the verdicts in the order of the files, the files, and the mistakes in them.
+
+    `left_out` says which files of OUT/verdicts do not count and why, a sentence for each.
+    """
 
     verdicts: tuple[VerdictRecord, ...]
     files: tuple[ClaimsFile, ...]
     problems: tuple[Problem, ...] = ()
-    resumed: int = 0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def resumed(self) -> int:
+        """How many proofs were taken from files."""
+        return sum(bool(verdict.trusted) for verdict in self.verdicts)
 
     @property
     def changed(self) -> tuple[VerdictRecord, ...]:
-        """Verdicts that are not the expected ones."""
+        """Verdicts that are not the expected ones; where none is expected, those that are not favourable."""
         return tuple(verdict for verdict in self.verdicts if not verdict.as_expected)
 
     @property
@@ -58,6 +73,7 @@ class Verified:
         return 2 if self.problems else 1 if self.changed else 0
 
 
+Call = tuple[Claim, bool, tuple[VerdictRecord, str] | None]  # what `judge_or_trust` takes
 Progress = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), done, of
 
 
@@ -73,8 +89,9 @@ def verify(
 ) -> Verified:
     """Judge the chosen claims of some files and folders. Raises DpbenchError where the choice takes none of them.
 
-    With `out` every verdict is written to OUT/verdicts as soon as it is known; certified verdicts that stand there
-    already, of the same claim by the same code, are not computed again unless `force`. With several `workers` a script
+    With `out` every verdict is written to OUT/verdicts as soon as it is known. With `certified`, a proof that stands
+    there already, of the same claim by the same code, is not computed again unless `force`; the verdict is, without
+    proof, and where it is another one, so is the proof. With several `workers` a script
     that calls this has to be importable (`if __name__ == "__main__":`).
     """
     choice = choice or Choice()
@@ -84,40 +101,43 @@ def verify(
     if claims and not chosen:
         raise DpbenchError(_none_chosen(choice, claims))
     sources = {paper: source_hash(paper) for paper in {claim.paper for claim in chosen}}
-    known = {} if out is None else read_verdicts(out)
-    proven = {
-        claim.name: known[claim.name]
+    stored = Stored({}) if out is None else read_verdicts(out)
+    proofs = {
+        claim.name: record
         for claim in chosen
-        if claim.name in known and known[claim.name].key == key_of(claim, True, sources[claim.paper])
+        if claim.kind == "bound"  # nothing else is proven: to judge it again takes as long as to see that it agrees
+        and (record := stored.records.get(claim.name)) is not None
+        and (record.certified, record.key, record.code) == (True, key_of(claim), sources[claim.paper])
     }
-    done = dict(proven) if certified and not force else {}
-    due = [claim for claim in chosen if claim.name not in done]
-    before = len(done)
+    taken = {} if force or out is None or not certified else proofs
     for file in found.files:
         if out is not None and any(choice.takes(claim) for claim in file.claims):
             write_claims_file(out, file)
     if progress is not None:
-        progress(None, 0, len(due))
-    calls = [(claim, certified, key_of(claim, certified, sources[claim.paper])) for claim in due]
-    with closing(_judged(calls, min(workers, len(due)))) as records:
+        progress(None, 0, len(chosen))
+    proof = {name: (record, stored.files[name].as_posix()) for name, record in taken.items()}
+    calls = [(claim, certified, proof.get(claim.name)) for claim in chosen]
+    done: dict[str, VerdictRecord] = {}
+    with closing(_judged(calls, min(workers, len(chosen)))) as records:
         for record in records:
             done[record.id] = record
-            if out is not None and (certified or record.id not in proven):  # what is proven stays
+            weaker = record.id in proofs and record.verdict in (proofs[record.id].verdict, "undecided")
+            if out is not None and not record.trusted and (certified or not weaker):  # what is proven stays
                 write_verdict(out, record)
             if progress is not None:
-                progress(record, len(done) - before, len(due))
+                progress(record, len(done), len(chosen))
     verdicts = tuple(done[claim.name] for claim in chosen)
-    return Verified(verdicts, found.files, found.problems, len(chosen) - len(due))
+    return Verified(verdicts, found.files, found.problems, stored.refused)
 
 
-def _judged(calls: Sequence[tuple[Claim, bool, str]], workers: int) -> Generator[VerdictRecord]:
-    """What `judge` says of every call, in processes of their own where there are several; as they end."""
+def _judged(calls: Sequence[Call], workers: int) -> Generator[VerdictRecord]:
+    """What `judge_or_trust` says of every call, in processes of their own where there are several; as they end."""
     if workers == 1 or len(calls) < 3:
-        yield from (judge(*call) for call in calls)
+        yield from (judge_or_trust(*call) for call in calls)
         return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet)
     try:
-        for future in as_completed([pool.submit(judge, *call) for call in calls]):
+        for future in as_completed([pool.submit(judge_or_trust, *call) for call in calls]):
             yield future.result()
     except BaseException:
         for process in list(getattr(pool, "_processes", {}).values()):

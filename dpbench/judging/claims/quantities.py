@@ -13,12 +13,15 @@ from dpbench.judging.claims.claim import Claim, Judgement
 from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import No, PrivacyCurve
 from dpbench.privacy.composition import as_composition
+from dpbench.privacy.statement import describe
 
 
 def judge_number(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
     """Whether the accountant's number rounds to what is printed."""
-    evidence = {"accountant": claim.accountant, **claim.at}
-    return as_printed(claim.printed["value"], quantity(claim), claim.accountant, evidence)
+    value = quantity(claim)
+    releases = "; ".join(f"{count:.12g} of {describe(event)}" for event, count in claim.counts)
+    evidence = {"accountant": claim.accountant, **claim.at, "releases": releases}
+    return as_printed(claim.printed["value"], value, claim.accountant, evidence, {claim.accountant: value})
 
 
 def quantity(claim: Claim) -> float:

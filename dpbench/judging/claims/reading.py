@@ -17,19 +17,22 @@ from dpbench.catalog import catalog, suggestion
 from dpbench.errors import DpbenchError, Problem
 from dpbench.events import Composition, Event
 from dpbench.judging.claims.claim import BOUND_VERDICTS, Claim, ClaimsFile, Covered, Key, Mistake, Printed
-from dpbench.judging.claims.controls import controls
+from dpbench.judging.claims.controls import controls, leaves
 from dpbench.judging.claims.expressions import names_in
 from dpbench.judging.claims.grammar import (
     BOUNDS,
     CLAIM,
     COVERED,
     DIGITS,
+    EXPECTED_NUMBER,
+    LONGEST,
     MISTAKE,
     NAME,
     NUMBER_NAME,
     PLAIN,
     TOP,
     UNJUDGED,
+    is_number,
 )
 from dpbench.judging.claims.judge import loaded
 from dpbench.privacy.composition import MOST_RELEASES
@@ -46,6 +49,8 @@ _EMPTY: Mapping[str, Any] = {  # by form; text where none is named
     **dict.fromkeys(("events", "texts", "ids", "claims", "coverage", "mistakes"), ()),
     "flag": None,
 }
+_MOST_NUMBERS = 300  # that an expression takes
+_MOST_SUGGESTIONS = 50  # in a file with more mistakes they would take minutes
 _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
 
@@ -72,11 +77,15 @@ def read_claims(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = 
         document = read(path)
         root = document.root
         kind = root.get("kind") if isinstance(root, Table) else None
-        if not named and (not isinstance(kind, Scalar) or kind.value != "claims"):
+        if not named and root is not None and (not isinstance(kind, Scalar) or kind.value != "claims"):
             continue
         reader = _ClaimsReader(document, chosen)
         files.append(reader.claims_file())
         problems += reader.problems
+    message = "there are no claims in this folder; expected files of `kind: claims`"
+    for path in filter(Path.is_dir, paths):
+        if not any(path in Path(file.file).parents for file in files):
+            problems.append(Problem(str(path), 0, 0, "", message, "docs/claims.md has an example"))
     first: dict[str, Claim] = {}
     for claim in (claim for file in files for claim in file.claims):
         other = first.setdefault(claim.name, claim)
@@ -95,7 +104,8 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
     found: dict[Path, bool] = {}
     for path in paths:
         if path.is_dir():
-            found |= {file: False for file in sorted(path.rglob("*")) if file.suffix in _SUFFIXES and file not in found}
+            inside = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and not file.is_dir())
+            found |= {file: False for file in inside if file not in found}
         elif path.exists():
             found[path] = True
         else:
@@ -117,6 +127,10 @@ class _ClaimsReader:
         place = node if isinstance(node, Place) else node.place
         self.problems.append(Problem(self.file, place.line, place.column, place.path, message, hint))
 
+    def near(self, name: str, known: tuple[str, ...]) -> str:
+        """A suggestion, in a file with few mistakes."""
+        return suggestion(name, known) if len(self.problems) < _MOST_SUGGESTIONS else ""
+
     def claims_file(self) -> ClaimsFile:
         root = self.document.root
         empty = ClaimsFile("", "", "", (), file=self.file)
@@ -130,8 +144,8 @@ class _ClaimsReader:
             self.add(kind or root, f"{found} kind: claims")
             return empty
         listing = root.get("claims")
-        if not isinstance(listing, Listing):
-            self.add(listing or root, "expected `claims:` with a list")
+        if not isinstance(listing, Listing) or not listing.items:
+            self.add(listing or root, "expected `claims:` with a list of claims")
             return empty
         named = (item.get("id") for item in listing.items if isinstance(item, Table))
         self.ids = {node.text for node in named if isinstance(node, Scalar)}
@@ -143,7 +157,7 @@ class _ClaimsReader:
         """What stands under every key of a table, in the order of `keys`; what is missing or wrong is empty."""
         for name, entry in table.entries.items():
             if name not in keys:
-                self.add(entry.key, f"unknown key {name!r}", suggestion(name, tuple(keys)).removeprefix("; "))
+                self.add(entry.key, f"unknown key {name!r}", self.near(name, tuple(keys)).removeprefix("; "))
         found: dict[str, Any] = {}
         for name, key in keys.items():
             node = table.get(name)
@@ -166,7 +180,7 @@ class _ClaimsReader:
     def _name(self, node: Node, name: str, key: Key) -> str | None:
         text = self._text(node, name, key)
         if text is not None and not re.fullmatch(NAME, text):
-            self.add(node, f"{name} = {text!r}: expected small letters, digits, - and _, such as bu2020")
+            self.add(node, f"{name} = {text!r}: expected at most 80 small letters, digits, - and _, such as bu2020")
         return text
 
     def _choice(self, node: Node, name: str, key: Key) -> str | None:
@@ -193,7 +207,11 @@ class _ClaimsReader:
         if not re.fullmatch(DIGITS, text.strip()):
             self.add(node, f"{plain(node)!r}: expected a number with the digits that are printed, such as 0.83")
             return None
-        return Printed(text.strip())
+        text = text.strip()
+        if not is_number(text):
+            self.add(node, f"{text if len(text) <= LONGEST else text[:20] + '...'}: {EXPECTED_NUMBER}")
+            return None
+        return Printed(text)
 
     def _published(self, node: Node, name: str, key: Key) -> Any:  # noqa: ARG002
         if isinstance(node, Table):
@@ -238,7 +256,7 @@ class _ClaimsReader:
         values: tuple[str, ...] = self._plain(node, name, key) or ()
         for value in values:
             if value not in self.ids:
-                self.add(node, f"there is no claim {value!r}{suggestion(value, tuple(self.ids))}")
+                self.add(node, f"there is no claim {value!r}{self.near(value, tuple(self.ids))}")
         return values
 
     def _listed(self, node: Node, name: str) -> Iterator[Table]:
@@ -279,7 +297,7 @@ class _ClaimsReader:
 
     def _claim(self, node: Node) -> Claim | None:
         if not isinstance(node, Table):
-            self.add(node, f"found {plain(node)!r}; expected a claim with id, place, kind, says, verdict, because")
+            self.add(node, f"found {plain(node)!r}; expected a claim with id, place and kind")
             return None
         before = len(self.problems)
         found = self.values(node, CLAIM)
@@ -336,7 +354,7 @@ class _ClaimsReader:
         for name in place.split("."):
             if not isinstance(found, Mapping) or name not in found:
                 known = tuple(found) if isinstance(found, Mapping) else ()
-                self.add(where, f"{place!r} is no place in `published`{suggestion(name, known)}")
+                self.add(where, f"{place!r} is no place in `published`{self.near(name, known)}")
                 return None
             found = found[name]
         if isinstance(found, Mapping):
@@ -348,7 +366,7 @@ class _ClaimsReader:
     def _whole(self, node: Table, claim: Claim) -> None:
         """What the kind needs."""
         verdicts = BOUND_VERDICTS if claim.kind == "bound" else VERDICTS
-        if claim.verdict not in verdicts:
+        if claim.verdict and claim.verdict not in verdicts:
             message = f"verdict = {claim.verdict!r}: expected one of {', '.join(verdicts)}"
             self.add(node.get("verdict") or node, message)
         if claim.verdict == "not_run" and claim.kind in UNJUDGED:
@@ -375,6 +393,9 @@ class _ClaimsReader:
                 self.add(node, "a number is one printed value, such as `printed: 0.83`")
         elif not claim.by and tuple(sorted(claim.printed)) not in BOUNDS:
             self.add(node, "a bound is printed as {epsilon: ..., delta: ...}, as {mu: ...} or as {rdp: ...}")
+        for name in ("epsilon", "mu", "rdp") if claim.kind == "bound" else ():
+            if name in claim.printed and claim.printed[name].value < 0:
+                self.add(node, f"{name} = {claim.printed[name].text}: expected a number, 0 or more")
         if claim.kind == "bound" and "delta" in claim.printed and not 0 < claim.printed["delta"].value < 1:
             self.add(node, f"delta = {claim.printed['delta'].text}: expected a number above 0 and below 1")
 
@@ -397,6 +418,10 @@ class _ClaimsReader:
                 if name not in read:
                     message = f"{name!r} is printed and {what} does not read it"
                     self.add(_entry(node, key, name), message, "what is only context is a parameter")
+        count = sum(1 for _ in leaves({**claim.printed, **claim.published}))
+        if claim.holds and count > _MOST_NUMBERS:  # each of them is changed, and the expression computed anew
+            self.add(_entry(node, "holds", ""), f"takes {count} numbers; expected at most {_MOST_NUMBERS} in a claim")
+            return
         try:
             for control in controls(claim) if claim.holds else ():
                 if not control.changed:

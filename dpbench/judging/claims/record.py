@@ -1,24 +1,39 @@
-"""Verdict records: one JSON file per claim in OUT/verdicts, written whole or not at all, which the report renders."""
+"""Verdict records: one JSON file per claim in OUT/verdicts, written whole or not at all, which the report renders.
+
+A record carries a digest of its content and hashes of the claim and of the code that judged it. What was edited, or
+belongs to another claim or other code, does not count, and is named. Anybody can compute a digest: it shows a slip or
+a damaged file, not a forger. Only `verify` itself, which judges every claim anew, shows that a verdict is true.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from dpbench.atomic import write_text
 from dpbench.errors import DpbenchError
-from dpbench.judging.claims.claim import Claim
-from dpbench.store.records import SCHEMA_VERSION, finite, restored
+from dpbench.judging.claims.claim import BOUND_VERDICTS, FAVOURABLE, KINDS, Claim
+from dpbench.store.reading import check_digest, read_json, signed
+from dpbench.store.records import finite, restored
+from dpbench.verdicts import VERDICTS
 
 FOLDER = "verdicts"
+VERSION = 2  # of the files in OUT/verdicts; 1 had no digest
+AGAIN = "judge it again with `dpbench verify`"
+_KNOWN = {*VERDICTS, *BOUND_VERDICTS, "crashes"}
 _NUMERICS = (
     "events.py",
     *(f"privacy/{name}" for name in ("answers.py", "composition.py", "accounting.py", "accountants", "certified")),
     "judging/claims",
+    "references",
 )
 
 
@@ -26,8 +41,9 @@ _NUMERICS = (
 class VerdictRecord:
     """A judged claim as plain data.
 
-    `held` is the expected verdict, `judge` the file and line of what judged the claim, `key` a hash of the claim and
-    of the code.
+    `held` is the expected verdict ("" where the claim states none), `judge` the file and line of what judged the claim,
+    `key` a hash of the claim, `code` one of the code, `date` when it was judged. `trusted` is set where `verify` took
+    the proof from a file: the file, and what was computed again.
     """
 
     id: str
@@ -53,11 +69,14 @@ class VerdictRecord:
     plot: Mapping[str, Any] | None = None
     false_alarm: float = 0.0
     key: str = ""
+    code: str = ""
+    date: str = ""
+    trusted: str = ""
 
     @property
     def as_expected(self) -> bool:
-        """Whether the verdict is the expected one."""
-        return self.verdict == self.held
+        """Whether the verdict is the expected one; without one, whether nothing says that the claim is untrue."""
+        return self.verdict == self.held if self.held else self.verdict in (*FAVOURABLE, "not_run")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: what is not finite is null beside a reason."""
@@ -65,16 +84,25 @@ class VerdictRecord:
         return found
 
 
-def key_of(claim: Claim, certified: bool, sources: str) -> str:
-    """A hash of all that may change the verdict: the claim but for where it stands and why, and the code."""
-    facts = {
-        **{name: repr(value) for name, value in vars(claim).items() if name not in ("file", "line", "column", "path")},
-        "certified": certified,
-        "sources": sources,
-    }
+_RECORD = TypeAdapter(VerdictRecord)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The verdict records of a folder by id, and a sentence for each file that does not count."""
+
+    records: Mapping[str, VerdictRecord]
+    files: Mapping[str, Path] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
+def key_of(claim: Claim) -> str:
+    """A hash of all of the claim that may change what is shown of it, but not of where it stands in its file."""
+    facts = {name: repr(value) for name, value in vars(claim).items() if name not in ("file", "line", "column", "path")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+@cache
 def source_hash(paper: str) -> str:
     """A hash of the files that judge claims of this paper."""
     root = Path(__file__).parents[2]
@@ -86,10 +114,25 @@ def source_hash(paper: str) -> str:
     return digest.hexdigest()
 
 
+def write_json(path: Path, kind: str, content: Mapping[str, Any]) -> Path:
+    """Write a file of OUT/verdicts with its version, type and digest. Raises DpbenchError where that cannot be done."""
+    data = signed({"schema_version": VERSION, "type": kind, **content})
+    return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_stored(path: Path, kind: str) -> dict[str, Any]:
+    """The content of such a file. Raises DpbenchError where it is of another version or type, damaged or edited."""
+    data = read_json(path)
+    if data.get("schema_version") != VERSION or data.get("type") != kind:
+        found = f"type {str(data.get('type'))[:40]!r}, version {str(data.get('schema_version'))[:40]}"
+        raise DpbenchError(f"{path}: {found}; expected a {kind} of version {VERSION}; {AGAIN}")
+    check_digest(path, data)
+    return {name: value for name, value in data.items() if name not in ("schema_version", "type", "digest")}
+
+
 def write_verdict(out: Path, record: VerdictRecord) -> Path:
     """Write OUT/verdicts/<id>.json. Raises DpbenchError where that cannot be written."""
-    data = {"schema_version": SCHEMA_VERSION, "type": "verdict", **record.to_json()}
-    return write_text(Path(out) / FOLDER / f"{record.id}.json", json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return write_json(Path(out) / FOLDER / f"{record.id}.json", "verdict", record.to_json())
 
 
 def json_files(out: Path, folder: str) -> list[Path]:
@@ -97,20 +140,51 @@ def json_files(out: Path, folder: str) -> list[Path]:
     return [path for top in (Path(out), Path(out) / "published") for path in sorted((top / folder).glob("*.json"))]
 
 
-def read_verdicts(out: Path) -> dict[str, VerdictRecord]:
-    """The readable verdict records of OUT/verdicts and OUT/published/verdicts by id; damaged ones do not count."""
+def read_verdicts(out: Path) -> Stored:
+    """The verdict records of OUT/verdicts and OUT/published/verdicts; of two of one claim the first counts."""
     found: dict[str, VerdictRecord] = {}
-    for record in map(_read, json_files(out, FOLDER)):
-        if record is not None:
+    files: dict[str, Path] = {}
+    refused = []
+    for path in json_files(out, FOLDER):
+        try:
+            record = _read(path)
+        except DpbenchError as error:
+            refused.append(str(error))
+        else:
             found.setdefault(record.id, record)
-    return found
+            files.setdefault(record.id, path)
+    return Stored(found, files, tuple(refused))
 
 
-def _read(path: Path) -> VerdictRecord | None:
+def _read(path: Path) -> VerdictRecord:
+    data = restored(read_stored(path, "verdict"))
     try:
-        data = restored(json.loads(path.read_text(encoding="utf-8")))
-        if data.pop("schema_version") != SCHEMA_VERSION or data.pop("type") != "verdict":
-            return None
-        return VerdictRecord(**{**data, "runs": tuple(data["runs"])})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, DpbenchError):
-        return None
+        record = _RECORD.validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))[:80]
+        raise DpbenchError(f"{path}: {place}: not what a verdict has there; {AGAIN}") from None
+    if set(data) - set(vars(record)):
+        raise DpbenchError(f"{path}: unknown keys {', '.join(sorted(set(data) - set(vars(record))))[:80]}; {AGAIN}")
+    wrong = _wrong(record)
+    if path.stem != record.id or wrong:
+        raise DpbenchError(f"inconsistent: {path}: {wrong or f'it is the verdict on {record.id[:80]}'}; {AGAIN}")
+    return record
+
+
+def _wrong(record: VerdictRecord) -> str:
+    """What in a record contradicts itself."""
+    if record.kind not in KINDS or record.verdict not in _KNOWN or not {record.held} <= {"", *_KNOWN}:
+        return "a kind or a verdict that dpbench does not know"
+    if not record.id.startswith(f"{record.paper}.") or not record.paper:
+        return "the claim is of another paper"
+    return "" if record.plot is None or _is_plot(record.plot) else "its plot has no lines of equal length"
+
+
+def _is_plot(plot: Mapping[str, Any]) -> bool:
+    def numbers(line: Any) -> bool:
+        return isinstance(line, list) and all(type(one) in (int, float) and math.isfinite(one) for one in line)
+
+    lines, labels = plot.get("lines"), (plot.get("x_label"), plot.get("y_label"))
+    every = [plot.get("x"), *lines.values()] if isinstance(lines, dict) and lines else []
+    same = every and all(map(numbers, every)) and len({len(line) for line in every}) == 1
+    return bool(same and every[0] and all(isinstance(label, str) for label in labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_count_that_is_not_whole_stands_for_numbers_only(tmp_path: Path) -> No
         (("delta: 1e-5", "delta: 2"), 4, "expected a number above 0 and below 1"),
         (("    because: it is\n", "    because: it is\n    by: x\n    b: 1\n"), 13, "unknown key 'b'"),
         ((f"    {EVENTS}\n", ""), 4, "nothing says how to judge it"),
-        (("id: front", "id: Front Page"), 4, "expected small letters"),
+        (("id: front", "id: Front Page"), 4, "expected at most 80 small letters"),
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_the_rest_still_runs(
@@ -159,3 +160,36 @@ def test_folders_skip_other_kinds_and_files_that_are_named_do_not(tmp_path: Path
     read(tmp_path, HEAD + GOOD)
     assert [file.paper for file in read_claims([tmp_path]).files] == ["mine"]
     assert "found kind: run; expected kind: claims" in read_claims([tmp_path / "run.yaml"]).problems[0].message
+
+
+EXPRESSION = "  - {id: a, place: p, kind: comparison, printed: {a: 2}, holds: %s}\n"
+NUMBERS = ("1e400", "1e-400", "1e999999999", "-1e-999999999", "0e-999999999", "9" * 61, "9" * 5000, ".nan", ".inf")
+HOSTILE = {
+    **{f"expression {text[:30]}": EXPRESSION % f"'{text} < a'" for text in ("1" + " + 1" * 900, "(" * 150 + "a")},
+    **{f"expression {text[:30]}": EXPRESSION % f"'{text} < a'" for text in NUMBERS},
+    **{f"power {text}": EXPRESSION % f"'{text} < a'" for text in ("9e299 ** a ** 9", "a * 1e300" + " * 1e300" * 40)},
+    "code": EXPRESSION % '\'__import__("os").system("true") < a\'',
+    **{f"printed {text[:30]}": GOOD.replace("epsilon: 0.87", f"epsilon: {text}") for text in ("-1", *NUMBERS)},
+    **{f"count {text[:30]}": GOOD.replace("count: 3516", f"count: {text}") for text in ("1e18", "-1", *NUMBERS)},
+    **{f"noise {text[:30]}": GOOD.replace("1.3", text) for text in ("-1", "0", ".nan", "[1]", "{a: 1}", "os:system")},
+    "mu": GOOD.replace("{epsilon: 0.87, delta: 1e-5}", "{mu: -1}"),
+    "long name": GOOD.replace("front", "f" * 81, 1),
+    "column": EXPRESSION.replace("%s", "sum(t) < a, published: {t: t}")
+    + f"published: {{t: [{', '.join(['1'] * 20_000)}]}}\n",
+    "keys": GOOD + "".join(f"    claim{number}: 1\n" for number in range(20_000)),
+    "tag": GOOD.replace("place: front page", "place: !!python/object/apply:os.system [id]"),
+    "alias": GOOD.replace("place: front page", "place: &p [*p]"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_claims_are_mistakes_with_a_line(tmp_path: Path, name: str) -> None:
+    begin = time.process_time()
+    found = read(tmp_path, HEAD + HOSTILE[name])
+    assert time.process_time() - begin < 10
+    assert found.problems
+    for problem in found.problems:
+        assert problem.line > 0
+        assert "\n" not in problem.message
+        assert len(problem.message) < 6000
+    assert [claim.id for file in found.files for claim in file.claims] == []

@@ -12,6 +12,7 @@ from dpbench.judging.claims.claim import Claim, ClaimsFile
 from dpbench.judging.claims.controls import controls
 from dpbench.judging.claims.judge import judge
 from dpbench.judging.claims.reading import PAPERS, read_claims
+from dpbench.privacy.formatting import fact_words
 
 ROOT = Path(__file__).parents[3]
 READ = read_claims([PAPERS], lambda _: True)
@@ -30,6 +31,7 @@ NUMBERED = re.compile(
 )
 
 
+UNFILLED = re.compile(r"\{[a-z][a-z0-9_-]+(\.[\w.-]+)?\}")  # {front-page.value}, {epsilon}; the sets of papers differ
 ONLY_READ = {  # what is printed contradicts itself: reading it is the evidence
     "bu2020.adam-start",
     "dpis2022.line-12",
@@ -47,6 +49,13 @@ def test_the_claims_have_no_mistakes_and_are_all_there() -> None:
 def test_the_verdict_is_the_expected_one(claim: Claim) -> None:
     found = judge(claim)
     assert found.verdict == claim.verdict, found.reason
+    numbers = {**found.evidence, **found.routes}
+    texts = [found.place, found.says, found.because, found.reason, *numbers, *map(fact_words, numbers.values())]
+    assert [text for text in texts if UNFILLED.search(text)] == []
+
+
+def test_every_claim_of_the_papers_states_its_verdict_and_why() -> None:
+    assert [claim.name for claim in CLAIMS if not (claim.verdict and claim.because)] == []
 
 
 def see_that_every_control_changes_the_verdict(claim: Claim) -> None:
