@@ -181,6 +181,7 @@ class _ClaimsReader:
         text = self._text(node, name, key)
         if text is not None and not re.fullmatch(NAME, text):
             self.add(node, f"{name} = {text!r}: expected at most 80 small letters, digits, - and _, such as bu2020")
+            return None
         return text
 
     def _choice(self, node: Node, name: str, key: Key) -> str | None:
@@ -285,6 +286,8 @@ class _ClaimsReader:
 
     def _claims(self, node: Node, name: str, key: Key) -> tuple[Claim, ...]:  # noqa: ARG002
         assert isinstance(node, Listing)  # `claims_file` has checked it
+        if not self.paper:  # reported already
+            return ()
         before = len(self.problems)
         claims = tuple(claim for claim in map(self._claim, node.items) if claim is not None)
         root = self.document.root

@@ -193,3 +193,10 @@ def test_hostile_claims_are_mistakes_with_a_line(tmp_path: Path, name: str) -> N
         assert "\n" not in problem.message
         assert len(problem.message) < 6000
     assert [claim.id for file in found.files for claim in file.claims] == []
+
+
+@pytest.mark.parametrize("paper", ["../../etc", "9" * 300, "", "[mine]", '"a\\nb"', "Mine"])
+def test_no_claim_is_judged_whose_name_is_no_name(tmp_path: Path, paper: str) -> None:
+    found = read(tmp_path, HEAD.replace("mine", paper) + GOOD)
+    assert found.problems
+    assert [file.claims for file in found.files] == [()]
