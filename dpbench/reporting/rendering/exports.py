@@ -147,12 +147,13 @@ def _cell(value: Any) -> Any:
 def harmless(text: str) -> str:
     """A cell of a CSV file that no spreadsheet takes for a formula: an apostrophe stands before what begins as one.
 
-    Numbers stay as they are.
+    Numbers stay as they are. A carriage return, which would end the line, becomes a line feed, which is quoted.
 
     >>> harmless("=1+1"), harmless("-0.5"), harmless("row 1")
     ("'=1+1", '-0.5', 'row 1')
     """
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text) else text
+    formula = text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+    return "'" * formula + text.replace("\r", "\n")
 
 
 def _table(section: Section) -> str:
