@@ -413,12 +413,12 @@ def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
 
     But for the first of all, where there is more than one spec to see.
     """
-    groups: dict[tuple[bool, tuple[str, str]], dict[tuple[str, str], list[str]]] = {}
+    groups: dict[tuple[bool, tuple[str, str]], dict[tuple[str, str], list[Row]]] = {}
     for section in sections:
         for row in section.rows:
             if row.facts.private:
                 series = groups.setdefault((section.shipped, _subject(row)), {})
-                series.setdefault((section.name, row.settings.mechanism), []).append(row.id)
+                series.setdefault((section.name, row.settings.mechanism), []).append(row)
     found: list[Comparison] = []
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), -sum(map(len, item[1].values()))))
     for (shipped, subject), series in ordered:
@@ -426,11 +426,11 @@ def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
         if found and len(series) == 1 and not baselines:
             continue  # the figure of its own section says the same
         specs = Counter(name for name, _ in series)
-        named = tuple(
-            (name if specs[name] == 1 else f"{name}: {mechanism}", tuple(ids))
-            for (name, mechanism), ids in series.items()
-        )
-        found.append(Comparison(f"comparison-{len(found) + 1}", *subject, named, baselines, shipped))
+        named = []
+        for (name, mechanism), rows in series.items():
+            apart = rows[0].full_title if len(rows) == 1 else f"{name}: {mechanism}"
+            named.append((name if specs[name] == 1 else apart, tuple(row.id for row in rows)))
+        found.append(Comparison(f"comparison-{len(found) + 1}", *subject, tuple(named), baselines, shipped))
     return tuple(found)
 
 

@@ -121,7 +121,7 @@ def draw(figure: Figure) -> str:
             _draw_level(axes, level, low, high, text, below=place > 0)
         for series in figure.series:
             _draw_series(axes, series, hover)
-        axes.locator_params(nbins=5)  # ticks take most of the time
+        axes.locator_params(nbins=7)  # ticks take most of the time
         axes.set_xlabel(figure.x_label)
         axes.set_ylabel(figure.y_label)
         _limits(axes, figure)
