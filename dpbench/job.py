@@ -55,6 +55,9 @@ class Watcher:
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         """A run has ended; `path` is its record or its failure, None in a smoke test."""
 
+    def reporting(self, what: str, done: int, of: int) -> None:
+        """The report is being made: so much of one part of it is done."""
+
     def close(self) -> None:
         """The work is over, or an error ends it."""
 
@@ -70,7 +73,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`)."""
+    """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`).
+
+    `shipped`: how many records came with the project, in OUT/published.
+    """
 
     plan: Plan
     finished: tuple[Run, ...] = ()
@@ -81,6 +87,7 @@ class Summary:
     report: tuple[Path, ...] = ()
     report_error: str | None = None
     checks: tuple[tuple[str, Checked], ...] = ()
+    shipped: int = 0
 
     def count(self, action: str) -> int:
         """How many runs; rows of specs that ask for the same one count once."""
@@ -136,9 +143,11 @@ def run(
     report_error = None
     if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
         try:
-            report = write_reports(store, plan)
+            report = write_reports(store, plan, progress=watcher.reporting)
         except DpbenchError as error:  # the results are written already, and are still reported
             report_error = str(error)
+        finally:
+            watcher.close()
     return Summary(
         plan=plan,
         finished=tuple(finished),
@@ -149,6 +158,7 @@ def run(
         report=report,
         report_error=report_error,
         checks=checks,
+        shipped=len(list(store.published_folder.glob("*.json"))),
     )
 
 
@@ -158,8 +168,13 @@ def _try_to_write(out: Path) -> None:
     write_bytes(folder / ".dpbench-try", b"1").unlink()
 
 
-def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
-    """Assess all records of the store and render them; the plan's specs say what their records are for."""
+def write_reports(
+    store: Store, plan: Plan | None = None, *, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[Path, ...]:
+    """Assess all records of the store and render them; the plan's specs say what their records are for.
+
+    `progress` is called with the part that is being made, how much of it is done and of how much.
+    """
     from dpbench.conformance import read_conformance
     from dpbench.judging.claims.summary import claims_report
     from dpbench.reporting.collect import collect
@@ -169,9 +184,20 @@ def write_reports(store: Store, plan: Plan | None = None) -> tuple[Path, ...]:
     for one in plan.runs if plan is not None else ():
         overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
-    report = collect(contents.runs, contents.failures, overlay, damaged=contents.damaged, checks=read_checks(store.out))
-    report = replace(report, claims=claims_report(store.out), conformance=read_conformance(store.out))
-    return tuple(write_report(report, store.out))
+    unused = {item.path for item in contents.damaged}
+    own = {path.stem for path in store.records_folder.glob("*.json") if path not in unused}
+    report = collect(
+        contents.runs,
+        contents.failures,
+        overlay,
+        damaged=contents.damaged,
+        checks=read_checks(store.out),
+        shipped={run.run_key for run in contents.runs} - own,
+        conformance=read_conformance(store.out),
+        progress=progress,
+    )
+    report = replace(report, claims=claims_report(store.out))
+    return tuple(write_report(report, store.out, progress))
 
 
 def _older(report: Path, specs: Sequence[Spec]) -> bool:

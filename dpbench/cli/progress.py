@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from dpbench.cli.console import LINE_SECONDS, emit
+from dpbench.cli.console import LINE_SECONDS, Watch, emit
 from dpbench.job import Watcher
 from dpbench.plan.planning import Plan, Run, Stack
 from dpbench.privacy.formatting import SIGNS, bound, duration, seeds
@@ -104,9 +106,10 @@ class _Rate(ProgressColumn):
 
 
 class BarWatcher(SayingWatcher):
-    """For terminals: one bar for the stack at work with its rate and the time left."""
+    """For terminals: one bar for the stack at work with its rate and the time left, then one for the report."""
 
     _bars: Bars | None = None
+    _report: Watch | None = None
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self.close()
@@ -121,10 +124,19 @@ class BarWatcher(SayingWatcher):
             self._bars.start()
         self._bars.update(self._bars.task_ids[0], completed=progress.done)
 
+    def reporting(self, what: str, done: int, of: int) -> None:
+        if self._report is None:
+            self._report = Watch("parts of the report")
+            self._report.__enter__()
+        self._report(what, done, of)
+
     def close(self) -> None:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+        if self._report is not None:
+            self._report.__exit__()
+            self._report = None
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -205,16 +217,22 @@ def _notes(plan: Plan) -> dict[tuple[str, str], int]:
     return {note: number for number, note in enumerate(found, 1)}
 
 
+_ABSENT = re.compile(r"dataset (.+) is absent; get it: (dpbench data fetch )(\S+)(.*)")  # what the plan says
+
+
 def summary_text(summary: Summary, command: str) -> str:
-    """What was done, each failure with its log, and how to go on."""
+    """What was done, what came with the project, what needs data, each failure with its log, and how to go on."""
     due = summary.count("train")
-    done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}."
-    lines = [done if due else "Nothing to train."]
+    specs = len({run.spec.name for run in summary.finished})
+    done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}"
+    lines = [f"{done}, of {specs} spec{'s' * (specs > 1)}." if specs else f"{done}." if due else "Nothing to train."]
     if summary.count("exists"):
         lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
+    if summary.shipped:
+        lines.append(f"{summary.shipped} records came with the project; the report shows them below yours.")
     reasons = Counter((run.action, run.reason) for run in summary.plan.runs)
-    for action, word in (("stale", "stale"), ("skip", "skipped")):
-        lines += [f"{count} runs {word}: {reason}." for (what, reason), count in reasons.items() if what == action]
+    lines += _needed({reason: count for (action, reason), count in reasons.items() if action == "skip"})
+    lines += [f"{count} runs stale: {reason}." for (what, reason), count in reasons.items() if what == "stale"]
     for name, found in summary.checks:
         if found.verdict != "holds":
             lines.append(checked_line(name, found))
@@ -232,3 +250,18 @@ def summary_text(summary: Summary, command: str) -> str:
         lines.append(f"FAILED the report: {summary.report_error}")
     lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
     return "\n".join(lines)
+
+
+def _needed(skipped: Mapping[str, int]) -> list[str]:
+    """Why runs were skipped (reason to their number): all absent data together, with one command that gets them."""
+    absent = {found: count for reason, count in skipped.items() if (found := _ABSENT.fullmatch(reason))}
+    lines = []
+    if absent:
+        names = ", ".join(f"{found[1]} ({count})" for found, count in absent.items())
+        lines.append(f"{sum(absent.values())} runs need data that are not here: {names}.")
+    for folder in dict.fromkeys((found[2], found[4]) for found in absent):
+        here = [found[3] for found in absent if (found[2], found[4]) == folder]
+        lines.append(f"Get them, then run again: {folder[0]}{' '.join(here)}{folder[1]}")
+    return lines + [
+        f"{count} runs skipped: {reason}." for reason, count in skipped.items() if not _ABSENT.match(reason)
+    ]

@@ -31,6 +31,7 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
       dpbench report
       dpbench report specs/bu2020 --out reports/published
     """
+    from dpbench.cli.console import Watch
     from dpbench.conformance import read_conformance
     from dpbench.job import write_reports
     from dpbench.judging.claims.summary import claims_report
@@ -49,7 +50,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     except ProblemsError as error:  # the records are complete without the specs
         click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
         made = None
-    written = write_reports(store, made)
+    with Watch("parts") as watch:
+        written = write_reports(store, made, progress=watch)
     for path in written:
         click.echo(f"wrote {path}")
     if open_it:

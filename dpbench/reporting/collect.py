@@ -5,16 +5,18 @@ All that the report shows is computed here (and in `judging/reproduction.py`); `
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 from dpbench.catalog import catalog, in_short
+from dpbench.conformance import Conformance
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.reporting.contents import (
@@ -29,7 +31,7 @@ from dpbench.reporting.contents import (
     Section,
     Settings,
 )
-from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees, headline
+from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
 from dpbench.store.provenance import changed_sources, environment
@@ -46,8 +48,8 @@ from dpbench.store.records import (
 from dpbench.store.run_key import FORMAT, key_format
 from dpbench.verdicts import Verdict
 
-MOST_CURVE_POINTS = 50  # evaluations of a row for which the ε spent so far is computed
-MOST_NOTICES = 8  # refuted numbers that are listed at the top one by one
+MOST_CURVE_POINTS = 40  # evaluations for which the ε spent so far is computed, over all ledgers of a report
+MOST_NOTICES = 3  # refuted numbers that are listed at the top one by one
 _ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "device_name", "threads", "platform")
 
 Record = RunRecord | Mapping[str, Any]
@@ -64,14 +66,20 @@ def collect(
     damaged: Iterable[Damaged] = (),
     checks: Mapping[str, CheckRecord] | None = None,
     stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
+    shipped: Collection[str] = (),
+    conformance: Conformance | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
     """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
 
     `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
     carry, because a spec may have changed its label or its printed numbers since; its order is the report's order.
     `checks` are the stored verdicts on mechanisms, by the hash of their code.
-    `stale` maps recorded source hashes to the modules that changed. Records and failures may be plain mappings; raises
-    DpbenchError when one does not have a record's shape.
+    `stale` maps recorded source hashes to the modules that changed. `shipped` are the run keys of records that came
+    with the project: they stand in sections of their own, after the reader's. `conformance` is shown, and what an
+    accountant got wrong there makes its promises doubtful. `progress` is called with what is done, how much of it and
+    of how much. Records and failures may be plain mappings; raises DpbenchError when one does not have a record's
+    shape.
 
     >>> collect([]).counts()
     {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
@@ -90,25 +98,56 @@ def collect(
     ]
     stale_modules = _stale_modules(runs.values(), stale)
     checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
-    made = partial(_row, stale_modules=stale_modules, accounted=Accounts(), checked=checked)
+    made = partial(
+        _row,
+        stale_modules=stale_modules,
+        accounted=Accounts(conformance),
+        checked=checked,
+        points=MOST_CURVE_POINTS // max(1, _ledgers(places)),
+    )
+
+    by_name: dict[tuple[bool, str], tuple[list[Place], list[tuple[FailureRecord, Context]]]] = {}
+    for run, context in places:
+        by_name.setdefault((run.run_key in shipped, context.name), ([], []))[0].append((run, context))
+    for failure, context in failed_places:
+        by_name.setdefault((False, context.name), ([], []))[1].append((failure, context))
+    total = len({(run.run_key in shipped, context.name, context.label, _configuration(run)) for run, context in places})
+    done = itertools.count(1)
+
+    def watched(*row: Any) -> Row:
+        made_row = made(*row)
+        if progress is not None:
+            progress("accounting", next(done), total)
+        return made_row
 
     sections = []
-    names = dict.fromkeys([context.name for _, context in places] + [context.name for _, context in failed_places])
-    for number, name in enumerate(names, 1):
-        here = [place for place in places if place[1].name == name]
-        misses = [(failure, context) for failure, context in failed_places if context.name == name]
-        sections.append(_section(f"spec-{number}", name, here, misses, overlay, made))
+    for number, (theirs, name) in enumerate(sorted(by_name, key=lambda pair: pair[0]), 1):
+        section = _section(f"spec-{number}", name, *by_name[theirs, name], overlay, watched)
+        sections.append(replace(section, shipped=theirs))
     linked = _with_baselines(sections)
+    own = [run for run in runs.values() if run.run_key not in shipped]
+    given = [run for run in runs.values() if run.run_key in shipped]
+    about_given = _notices([one for one in linked if one.shipped], given, (), (), stale_modules)
     return Report(
         sections=linked,
         comparisons=_comparisons(linked),
-        records=_record_lines(places, linked, stale_modules),
+        records=_record_lines(places, linked, stale_modules, shipped),
         failures=tuple(failed),
         damaged=tuple(item.message for item in damaged),
-        notices=_notices(linked, runs.values(), failed, tuple(damaged), stale_modules),
+        notices=(
+            *_notices([one for one in linked if not one.shipped], own, failed, damaged, stale_modules),
+            *(replace(notice, shipped=True) for notice in about_given),
+        ),
         environments=_environments(runs.values()),
         environment=environment(),
+        conformance=conformance,
     )
+
+
+def _ledgers(places: Iterable[Place]) -> int:
+    """How many different ledgers the rows of a report have; each row counts with that of one seed."""
+    rows = {(context.name, context.label): run.ledger for run, context in places if run.ledger is not None}
+    return len({json.dumps(ledger, sort_keys=True) for ledger in rows.values()})
 
 
 def _contexts(value: AnyContext | Sequence[AnyContext]) -> list[Context]:
@@ -164,7 +203,6 @@ def _section(
         rows=tuple(rows),
         failures=tuple(failure for failure, _ in misses),
         accountants=_promises_first(rows),
-        headline=headline(rows),
         baselines=(),
     )
 
@@ -178,6 +216,7 @@ def _row(
     stale_modules: Mapping[str, tuple[str, ...]],
     accounted: Accounts,
     checked: Mapping[str, Checked | None],
+    points: int,
 ) -> Row:
     runs = sorted((run for run, _ in members), key=lambda run: run.seed)
     first, context = members[0]
@@ -190,8 +229,7 @@ def _row(
         barred = "the spec has changed since these runs"
     known = worst(checked.get(run.run_key) for run in runs)
     lines = guarantees(runs, context, accounted, known)
-    names = [line.accountant for line in lines if line.refused is None and line.requested]
-    return Row(
+    row = Row(
         id=row_id,
         label=context.label,
         variant=variant,
@@ -206,12 +244,13 @@ def _row(
         seconds=spread([run.seconds if run.own_seconds is None else run.own_seconds for run in runs]),
         guarantees=lines,
         verdicts=_verdicts(percents, context, lines, barred, variant),
-        curve=_curve(runs, context, names, accounted),
+        curve=(),
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
         checked=known,
         engine=first.environment.get("engine") or {},
     )
+    return replace(row, curve=_curve(runs, context, row.shown, accounted, points))
 
 
 def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -304,29 +343,34 @@ def _verdicts(
 
 
 def _curve(
-    runs: Sequence[RunRecord], context: Context, names: Sequence[str], accounted: Accounts
+    runs: Sequence[RunRecord], context: Context, shown: GuaranteeLine | None, accounted: Accounts, most: int
 ) -> tuple[CurveLine, ...]:
-    """The evaluations that all seeds share; ε at up to MOST_CURVE_POINTS of them, the last always among them."""
+    """The evaluations that all seeds share; ε at up to `most` of them, the last always among them."""
     by_step = [{point.step: point for point in run.curve} for run in runs]
     steps = [step for step in by_step[0] if all(step in points for points in by_step)]
-    every = math.ceil(len(steps) / MOST_CURVE_POINTS) if steps else 1
-    chosen = set(steps[::-1][::every])
+    chosen = set(steps[::-1][:: math.ceil(len(steps) / most)]) if steps and most else set()
+    # The curve has the stack's clock; a run's own time is its share of that.
+    whole = [run.curve[-1].seconds if run.curve else 0.0 for run in runs]
+    shares = [
+        run.own_seconds / seconds if run.own_seconds is not None and seconds > 0 else 1.0
+        for run, seconds in zip(runs, whole, strict=True)
+    ]
     ledger, delta = runs[0].ledger, context.delta
     lines = []
     for step in steps:
         points = [by[step] for by in by_step]
+        seconds = [share * point.seconds for share, point in zip(shares, points, strict=True)]
         first = points[0]
         spent = {}
-        if step in chosen and ledger is not None and delta is not None and first.releases is not None:
-            for name in names:
-                line = accounted.line(ledger, delta, name, True, first.releases)
-                if line.epsilon is not None and math.isfinite(line.epsilon):
-                    spent[name] = line.epsilon
+        if step in chosen and shown and ledger is not None and delta is not None and first.releases is not None:
+            line = accounted.line(ledger, delta, shown.accountant, True, first.releases)
+            if line.epsilon is not None and math.isfinite(line.epsilon):
+                spent[line.accountant] = line.epsilon
         lines.append(
             CurveLine(
                 epoch=first.epoch,
                 step=step,
-                seconds=math.fsum(point.seconds for point in points) / len(points),
+                seconds=math.fsum(seconds) / len(seconds),
                 accuracy=spread([100 * point.test_accuracy for point in points]),
                 train_loss=_mean([point.train_loss for point in points]),
                 test_loss=_mean([point.test_loss for point in points]),
@@ -347,34 +391,56 @@ def _subject(row: Row) -> tuple[str, str]:
 
 def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
     """Each section with the rows, of any section, that train the same model on the same data without noise."""
-    rows = [row for section in sections for row in section.rows]
     linked = []
     for section in sections:
         subjects = {_subject(row) for row in section.rows if row.facts.private}
-        ids = tuple(row.id for row in rows if not row.facts.private and _subject(row) in subjects)
-        linked.append(replace(section, baselines=ids))
+        linked.append(replace(section, baselines=_baselines(sections, subjects, section.shipped)))
     return tuple(linked)
 
 
+def _baselines(sections: Sequence[Section], subjects: Collection[tuple[str, str]], shipped: bool) -> tuple[str, ...]:
+    """The rows without noise of these (dataset, model): those with the same origin, or else the others."""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for section in sections:
+        found[section.shipped] += [
+            row.id for row in section.rows if not row.facts.private and _subject(row) in subjects
+        ]
+    return tuple(found[shipped] or found[not shipped])
+
+
 def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
-    """One for each (dataset, model) that rows of two or more specs share, at least one of them private."""
-    groups: dict[tuple[str, str], list[tuple[str, Row]]] = {}
+    """One for each (dataset, model) that is trained with privacy: the reader's own first, the largest of them first.
+
+    But for the first of all, where there is more than one spec to see.
+    """
+    groups: dict[tuple[bool, tuple[str, str]], dict[tuple[str, str], list[Row]]] = {}
     for section in sections:
         for row in section.rows:
-            groups.setdefault(_subject(row), []).append((section.id, row))
+            if row.facts.private:
+                series = groups.setdefault((section.shipped, _subject(row)), {})
+                series.setdefault((section.name, row.settings.mechanism), []).append(row)
     found: list[Comparison] = []
-    for (dataset, model), members in groups.items():
-        rows = [row for _, row in members]
-        if len({section_id for section_id, _ in members}) > 1 and any(row.facts.private for row in rows):
-            ids = tuple(row.id for row in rows)
-            found.append(Comparison(f"comparison-{len(found) + 1}", dataset, model, headline(rows), ids))
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), -sum(map(len, item[1].values()))))
+    for (shipped, subject), series in ordered:
+        baselines = _baselines(sections, {subject}, shipped)
+        if found and len(series) == 1 and not baselines:
+            continue  # the figure of its own section says the same
+        specs = Counter(name for name, _ in series)
+        named = []
+        for (name, mechanism), rows in series.items():
+            apart = rows[0].full_title if len(rows) == 1 else f"{name}: {mechanism}"
+            named.append((name if specs[name] == 1 else apart, tuple(row.id for row in rows)))
+        found.append(Comparison(f"comparison-{len(found) + 1}", *subject, tuple(named), baselines, shipped))
     return tuple(found)
 
 
 def _record_lines(
-    places: Sequence[Place], sections: Sequence[Section], stale_modules: Mapping[str, tuple[str, ...]]
+    places: Sequence[Place],
+    sections: Sequence[Section],
+    stale_modules: Mapping[str, tuple[str, ...]],
+    shipped: Collection[str],
 ) -> tuple[RecordLine, ...]:
-    """One line per record, even where several specs share it."""
+    """One line per record, even where several specs share it; the reader's own first."""
     rows = [row for section in sections for row in section.rows]
     row_of = {key: row.id for row in reversed(rows) for key in row.run_keys}  # the first of them
     lines: dict[str, RecordLine] = {}
@@ -401,9 +467,10 @@ def _record_lines(
                 resumed=run.resumed,
                 stale=stale_modules.get(run.run_key, ()),
                 reduced=context.reduced,
+                shipped=run.run_key in shipped,
             ),
         )
-    return tuple(lines.values())
+    return tuple(sorted(lines.values(), key=lambda line: line.shipped))
 
 
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
@@ -413,24 +480,23 @@ def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
 
 def _notices(
     sections: Sequence[Section],
-    runs: Iterable[RunRecord],
+    runs: Sequence[RunRecord],
     failed: Sequence[FailureRecord],
-    damaged: Sequence[Damaged],
+    damaged: Iterable[Damaged],
     stale_modules: Mapping[str, tuple[str, ...]],
 ) -> tuple[Notice, ...]:
-    """What limits the trust in the numbers, problems first."""
-    runs = list(runs)
+    """What limits the trust in the numbers, problems first; what is true of several rows is said once."""
+    rows = [row for section in sections for row in section.rows]
     found = [
         Notice("problem", f"Refuted: {verdict.subject}: {verdict.reason}.", row.id)
-        for section in sections
-        for row in section.rows
+        for row in rows
         for verdict in row.verdicts
         if verdict.verdict == "refuted"
     ]
     if rest := len(found[MOST_NOTICES:]):
         text = f"{rest} more printed numbers are refuted; see the tables."
-        found[MOST_NOTICES:] = [Notice("problem", text, "results")]
-    for row in (row for section in sections for row in section.rows):
+        found[MOST_NOTICES:] = [Notice("problem", text, found[MOST_NOTICES].anchor)]
+    for row in rows:
         if row.withheld and row.checked is not None:
             text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."
             found.append(Notice("problem", text, row.id))
@@ -462,18 +528,26 @@ def _notices(
     for count, text in cautions:
         if count:
             found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
-    for section in sections:
-        unchecked = [row for row in section.rows if row.unchecked and row.checked]
-        if unchecked:
-            which = ", ".join(row.title for row in unchecked)
-            reason = unchecked[0].checked.reason if unchecked[0].checked else ""
-            found.append(Notice("caution", f"{section.name}: {which}: ε is unchecked: {reason}.", section.id))
-        barred = [row for row in section.rows if row.barred and row.context.published]
-        if barred:
-            which = ", ".join(row.title for row in barred)
-            found.append(Notice("caution", f"{section.name}: {which}: {barred[0].barred}; not compared.", section.id))
-        single = [row for row in section.rows if len(row.seeds) == 1]
-        if single:
-            share = f"{len(single)} of {len(section.rows)} configurations"
-            found.append(Notice("caution", f"{section.name}: {share} ran with one seed only.", section.id))
+    said: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.unchecked and row.checked:
+            said.setdefault(("ε is unchecked", f"{row.checked.reason}."), []).append(row)
+        if row.barred and row.context.published:
+            said.setdefault(("not compared with what is printed", f"{row.barred}."), []).append(row)
+        for line in row.guarantees:
+            if line.doubt is not None:
+                key = (f"ε by {line.accountant} is no promise here", f"against enclosures it has {line.doubt}.")
+                said.setdefault(key, []).append(row)
+    for (what, reason), members in said.items():
+        found.append(Notice("caution", f"{_counted(members)}: {what}: {reason}", members[0].id))
+    single = [row for row in rows if len(row.seeds) == 1]
+    if single:
+        text = f"{len(single)} of {len(rows)} configurations ran with one seed only: their scatter is not known."
+        found.append(Notice("caution", text, single[0].id))
     return tuple(found)
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    """The titles of a few rows, and how many more there are."""
+    titles = ", ".join(row.full_title for row in rows[:3])
+    return titles + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from dpbench.conformance import Conformance
@@ -19,7 +21,8 @@ from dpbench.verdicts import VERDICTS, Verdict
 class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
-    `unchecked`: no check has tested whether the mechanism does what its ledger says.
+    `unchecked`: no check has tested whether the mechanism does what its ledger says. `doubt`: what the accountant got
+    wrong when it was held against enclosures.
     """
 
     accountant: str
@@ -33,22 +36,34 @@ class GuaranteeLine:
     refused: str | None
     requested: bool = True
     unchecked: bool = False
+    doubt: str | None = None
 
     @property
     def said(self) -> str | None:
         """The kind as it is shown beside the number; None where there is no number."""
-        words = None if self.kind is None else self.kind.replace("_", " ")
-        return f"{words}, unchecked" if words is not None and self.unchecked else words
+        if self.kind is None:
+            return None
+        doubts = ["unchecked"] * self.unchecked + ["its accountant fails conform"] * (self.doubt is not None)
+        return ", ".join([self.kind.replace("_", " "), *doubts])
 
     @property
     def promise(self) -> bool:
-        """Whether the number is a guarantee: its kind is a promise, and the mechanism is not unchecked."""
-        return self.kind in PROMISES and not self.unchecked
+        """Whether the number is a guarantee: its kind is a promise, and neither mechanism nor accountant is doubted."""
+        return self.kind in PROMISES and not self.unchecked and self.doubt is None
+
+    @property
+    def safe(self) -> float:
+        """The end of ε on which one may rely; infinite where there is no number."""
+        ends = (self.upper, self.epsilon)
+        return next((end for end in ends if end is not None), math.inf)
 
 
 @dataclass(frozen=True)
 class CurveLine:
-    """One evaluation along training, over the seeds: accuracy in percent, seconds, losses, ε spent by accountant."""
+    """One evaluation along training, over the seeds: accuracy in percent, seconds, losses, ε spent by accountant.
+
+    `seconds` are those of the stack's clock times the run's own share of them; ε is that of the row's figures.
+    """
 
     epoch: float
     step: int
@@ -114,6 +129,32 @@ class Row:
         return self.checked is not None and self.checked.verdict == "unchecked"
 
     @property
+    def promised(self) -> GuaranteeLine | None:
+        """The tightest finite ε that is promised."""
+        lines = [line for line in self.guarantees if line.promise and line.safe < math.inf]
+        return min(lines, key=lambda line: line.safe, default=None)
+
+    @property
+    def shown(self) -> GuaranteeLine | None:
+        """The line of the row's own figures: the tightest promise, else the smallest finite ε of the others."""
+        lines = [line for line in self.guarantees if line.epsilon is not None and line.epsilon < math.inf]
+        return self.promised or min(lines, key=lambda line: line.safe, default=None)
+
+    @property
+    def no_promise(self) -> str | None:
+        """Why no ε is promised; None where one is, or where the row is not private."""
+        if not self.facts.private or self.promised is not None:
+            return None
+        if self.checked is not None and self.checked.verdict != "holds":
+            word = "withheld, the mechanism is refuted" if self.withheld else "unchecked"
+            return f"{word}: {self.checked.reason}"
+        reasons = [
+            f"{line.accountant}: {line.refused or (line.said if line.safe < math.inf else 'infinite')}"
+            for line in self.guarantees
+        ]
+        return "; ".join(reasons) or "its records hold no ledger"
+
+    @property
     def title(self) -> str:
         """The label with its variant, or the spec's name where there is only one row."""
         return " · ".join(filter(None, [self.label or self.context.name, self.variant]))
@@ -156,8 +197,8 @@ class Row:
 class Section:
     """All rows of one spec.
 
-    `headline`: the accountant of its figures; `baselines`: ids of the rows, of any section, that train the same model
-    on the same data without noise.
+    `baselines`: ids of the rows, of any section, that train the same model on the same data without noise.
+    `shipped`: these records came with the project, in OUT/published.
     """
 
     id: str
@@ -167,19 +208,24 @@ class Section:
     rows: tuple[Row, ...]
     failures: tuple[FailureRecord, ...]
     accountants: tuple[str, ...]
-    headline: str | None
     baselines: tuple[str, ...]
+    shipped: bool = False
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Specs that train the same model on the same data."""
+    """Every private row that trains one model on one dataset, at its tightest promised ε, and the baselines.
+
+    `series`: (name, ids of the rows) for each spec, and for each mechanism where a spec has several. `baselines`: ids
+    of the rows without noise: the reader's own, else those that came with the project.
+    """
 
     id: str
     dataset: str
     model: str
-    headline: str | None
-    rows: tuple[str, ...]  # row ids, in the order of the sections
+    series: tuple[tuple[str, tuple[str, ...]], ...]
+    baselines: tuple[str, ...]
+    shipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,6 +250,7 @@ class RecordLine:
     resumed: bool
     stale: tuple[str, ...]
     reduced: str | None
+    shipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,11 +263,15 @@ class EnvironmentLine:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that limits the trust in the numbers; `level` is `problem` or `caution`."""
+    """Something that limits the trust in the numbers; `level` is `problem` or `caution`.
+
+    `shipped`: it is about records that came with the project.
+    """
 
     level: str
     text: str
     anchor: str = ""
+    shipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,9 +296,22 @@ class Report:
         for section in self.sections:
             yield from section.rows
 
+    @cached_property
+    def by_id(self) -> Mapping[str, Row]:
+        """Every row by its id."""
+        return {row.id: row for row in self.rows()}
+
     def row(self, row_id: str) -> Row:
         """The row of that id."""
-        return next(row for row in self.rows() if row.id == row_id)
+        return self.by_id[row_id]
+
+    def part(self, shipped: bool) -> Report:
+        """The same report of the reader's own records alone, or of those alone that came with the project."""
+        parts = ("sections", "comparisons", "records", "notices")
+        kept: dict[str, Any] = {
+            name: tuple(one for one in getattr(self, name) if one.shipped is shipped) for name in parts
+        }
+        return replace(self, **kept, failures=() if shipped else self.failures)
 
     def verdicts(self) -> Iterator[Verdict]:
         """Every verdict of every row."""

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpbench.catalog import catalog
+from dpbench.catalog import catalog, find_origin
+from dpbench.conformance import BROKEN, Conformance
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
-from dpbench.privacy.answers import PROMISES
-from dpbench.reporting.contents import GuaranteeLine, Row
+from dpbench.reporting.contents import GuaranteeLine
 from dpbench.store.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
-BOUND = "rdp"  # an exact answer above it is withdrawn by `account`
+BOUND, EXACT = "rdp", "exact"  # an exact answer above the bound, another package's below exact: `account` withdraws it
 ASKED = ("exact", "rdp", "gdp_clt")  # by default: the truth, a bound and the usual approximation
 
 
 class Accounts:
-    """Accountants' answers, each computed once: by ledger, number of releases, δ and accountant."""
+    """Accountants' answers, each computed once: by ledger, number of releases, δ and accountant.
 
-    def __init__(self) -> None:
+    A promise of an accountant that failed where it was held against enclosures (`conformance`) is doubted.
+    """
+
+    def __init__(self, conformance: Conformance | None = None) -> None:
+        self._doubts = _doubts(conformance)
         self._known: dict[tuple[str, int | None, float, str], GuaranteeLine] = {}
 
     def line(
@@ -36,8 +39,7 @@ class Accounts:
             self._known[key] = self._answer(ledger, delta, name, releases)
         return replace(self._known[key], requested=requested)
 
-    @staticmethod
-    def _answer(ledger: Mapping[str, Any], delta: float, name: str, releases: int | None) -> GuaranteeLine:
+    def _answer(self, ledger: Mapping[str, Any], delta: float, name: str, releases: int | None) -> GuaranteeLine:
         if name not in catalog("accountants") and ":" not in name:
             return refused(name, delta, f"accountant {name!r} is not in the catalog")
         try:
@@ -47,8 +49,9 @@ class Accounts:
         try:
             if releases is not None:
                 composition = composition.prefix(releases)
-            # An exact answer is compared with a bound, but only for the whole ledger.
-            beside = [BOUND] if name == "exact" and releases is None else []
+            # An exact answer is compared with a bound, that of another package with `exact`; for the whole ledger only.
+            other = BOUND if name == EXACT else EXACT if find_origin("accountants", name) != "dpbench" else None
+            beside = [other] if other is not None and releases is None else []
             found, *_ = account(composition, delta=delta, accountants=[name, *beside])
         except (DpbenchError, ValueError, ArithmeticError) as error:
             return refused(name, delta, f"failed: {type(error).__name__}: {error}")
@@ -64,7 +67,18 @@ class Accounts:
             upper=found.epsilon.upper,
             mu=found.mu,
             refused=None,
+            doubt=self._doubts.get(name),
         )
+
+
+def _doubts(conformance: Conformance | None) -> dict[str, str]:
+    """Accountants with findings that none may have, and what was found."""
+    found: dict[str, str] = {}
+    for line in conformance.lines if conformance is not None else ():
+        wrong = [f"{line.findings[name]} points {name}" for name in BROKEN if line.findings.get(name)]
+        if wrong and line.kind != "approximation":
+            found[line.accountant] = f"{', '.join(wrong)} of the table {line.table}"
+    return found
 
 
 def refused(name: str, delta: float | None, reason: str) -> GuaranteeLine:
@@ -102,17 +116,3 @@ def guarantees(
         line = refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0)
         lines.append(replace(line, unchecked=unchecked))
     return tuple(lines)
-
-
-def headline(rows: Iterable[Row]) -> str | None:
-    """The accountant for figures: one that answers for all rows that state an ε; promises first, then the tightest."""
-    private = [row for row in rows if row.guarantees and not row.withheld]
-    candidates = []
-    for name in dict.fromkeys(line.accountant for row in private for line in row.guarantees):
-        lines = [row.guarantee(name) for row in private]
-        values = [line.epsilon for line in lines if line and line.epsilon is not None and math.isfinite(line.epsilon)]
-        if len(values) == len(private):
-            kinds = {line.kind for line in lines if line}
-            rank = 0 if kinds <= set(PROMISES) else 1 if kinds <= {*PROMISES, "approximation"} else 2
-            candidates.append((rank, math.fsum(values), name))
-    return min(candidates)[2] if candidates else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,19 +44,25 @@ class Chapter:
 
 
 CHAPTERS: tuple[Chapter, ...] = (
-    Chapter("results", "Results", lambda report: bool(report.sections)),
+    Chapter("results", "Results", lambda report: bool(report.part(shipped=False).sections)),
     Chapter("claims", "Claims", lambda report: report.claims is not None),
-    Chapter("accountants", "Accountants against enclosures", lambda report: report.conformance is not None),
     Chapter("failures", "Failures", lambda report: bool(report.failures)),
+    Chapter("shipped", "Came with the project", lambda report: bool(report.part(shipped=True).sections)),
+    Chapter("accountants", "Accountants against enclosures", lambda report: report.conformance is not None),
     Chapter("records", "All records", lambda report: bool(report.records)),
     Chapter("environment", "Environment", lambda _: True),
     Chapter("legend", "How to read this", lambda _: True),
 )
+# Markup, and whole elements whose text is none of the page's; or, in the text, a number such as 1e-5, which would break
+# after its hyphen.
+_MARKUP = re.compile(r"(<(style|script|svg|title|option)\b.*?</\2>|<[^>]*>)|[\d.]+e[-−]\d+", re.DOTALL)
 _TEMPLATES = Path(__file__).parent / "rendering" / "templates"
 
 
-def render(report: Report) -> str:
+def render(report: Report, progress: Callable[[str, int, int], None] | None = None) -> str:
     """The report as one HTML file that asks for nothing outside itself.
+
+    `progress` is called with what is done, how much of it and of how much.
 
     >>> from dpbench.reporting.collect import collect
     >>> render(collect([])).startswith("<!doctype html>")
@@ -63,12 +70,17 @@ def render(report: Report) -> str:
     """
     environment = _environment()
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    figures = {section.id: _drawn(section_figures(report, section)) for section in report.sections}
-    figures |= {item.id: _drawn(comparison_figures(report, item)) for item in report.comparisons}
+    wanted = {section.id: section_figures(report, section) for section in report.sections}
+    wanted |= {item.id: comparison_figures(report, item) for item in report.comparisons}
     for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
-            figures[record.id] = _drawn([claim_figure(record)])
-    return environment.get_template("report.html").render(
+            wanted[record.id] = [claim_figure(record)]
+    figures = {}
+    for number, (name, some) in enumerate(wanted.items(), 1):
+        figures[name] = _drawn(some)
+        if progress is not None:
+            progress("drawing", number, len(wanted))
+    html = environment.get_template("report.html").render(
         report=report,
         chapters=[chapter for chapter in CHAPTERS if chapter.applies(report)],
         figures=figures,
@@ -76,15 +88,16 @@ def render(report: Report) -> str:
         script=script,
         policy=_policy(style, script),
     )
+    return _MARKUP.sub(lambda found: found[0] if found[1] else f'<span class="nowrap">{found[0]}</span>', html)
 
 
-def write_report(report: Report, out: Path) -> list[Path]:
+def write_report(report: Report, out: Path, progress: Callable[[str, int, int], None] | None = None) -> list[Path]:
     """Write report.html, report.csv, records.csv, report.tex and report.json into `out`, each whole or not at all.
 
-    Returns their paths, the HTML first. Raises DpbenchError when `out` cannot be written.
+    Returns their paths, the HTML first; `progress` as for `render`. Raises DpbenchError when `out` cannot be written.
     """
     files = {
-        "report.html": render(report),
+        "report.html": render(report, progress),
         "report.csv": rows_csv(report),
         "records.csv": records_csv(report),
         "report.tex": tables_latex(report),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -340,3 +341,31 @@ def test_the_readme_names_what_ci_runs() -> None:
     assert command in (root / "README.md").read_text()
     assert command in (root / ".ci" / "run").read_text().splitlines()
     assert os.access(root / ".ci" / "run", os.X_OK)
+
+
+def test_the_summary_of_a_fresh_clone_is_six_lines_at_most(tmp_path: Path) -> None:
+    """What ran, what came with the project, and what needs data, with one command that gets all of it."""
+    from dpbench.cli.progress import summary_text
+    from dpbench.job import Summary
+    from dpbench.plan.planning import Choices, make_plan
+    from dpbench.spec.loading import load_specs
+    from dpbench.store.records import Store
+
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    names = ("mnist", "fashion_mnist", "cifar10", "imdb")
+    models = {"cifar10": "tfp_cnn", "imdb": "imdb_lstm"}
+    for name in names:
+        text = SPEC.replace("dataset: digits", f"dataset: {name}").replace("name: small", f"name: on-{name}")
+        text = re.sub(r"model: .*", f"model: {models.get(name, 'logistic')}", text)
+        (tmp_path / f"{name}.yaml").write_text(text)
+    specs = load_specs([tmp_path / "spec.yaml", *(tmp_path / f"{name}.yaml" for name in names)])
+    plan = make_plan(specs, Store(tmp_path / "out"), Choices(data=tmp_path / "none", device="cpu"))
+    done = tuple(run for stack in plan.stacks for run in stack.runs)
+    summary = Summary(plan=plan, finished=done, seconds=335.0, shipped=18, report=(Path("out/report.html"),))
+    lines = summary_text(summary, "dpbench run").splitlines()
+    assert len(lines) <= 6
+    assert lines[0] == "2 of 2 runs finished in 5 min 35 s, of 1 spec."
+    assert "18 records came with the project" in lines[1]
+    assert lines[2] == f"8 runs need data that are not here: {', '.join(f'{name} (2)' for name in names)}."
+    assert lines[3].endswith(f"dpbench data fetch {' '.join(names)} --data {tmp_path / 'none'}")
+    assert lines[-1] == "Report: out/report.html"

@@ -176,3 +176,75 @@ def test_the_keyboard_reaches_every_table_that_scrolls(page: Page, report: str) 
     boxes = page.evaluate("[...document.querySelectorAll('.scroll')].map(b => [b.tabIndex, b.role, b.ariaLabel])")
     assert boxes
     assert all(index == 0 and role == "region" and label for index, role, label in boxes)
+
+
+def test_rows_are_filtered_by_dataset_mechanism_and_epsilon(page: Page, report: str) -> None:
+    page.size(1280, 900)
+    page.open(report)
+    rows = "[...document.querySelectorAll('#configurations tbody tr')]"
+    fields = "[r.dataset.dataset, r.dataset.mechanism, r.dataset.epsilon === '' ? null : Number(r.dataset.epsilon)]"
+    every = page.evaluate(f"{rows}.map(r => {fields})")
+    assert len({dataset for dataset, _, _ in every}) > 1
+
+    def shown(**wanted: str) -> list[list[object]]:
+        for name in ("[data-filter=dataset]", "[data-filter=mechanism]", "[data-most=epsilon]"):
+            value = next((text for key, text in wanted.items() if key in name), "")
+            script = f"const i = document.querySelector('[data-filters=configurations] {name}'); i.value = {value!r};"
+            page.evaluate(f"(() => {{ {script} i.dispatchEvent(new Event('input')) }})()")
+        found: list[list[object]] = page.evaluate(f"{rows}.filter(r => !r.hidden).map(r => {fields})")
+        return found
+
+    assert shown(dataset="digits") == [row for row in every if row[0] == "digits"]
+    assert shown(mechanism="non_private") == [row for row in every if row[1] == "non_private"]
+    some = shown(epsilon="2.5", dataset="digits")
+    assert some == [row for row in every if row[0] == "digits" and row[2] is not None and row[2] <= 2.5]
+    assert 0 < len(some) < len(every)
+    assert shown() == every
+    assert page.complaints() == []
+
+
+def test_the_first_screen_has_the_question_the_figure_and_the_verdicts(page: Page, report: str) -> None:
+    page.size(1280, 800)
+    page.open(report)
+    bottom = "e => e.getBoundingClientRect().bottom"
+    for what in (".lead", ".tiles", "main > .beside figure svg", "main > .beside .verdict"):
+        assert 0 < page.evaluate(f"({bottom})(document.querySelector({what!r}))") <= 800, what
+    assert page.evaluate(f"({bottom})(document.querySelector('.notices') ?? document.body)") > 0
+    inside = "document.querySelector('.notices').closest('details')?.open ?? 'shown'"
+    cautions = page.evaluate("document.querySelectorAll('main > .notices .caution').length")
+    assert cautions == 0, inside
+
+
+def test_a_small_number_stays_on_one_line_on_a_phone(page: Page, report: str) -> None:
+    page.size(390, 844, mobile=True)
+    page.open(report)
+    script = """[...document.querySelectorAll('body *')].filter(e => !e.closest('svg, script, style, option'))
+      .flatMap(e => [...e.childNodes]).filter(n => n.nodeType === 3).flatMap(n =>
+        [...n.data.matchAll(/[\\d.]+e-\\d+/g)].map(found => {
+          const range = document.createRange();
+          range.setStart(n, found.index); range.setEnd(n, found.index + found[0].length);
+          return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size; }))"""
+    lines = page.evaluate(script)
+    assert lines
+    assert max(lines) == 1
+
+
+def test_a_table_wider_than_a_phone_says_that_it_scrolls(page: Page, report: str) -> None:
+    page.size(390, 844, mobile=True)
+    page.open(report)
+    script = (
+        "[...document.querySelectorAll('.scroll')].map(b => [b.scrollWidth > b.clientWidth + 1,"
+        " getComputedStyle(b, '::before').content])"
+    )
+    boxes = page.evaluate(script)
+    assert any(wide for wide, _ in boxes)
+    assert all(("scroll sideways" in content) == wide for wide, content in boxes)
+
+
+def test_a_link_into_folded_details_opens_them(page: Page, report: str) -> None:
+    page.open(report)
+    found = page.evaluate(
+        "new Promise(done => { const d = document.createElement('details'); d.innerHTML = '<i id=inner></i>';"
+        " document.body.append(d); location.hash = 'inner'; setTimeout(() => done(d.open), 300) })"
+    )
+    assert found is True

@@ -12,6 +12,7 @@ from typing import Any
 from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy.formatting import bound, number, words
 from dpbench.reporting.contents import GuaranteeLine, Report, Row, Section
+from dpbench.reporting.rendering.view import weights
 from dpbench.spec.keys import Printed, Published
 
 _SIGNS = {"ε": "varepsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "±": "pm", "∞": "infty", "≤": "leq", "≥": "geq"}
@@ -27,6 +28,7 @@ _LATEX = {
     "[": "{[}",  # at the start of a row it would be an argument of the \\\\ before
     "*": "{*}",
 }
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 _LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
 
 
@@ -136,10 +138,22 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, Printed):
-        return value.text
+        value = value.text
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    return "" if value is None else value
+    return harmless(value) if isinstance(value, str) else "" if value is None else value
+
+
+def harmless(text: str) -> str:
+    """A cell of a CSV file that no spreadsheet takes for a formula: an apostrophe stands before what begins as one.
+
+    Numbers stay as they are. A carriage return, which would end the line, becomes a line feed, which is quoted.
+
+    >>> harmless("=1+1"), harmless("-0.5"), harmless("row 1")
+    ("'=1+1", '-0.5', 'row 1')
+    """
+    formula = text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+    return "'" * formula + text.replace("\r", "\n")
 
 
 def _table(section: Section) -> str:
@@ -177,6 +191,7 @@ def _table(section: Section) -> str:
     if has_printed:
         caption += "; in parentheses what the source prints"
     caption += "." + (f" Source: {section.source}." if section.source else "")
+    caption += "".join(f" Initial weights: {text}." for text in weights(section.rows))
     return "\n".join(
         [
             r"\begin{table}",

@@ -15,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 SERIES = 8  # distinct styles; more series start again with another line
-_MARKERS = {  # matplotlib's name, and the same shape as a path for legends
+_MARKERS: Mapping[str, str] = {  # matplotlib's name, and the same shape as a path for legends
     "o": "M4 0A4 4 0 1 0-4 0A4 4 0 1 0 4 0Z",
     "s": "M-3.5-3.5H3.5V3.5H-3.5Z",
     "^": "M0-4.4 4.2 3.4H-4.2Z",
@@ -60,28 +60,36 @@ _RC: Any = {  # matplotlib's stubs want a literal type that older versions do no
 
 @dataclass(frozen=True)
 class Point:
-    """One value with its interval, in the axes' units. `hollow`: printed by somebody else, not measured here."""
+    """One value with its interval, in the axes' units, and what is said of it where the pointer rests on it.
+
+    `hollow`: printed by somebody else, not measured here.
+    """
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
     hollow: bool = False
+    says: str = ""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One row or spec: a line (with a band where intervals are known) and points on top; `style` counts from 0."""
+    """One row or spec: a line (with a band where intervals are known) and points on top; `style` counts from 0.
+
+    `says`: what the line is.
+    """
 
     style: int
     line: tuple[Point, ...] = ()
     points: tuple[Point, ...] = ()
     joined: bool = False
+    says: str = ""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What to draw. `levels`: horizontal reference lines (y, low, high, text)."""
+    """What to draw. `levels`: horizontal reference lines (y, low, high, text), the highest first."""
 
     id: str
     title: str
@@ -108,16 +116,18 @@ def draw(figure: Figure) -> str:
         # Margins in points: a layout engine would take longer than the drawing.
         width, height = figure.width, figure.height
         canvas.subplots_adjust(left=48 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
-        for level, low, high, text in figure.levels:
-            _draw_level(axes, level, low, high, text)
+        hover = _Hover()
+        for place, (level, low, high, text) in enumerate(figure.levels):
+            _draw_level(axes, level, low, high, text, below=place > 0)
         for series in figure.series:
-            _draw_series(axes, series)
+            _draw_series(axes, series, hover)
+        axes.locator_params(nbins=7)  # ticks take most of the time
         axes.set_xlabel(figure.x_label)
         axes.set_ylabel(figure.y_label)
         _limits(axes, figure)
         file = io.StringIO()
         canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return inline_svg(file.getvalue(), figure.id, figure.title, figure.description)
+    return inline_svg(file.getvalue(), figure.id, figure.title, figure.description, hover.texts)
 
 
 def swatch(style: int) -> Mapping[str, str]:
@@ -128,11 +138,27 @@ def swatch(style: int) -> Mapping[str, str]:
 
 
 def _look(style: int) -> tuple[int, str, tuple[float, ...]]:
-    """Number of the colour, marker and dashes of a series."""
-    return style % SERIES, [*_MARKERS][style % SERIES], _LINES[(style // SERIES + style) % len(_LINES)]
+    """Number of the colour, marker and dashes of a series; colours that come again have another marker and line."""
+    again = style // SERIES + style
+    return style % SERIES, [*_MARKERS][again % SERIES], _LINES[again % len(_LINES)]
 
 
-def _draw_level(axes: Any, level: float, low: float | None, high: float | None, text: str) -> None:
+class _Hover:
+    """The texts that a browser shows where the pointer rests, by the id of what they belong to."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str | None:
+        """The id for an artist that says this; None for no text."""
+        if not text:
+            return None
+        name = f"said-{len(self.texts)}"
+        self.texts[name] = text
+        return name
+
+
+def _draw_level(axes: Any, level: float, low: float | None, high: float | None, text: str, *, below: bool) -> None:
     if low is not None and high is not None:
         axes.axhspan(low, high, color=_FAINT, alpha=0.15, linewidth=0)
     axes.axhline(level, color=_FAINT, linestyle=(0, (4, 2)), linewidth=1.1)
@@ -141,37 +167,39 @@ def _draw_level(axes: Any, level: float, low: float | None, high: float | None, 
             text,
             (0.015, level),
             xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
+            xytext=(0, -3 if below else 3),
             textcoords="offset points",
             ha="left",
-            va="bottom",
+            va="top" if below else "bottom",
             fontsize=10,
         )
 
 
-def _draw_series(axes: Any, series: Series) -> None:
+def _draw_series(axes: Any, series: Series, hover: _Hover) -> None:
     number, marker, dashes = _look(series.style)
     colour = _STAND_INS[number]
     line: Any = {"color": colour, "linestyle": (0, dashes) if dashes else "-", "linewidth": 1.3}
     if series.line:
         xs, ys = [point.x for point in series.line], [point.y for point in series.line]
-        axes.plot(xs, ys, **line, alpha=0.85)
+        axes.plot(xs, ys, **line, alpha=0.85, gid=hover(series.says))
         band = [point for point in series.line if point.low is not None]
         if len(band) > 1:
             lows, highs = [point.low for point in band], [point.high for point in band]
             axes.fill_between([point.x for point in band], lows, highs, color=colour, alpha=0.14, linewidth=0)
     solid = [point for point in series.points if not point.hollow]
     if series.joined and len(solid) > 1:
-        axes.plot([p.x for p in solid], [p.y for p in solid], **line)
+        axes.plot([p.x for p in solid], [p.y for p in solid], **line, gid=hover(series.says))
     for point in series.points:
+        name = hover(point.says)
         if point.hollow:
-            axes.plot([point.x], [point.y], "D", markersize=8, markerfacecolor="none", markeredgecolor=colour, zorder=4)
+            hollow = {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": colour, "zorder": 4}
+            axes.plot([point.x], [point.y], "D", gid=name, **hollow)
             continue
         if point.low is not None and point.high is not None:
             axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.6, zorder=4)
             axes.plot([point.x] * 2, [point.low, point.high], "_", color=colour, markersize=6, zorder=4)
         style = {"markersize": 6.5, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
-        axes.plot([point.x], [point.y], marker, color=colour, zorder=5, **style)
+        axes.plot([point.x], [point.y], marker, color=colour, zorder=5, gid=name, **style)
 
 
 def _limits(axes: Any, figure: Figure) -> None:
@@ -198,7 +226,7 @@ def _limits(axes: Any, figure: Figure) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
         axes.set_xscale("log")
-        axes.set_xlim(min(xs) / 2.2, max(xs) * 1.25)
+        axes.set_xlim(min(xs) / 2.2, max(max(xs) * 1.25, min(xs) * 2.5))  # two ticks at least, also for a single ε
         few = max(xs) / min(xs) < 300
         axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -219,11 +247,19 @@ _KEPT = {
 _URL = re.compile(r"url\(#([^)]+)\)")
 
 
-def inline_svg(text: str, prefix: str, title: str, description: str) -> str:
-    """A whole SVG file as an element for a page: named for screen readers, without styles, links and foreign ids."""
+def inline_svg(text: str, prefix: str, title: str, description: str, hover: Mapping[str, str]) -> str:
+    """A whole SVG file as an element for a page: named for screen readers, without styles, links and foreign ids.
+
+    `hover`: titles of elements, by their ids in the file.
+    """
     root = ElementTree.fromstring(text)
     plain = _plain(root, prefix)
     assert plain is not None
+    for said in [element for element in plain.iter("g") if element.get("id")]:
+        if words := hover.get(said.attrib["id"].removeprefix(f"{prefix}-")):
+            element = ElementTree.Element("title")
+            element.text = words
+            said.insert(0, element)
     for name in ("width", "height", "version"):
         plain.attrib.pop(name, None)
     plain.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc", "stroke-linejoin": "round"}

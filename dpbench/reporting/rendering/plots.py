@@ -12,6 +12,7 @@ from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy.formatting import bound, number, percent
 from dpbench.reporting.contents import Comparison, CurveLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import Figure, Point, Series
+from dpbench.reporting.rendering.view import by
 
 ACCURACY = "Test accuracy, %"
 MANY_ROWS = 8  # above this, bands would hide each other
@@ -27,22 +28,23 @@ class Drawn:
 
 
 def section_figures(report: Report, section: Section) -> list[Drawn]:
-    """Accuracy against ε, against seconds and against epochs, where there is something to show."""
+    """Accuracy against ε, against seconds and against epochs, where there is something to show.
+
+    ε is promised; only where no row has such a one, another.
+    """
     found = []
-    accountant = section.headline
-    private = [(style, row) for style, row in enumerate(section.rows) if _epsilon(row, accountant) is not None]
-    if accountant is not None and private:
+    promised = [(style, row) for style, row in enumerate(section.rows) if row.promised]
+    private = [pair for pair in promised or enumerate(section.rows) if _epsilon(pair[1]) is not None]
+    if private:
         rows = [row for _, row in private]
         levels = _levels([report.row(row_id) for row_id in section.baselines])
         figure = Figure(
             id=f"{section.id}-epsilon",
             title=f"{section.name}: accuracy against ε",
-            description=_epsilon_sentence(rows, accountant, levels),
-            x_label=_epsilon_label(rows, accountant),
+            description=_epsilon_sentence(rows, levels),
+            x_label=_epsilon_label(rows),
             y_label=ACCURACY,
-            series=_courses(
-                private, lambda step: step.epsilon.get(accountant, 0.0), lambda row: _epsilon(row, accountant) or 0.0
-            ),
+            series=_courses(private, lambda step: next(iter(step.epsilon.values()), 0.0), against_epsilon=True),
             levels=levels,
             logarithmic=True,
         )
@@ -68,21 +70,23 @@ def section_figures(report: Report, section: Section) -> list[Drawn]:
 
 
 def _courses(
-    rows: Sequence[tuple[int, Row]], place: Callable[[CurveLine], float], end: Callable[[Row], float] | None = None
+    rows: Sequence[tuple[int, Row]], place: Callable[[CurveLine], float], *, against_epsilon: bool = False
 ) -> tuple[Series, ...]:
-    """The course of each row (by its style), with a band where there are few rows.
+    """The course of each row (by its style), with a band where there are few rows; it ends where the row does.
 
-    `end`: where a row ends, by default at its last step; where it is given, steps that lie at 0 are left out.
+    Against ε, the row ends at its ε, and steps that lie at 0 are left out.
     """
     found = []
     for style, row in rows:
         line = []
         for step in row.curve:
             x, several = place(step), step.accuracy.count > 1 and len(rows) <= MANY_ROWS
-            if end is None or 0 < x < math.inf:
+            if not against_epsilon or 0 < x < math.inf:
                 band = (step.accuracy.least, step.accuracy.most) if several else (None, None)
                 line.append(Point(x, step.accuracy.mean, *band))
-        found.append(Series(style, tuple(line), _end(row, end(row) if end else place(row.curve[-1]))))
+        end = _epsilon(row) if against_epsilon else place(row.curve[-1])
+        points = _end(row, end or 0.0, _says(row) if against_epsilon else "")
+        found.append(Series(style, tuple(line), points, says=row.title))
     return tuple(found)
 
 
@@ -91,8 +95,8 @@ def claim_figure(record: VerdictRecord) -> Drawn:
     plot = record.plot or {}
     lines: dict[str, Sequence[float]] = plot["lines"]
     series = tuple(
-        Series(style, tuple(Point(float(x), float(y)) for x, y in zip(plot["x"], values, strict=True)))
-        for style, values in enumerate(lines.values())
+        Series(style, tuple(Point(float(x), float(y)) for x, y in zip(plot["x"], values, strict=True)), says=name)
+        for style, (name, values) in enumerate(lines.items())
     )
     figure = Figure(
         id="figure-" + re.sub(r"[^a-z0-9]+", "-", record.id),
@@ -107,50 +111,59 @@ def claim_figure(record: VerdictRecord) -> Drawn:
 
 
 def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
-    """Accuracy against ε of all specs that train one model on one dataset: one joined series per spec."""
-    rows = [report.row(row_id) for row_id in comparison.rows]
-    accountant = comparison.headline
-    levels = _levels([row for row in rows if not row.facts.private])
+    """Accuracy against the tightest promised ε of every row that trains one model on one dataset."""
+    levels = _levels([report.row(row_id) for row_id in comparison.baselines])
     series: list[Series] = []
     shown: list[Row] = []
     legend = []
-    for name in dict.fromkeys(row.context.name for row in rows):
-        placed = [(x, row) for row in rows if row.context.name == name and (x := _epsilon(row, accountant)) is not None]
-        if placed:
-            placed.sort(key=lambda pair: pair[0])
-            legend.append((len(series), name))
-            series.append(Series(len(series), (), tuple(_end(row, x)[0] for x, row in placed), joined=True))
-            shown += [row for _, row in placed]
-    if not series or accountant is None:
+    for style, (name, row_ids) in enumerate(comparison.series):
+        rows = [row for row in map(report.row, row_ids) if row.promised and _epsilon(row)]
+        if rows:
+            rows.sort(key=lambda row: _epsilon(row) or 0.0)
+            points = tuple(_end(row, _epsilon(row) or 0.0, _says(row))[0] for row in rows)
+            series.append(Series(style, (), points, joined=True, says=name))
+            legend.append((style, name))
+            shown += rows
+    if not series:
         return []
     figure = Figure(
         id=f"{comparison.id}-epsilon",
-        title=f"{comparison.dataset}, {comparison.model}: accuracy against ε of every spec",
-        description=_epsilon_sentence(shown, accountant, levels),
-        x_label=_epsilon_label(shown, accountant),
+        title=f"{comparison.dataset}, {comparison.model}: accuracy against ε of every mechanism",
+        description=_epsilon_sentence(shown, levels),
+        x_label=_epsilon_label(shown),
         y_label=ACCURACY,
         series=tuple(series),
         levels=levels,
         logarithmic=True,
-        width=440,
-        height=310,
+        width=460,
+        height=300,
         room=0.15,
     )
     return [Drawn(figure, tuple(legend))]
 
 
-def _epsilon(row: Row, accountant: str | None) -> float | None:
-    value = row.epsilon(accountant)
+def _epsilon(row: Row) -> float | None:
+    """The ε that figures show, where a logarithmic axis can."""
+    value = row.shown.epsilon if row.shown else None
     return value if value is not None and 0 < value < math.inf else None
 
 
-def _end(row: Row, x: float) -> tuple[Point, ...]:
+def _says(row: Row) -> str:
+    """A row in words: what it reached, and at which ε by whom."""
+    line = row.shown
+    at = "" if line is None else f" at ε = {bound(line.epsilon, line.kind)} ({by(line)})"
+    return f"{row.full_title}: {plus_minus(row.accuracy)} %{at}"
+
+
+def _end(row: Row, x: float, says: str = "") -> tuple[Point, ...]:
     """The last epoch with its interval, then the printed accuracy where the two may be compared."""
-    ours = Point(x, row.accuracy.mean, row.accuracy.low, row.accuracy.high)
+    says = says or f"{row.title}: {plus_minus(row.accuracy)} % at {x:.4g}"
+    ours = Point(x, row.accuracy.mean, row.accuracy.low, row.accuracy.high, says=says)
     published = row.context.published
     if row.barred or published is None or published.accuracy_percent is None:
         return (ours,)
-    return (ours, Point(x, published.accuracy_percent.value, hollow=True))
+    printed = published.accuracy_percent
+    return (ours, Point(x, printed.value, hollow=True, says=f"{row.title}: printed {printed.text} %"))
 
 
 def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
@@ -162,17 +175,12 @@ def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
     )
 
 
-def _epsilon_label(rows: Sequence[Row], accountant: str) -> str:
-    deltas = dict.fromkeys(line.delta for row in rows if (line := row.guarantee(accountant)))
+def _epsilon_label(rows: Sequence[Row]) -> str:
+    lines = [row.shown for row in rows if row.shown]
+    deltas = dict.fromkeys(line.delta for line in lines)
     at = f" at δ = {number(next(iter(deltas)))}" if len(deltas) == 1 and None not in deltas else ""
-    kinds = dict.fromkeys(line.said or "" for row in rows if (line := row.guarantee(accountant)))
-    return f"ε{at} by {accountant} ({', '.join(kinds)})"
+    return f"ε{at} ({', '.join(dict.fromkeys(map(by, lines)))})"
 
 
-def _epsilon_sentence(rows: Sequence[Row], accountant: str, levels: Sequence[Level]) -> str:
-    parts = [
-        f"{row.full_title}: {plus_minus(row.accuracy)} % at ε = {bound(row.epsilon(accountant))}"
-        + (" (unchecked)" if row.unchecked else "")
-        for row in rows
-    ] + [text for *_, text in levels]
-    return f"Test accuracy against ε by {accountant}. " + "; ".join(parts) + "."
+def _epsilon_sentence(rows: Sequence[Row], levels: Sequence[Level]) -> str:
+    return f"Test accuracy against ε. {'; '.join([*map(_says, rows), *(text for *_, text in levels)])}."

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
 from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy import formatting
-from dpbench.reporting.contents import GuaranteeLine, Row, Section
+from dpbench.reporting.contents import Comparison, GuaranteeLine, Report, Row, Section
+from dpbench.store.check_records import worst
+from dpbench.store.records import Checked
 
 
 def distinct(rows: Iterable[Row], path: str) -> list[Any]:
@@ -34,9 +37,63 @@ def mu_line(row: Row) -> GuaranteeLine | None:
     return next((line for line in row.guarantees if line.mu is not None), None)
 
 
-def epsilon_by(row: Row, accountant: str) -> float | None:
-    """ε of the row by that accountant."""
-    return row.epsilon(accountant)
+def by(line: GuaranteeLine) -> str:
+    """The kind of an answer and whose it is: `upper bound by rdp`; `exact` alone for the accountant of that name."""
+    return line.said or "" if line.accountant == line.kind else f"{line.said} by {line.accountant}"
+
+
+def no_promise(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """Why rows have no promised ε, and the rows of each reason."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.no_promise is not None:
+            found.setdefault(row.no_promise, []).append(row)
+    return list(found.items())
+
+
+def rows_named(row_ids: Iterable[str], report: Report) -> list[Row]:
+    """The rows of these ids."""
+    return [report.row(row_id) for row_id in row_ids]
+
+
+def rows_of(comparison: Comparison, report: Report) -> list[Row]:
+    """The private rows of a comparison."""
+    return rows_named((row_id for _, row_ids in comparison.series for row_id in row_ids), report)
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """The most accurate row that has a promised ε."""
+    return max((row for row in rows if row.promised), key=lambda row: row.accuracy.mean, default=None)
+
+
+def checks(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """The verdicts of the checks of mechanisms, and how many mechanisms have each; a mechanism counts at its worst."""
+    found: dict[str, list[Checked | None]] = {}
+    for row in rows:
+        if row.checked is not None:
+            found.setdefault(row.settings.mechanism, []).append(row.checked)
+    return Counter[str](one.verdict for of_one in found.values() if (one := worst(of_one))).most_common()
+
+
+def worst_check(rows: Iterable[Row]) -> Checked | None:
+    """The worst verdict on the mechanisms of several rows."""
+    return worst(row.checked for row in rows)
+
+
+def short_mechanism(row: Row) -> str:
+    """The mechanism without its parameters."""
+    return row.settings.mechanism.partition(" (")[0]
+
+
+def from_to(rows: Sequence[Row], what: str) -> str:
+    """The lowest to the highest promised `epsilon`, or mean `accuracy` in percent, of several rows."""
+    if what == "accuracy":
+        texts = [formatting.percent(mean) for mean in sorted(row.accuracy.mean for row in rows)]
+        texts = [plus_minus(rows[0].accuracy)] if len(rows) == 1 else texts
+    else:
+        lines = sorted((row.promised for row in rows if row.promised), key=lambda line: line.safe)
+        texts = [formatting.bound(line.epsilon, line.kind, 3) for line in lines]
+    return " – ".join(dict.fromkeys([texts[0], texts[-1]])) if texts else formatting.MISSING
 
 
 def examples(rows: Sequence[Row]) -> list[str]:
@@ -82,7 +139,15 @@ FILTERS = (
         kinds,
         printed_only,
         mu_line,
-        epsilon_by,
+        by,
+        no_promise,
+        rows_named,
+        rows_of,
+        best,
+        checks,
+        worst_check,
+        short_mechanism,
+        from_to,
         examples,
         models,
         weights,

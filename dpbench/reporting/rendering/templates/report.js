@@ -1,4 +1,5 @@
-// Sortable and filterable tables, and folded details opened for print. The page is complete without it.
+// Sortable and filterable tables, a hint where one is wider than the window, and folded details opened for print and
+// for links into them. The page is complete without it.
 "use strict";
 document.querySelectorAll("table.sortable").forEach((table) => {
   const heads = [...table.tHead.rows[0].cells];
@@ -29,14 +30,16 @@ document.querySelectorAll("table.sortable").forEach((table) => {
 });
 document.querySelectorAll("[data-filters]").forEach((bar) => {
   const table = document.getElementById(bar.dataset.filters);
-  const inputs = [...bar.querySelectorAll("[data-filter]")];
+  const inputs = [...bar.querySelectorAll("[data-filter], [data-most]")];
   const show = () => {
     let shown = 0;
     [...table.tBodies[0].rows].forEach((row) => {
       const fits = inputs.every((input) => {
         const wanted = input.value.trim().toLowerCase();
-        const has = input.dataset.filter === "text" ? row.textContent.toLowerCase().includes(wanted) : row.dataset[input.dataset.filter] === input.value;
-        return wanted === "" || has;
+        const { filter, most } = input.dataset;
+        if (wanted === "") return true;
+        if (most) return row.dataset[most] !== "" && Number(row.dataset[most]) <= Number(wanted);
+        return filter === "text" ? row.textContent.toLowerCase().includes(wanted) : row.dataset[filter] === input.value;
       });
       row.hidden = !fits;
       shown += fits;
@@ -51,4 +54,16 @@ document.querySelectorAll("[data-filters]").forEach((bar) => {
     if (row && row.hidden) { inputs.forEach((input) => { input.value = ""; }); show(); row.scrollIntoView(); }
   });
 });
+const hint = () => document.querySelectorAll(".scroll").forEach((box) => {
+  box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+});
+addEventListener("resize", hint);
+addEventListener("toggle", hint, true);
+hint();
+const unfold = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let item = target && target.closest("details"); item; item = item.parentElement.closest("details")) item.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((item) => { item.open = true; }));

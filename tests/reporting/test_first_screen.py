@@ -1,0 +1,378 @@
+"""What a reader's own runs say first: the figure of all mechanisms, what has no promise, and what came with dpbench."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dpbench.catalog import Entry, catalog
+from dpbench.conformance import Conformance, Line
+from dpbench.job import run as run_job
+from dpbench.job import write_reports
+from dpbench.plan.planning import Choices
+from dpbench.privacy.accounting import load_accountant
+from dpbench.privacy.answers import Estimate
+from dpbench.privacy.formatting import bound
+from dpbench.reporting.collect import MOST_CURVE_POINTS, collect
+from dpbench.reporting.contents import Report
+from dpbench.reporting.page import render, write_report
+from dpbench.reporting.rendering.exports import harmless, records_csv, rows_csv, tables_latex
+from dpbench.store.records import Store
+from tests.store.record_samples import example, run_json
+
+ROOT = Path(__file__).parents[2]
+SPEC = """
+kind: run
+name: fresh
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 64, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+seeds: 1
+"""
+ADAPTIVE = [
+    {"event": "Gaussian", "noise_multiplier": 30.0, "adjacency": "add_or_remove", "count": 2},
+    {
+        "event": "SampledGaussian",
+        "sampling_rate": 0.01,
+        "noise_multiplier": 3.0,
+        "adjacency": "add_or_remove",
+        "sampler": "poisson",
+        "count": 100,
+    },
+]
+
+
+def mixed() -> Report:
+    """Five specs on one dataset and model that share no accountant, two of them without a promise, and a baseline."""
+
+    def spec(name: str, accountants: list[str], **others: Any) -> list[dict[str, Any]]:
+        return [run_json(name, seed=seed, context={"accountants": accountants}, **others) for seed in range(2)]
+
+    adaptive = spec("adaptive", ["rdp_filter"])
+    for run in adaptive:
+        run["ledger"] = {"adaptive": True, "parts": ADAPTIVE}
+    theirs = [{**run, "checked": None} for run in spec("theirs", ["exact"])]
+    for run in theirs:
+        run["resolved"]["mechanism"] = {"name": "theirs:made", "parameters": {}}
+    return collect(
+        [
+            *spec("tight", ["exact", "rdp", "gdp_clt"]),
+            *spec("bounded", ["rdp"], sigma=1.1),
+            *adaptive,
+            *spec("guessed", ["gdp_clt"]),
+            *theirs,
+            *spec("plain", [], sigma=None, accuracy=0.99),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return mixed()
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> str:
+    return render(report)
+
+
+@pytest.fixture(scope="module")
+def papers() -> tuple[Report, str]:
+    """A report of two papers' worth of made-up records, and its page."""
+    found = collect(*example())
+    return found, render(found)
+
+
+def first_part(html: str) -> str:
+    """The page before its first chapter."""
+    return html[html.index("<main>") : html.index("<h2")]
+
+
+def hover_texts(html: str) -> list[str]:
+    """What the figures of a piece of page say where the pointer rests."""
+    pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", html, re.DOTALL)
+    return [
+        str(title.text)
+        for picture in pictures
+        for group in ElementTree.fromstring(picture).iter("g")
+        for title in group.findall("title")
+    ]
+
+
+def test_one_figure_shows_every_mechanism_at_its_tightest_promise(report: Report, page: str) -> None:
+    said = hover_texts(first_part(page))
+    rows = {row.context.name: row for row in report.rows()}
+    for name, accountant in (("tight", "exact"), ("bounded", "rdp"), ("adaptive", "rdp_filter")):
+        line = rows[name].promised
+        assert line is not None
+        assert line.accountant == accountant
+        assert line.safe == min(other.safe for other in rows[name].guarantees if other.promise)
+        (text,) = [text for text in said if text.startswith(f"{name}: ")]
+        assert f"ε = {bound(line.epsilon, line.kind)}" in text
+    assert not [text for text in said if text.startswith(("guessed", "theirs"))]
+    assert "not private: 99.00 %" in first_part(page)
+
+
+def test_what_has_no_promise_stands_below_the_figure_with_its_reason(report: Report, page: str) -> None:
+    html = first_part(page)
+    below = " ".join(re.sub(r"<[^>]*>", "", html[html.index("Not in the figure") :]).split())
+    for row in report.rows():
+        assert (row.full_title in below) == (row.no_promise is not None)
+        assert row.no_promise is None or row.no_promise in below
+    assert "guessed: gdp_clt: approximation" in below
+    assert "theirs: unchecked: " in below
+
+
+@pytest.mark.parametrize("findings", [{"unsound": 2}, {"crashes": 1}, {"inconsistent": 3}])
+def test_an_accountant_that_fails_conform_promises_nothing(findings: dict[str, int]) -> None:
+    line = Line("exact", "exact", "a_table", 9, findings, None, None, None)
+    (row,) = collect([run_json()], conformance=Conformance((line,))).rows()
+    assert row.promised is not None
+    assert row.promised.accountant == "rdp"
+    html = render(collect([run_json()], conformance=Conformance((line,))))
+    assert "fails conform" in html
+    assert f"{next(iter(findings.values()))} points {next(iter(findings))}" in html
+    fine = Line("exact", "exact", "a_table", 9, {"sound": 9, "loose": 1}, None, None, None)
+    (row,) = collect([run_json()], conformance=Conformance((fine,))).rows()
+    assert row.promised is not None
+    assert row.promised.accountant == "exact"
+
+
+class TooLow:
+    """An accountant of another package that answers half of what `rdp` says."""
+
+    name = "toolow"
+    kind = "upper_bound"
+
+    def supports(self, composition: Any) -> Any:
+        return load_accountant("rdp").supports(composition)
+
+    def curve(self, composition: Any) -> Any:
+        true = load_accountant("rdp").curve(composition)
+
+        class Half:
+            kind, adjacency, mu = true.kind, true.adjacency, true.mu
+            delta = staticmethod(true.delta)
+
+            def epsilon(self, delta: float) -> Estimate:
+                return Estimate(true.epsilon(delta).value / 2, None, true.epsilon(delta).value / 2)
+
+        return Half()
+
+
+TOO_LOW = TooLow()
+
+
+def test_another_package_s_bound_below_the_truth_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("accountants", "toolow", f"{__name__}:TOO_LOW", "their-package")
+    monkeypatch.setitem(catalog("accountants"), "toolow", entry)
+    (row,) = collect([run_json(context={"accountants": ["toolow"]})]).rows()
+    assert row.promised is None
+    assert "withdrawn" in str(row.no_promise)
+    assert "exact (exact) 0.86" in str(row.no_promise)
+
+
+def test_what_came_with_the_project_stands_apart_below_and_warns_of_nothing_above() -> None:
+    """Its records are stale, dirty, of one seed and refuted; the reader's are none of that."""
+    printed = {"epsilon": {"gdp_clt": {"text": "9.0", "value": 9.0, "half_unit": 0.05}}}
+    given = run_json("given", context={"published": printed}, sources={"dpbench.errors": "0" * 64})
+    given["environment"] = given["environment"] | {"dirty": True}
+    own = [run_json("own", seed=seed) for seed in range(2)]
+    report = collect([given, *own], shipped={given["run_key"]})
+    assert [(section.name, section.shipped) for section in report.sections] == [("own", False), ("given", True)]
+    assert report.part(shipped=True).notices
+    assert report.part(shipped=False).notices == ()
+    html = render(report)
+    assert "given" not in re.sub(r"<[^>]*>", "", first_part(html))
+    assert "notices" not in re.sub(r"<style>.*?</style>", "", first_part(html))
+    places = [html.index(f'id="{name}"') for name in ("results", "spec-1", "shipped", "spec-2")]
+    assert places == sorted(places)
+    assert [record.shipped for record in report.records] == [False, False, True]
+
+
+def test_a_record_in_published_is_shipped_until_there_is_one_of_the_reader(tmp_path: Path) -> None:
+    both, alone = run_json("both"), run_json("alone")
+    for folder, runs in ((tmp_path, [both]), (tmp_path / "published", [both, alone])):
+        for run in runs:
+            Store(folder).write_run(run)
+    write_reports(Store(tmp_path))
+    data = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert {one["name"]: one["shipped"] for one in data["sections"]} == {"both": False, "alone": True}
+
+
+def test_without_own_runs_the_page_says_how_to_begin() -> None:
+    run = run_json()
+    text = render(collect([run], shipped={run["run_key"]}))
+    assert "No run of your own has finished yet" in text
+    assert "dpbench run specs/quickstart" in text
+    assert '<a href="#shipped">' in text
+
+
+def test_times_are_those_of_the_run_and_not_of_its_stack() -> None:
+    """The stack's clock ends at 300 s, of which the run took 20."""
+    run = run_json("one", epochs=3, seconds=300.0)
+    run |= {"seconds": 300.0, "own_seconds": 20.0, "stack_runs": 15}
+    report = collect([run])
+    (row,) = report.rows()
+    assert row.seconds.mean == 20.0
+    assert [point.seconds for point in row.curve] == pytest.approx([20 / 3, 40 / 3, 20.0])
+    text = re.sub(r"<[^>]*>", " ", re.sub(r"<script>.*", "", render(report), flags=re.DOTALL))
+    assert "20 s" in text
+    assert "5 min" not in text
+    (line,) = csv.DictReader(io.StringIO(records_csv(report)))
+    assert (float(line["seconds"]), float(line["own_seconds"])) == (300.0, 20.0)
+
+
+def test_every_point_of_every_figure_says_its_values(papers: tuple[Report, str]) -> None:
+    report, html = papers
+    said = hover_texts(html)
+    for row in report.rows():
+        assert [text for text in said if text.startswith(f"{row.title}: {row.accuracy.mean:.2f}")], row.id
+    assert "row 1: printed 95.0 %" in said
+
+
+class Calls:
+    """What was said of progress."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        self.seen.append((what, done, of))
+
+
+def test_epsilon_along_training_is_asked_a_bounded_number_of_times() -> None:
+    """Forty different ledgers have a point each, four hundred have none; progress counts every row."""
+    for rows, most in ((4, 10), (MOST_CURVE_POINTS, 1), (3 * MOST_CURVE_POINTS, 0)):
+        context = {"accountants": ["gdp_clt"]}
+        runs = [run_json("spec", f"row {i}", sigma=1 + i / 100, epochs=20, context=context) for i in range(rows)]
+        calls = Calls()
+        report = collect(runs, progress=calls)
+        assert calls.seen == [("accounting", number + 1, rows) for number in range(rows)]
+        points = [sum(bool(point.epsilon) for point in row.curve) for row in report.rows()]
+        assert max(points) <= most
+        assert sum(points) <= MOST_CURVE_POINTS
+        assert (min(points) > 0) == (most > 0)
+
+
+def test_progress_of_a_page_counts_its_figures() -> None:
+    calls = Calls()
+    render(collect([run_json("one", epochs=2), run_json("two", epochs=2)]), progress=calls)
+    assert [(done, of) for _, done, of in calls.seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+# The page as a whole
+
+
+def loose_ends(html: str) -> list[str]:
+    """Links and labels that lead nowhere, ids that are there twice, and placeholders that nothing filled."""
+    plain = re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)
+    ids = re.findall(r'\sid="([^"]*)"', plain)
+    pointed = re.findall(r'href="#([^"]*)"', plain)
+    pointed += [name for names in re.findall(r'aria-labelledby="([^"]*)"', plain) for name in names.split()]
+    pointed += re.findall(r'data-filters="([^"]*)"', plain)
+    found = [f"dead: {name}" for name in pointed if name not in ids]
+    found += [f"twice: {name}" for name in {name for name in ids if ids.count(name) > 1}]
+    text = re.sub(r"<[^>]*>", " ", plain)
+    return found + re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{[a-z0-9_.-]+\}", text) + re.findall(r"\bUndefined\b", text)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ['<a href="#nowhere">x</a>', '<i id="a"></i><i id="a"></i>', "<p>{row-1.value}</p>", "<p>{{ x }}</p>"],
+)
+def test_a_loose_end_is_found(broken: str) -> None:
+    assert loose_ends(broken)
+
+
+@pytest.mark.parametrize("with_own", [False, True])
+def test_the_page_of_the_shipped_records_and_of_a_fresh_run_has_no_loose_end(tmp_path: Path, with_own: bool) -> None:
+    shutil.copytree(ROOT / "reports" / "published", tmp_path / "published")
+    if with_own:
+        (tmp_path / "specs.yaml").write_text(SPEC)
+        run_job([tmp_path / "specs.yaml"], out=tmp_path, choices=Choices(device="cpu"))
+    else:
+        write_reports(Store(tmp_path))
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert loose_ends(html) == []
+    assert "Came with the project" in html
+    assert ("No run of your own" in html) == (not with_own)
+
+
+def test_every_example_and_the_empty_page_have_no_loose_end(page: str, papers: tuple[Report, str]) -> None:
+    for html in (page, papers[1], render(collect([])), render(collect([], example()[1]))):
+        assert loose_ends(html) == []
+
+
+def test_a_small_number_does_not_break_after_its_hyphen() -> None:
+    """Wherever it stands in a text of the page, and never in an attribute or a figure."""
+    label = "delta=1e-5"
+    html = render(collect([run_json("spec", label), run_json("other", label)]))
+    body = re.sub(r"<(style|script|svg|title|option)\b.*?</\1>", "", html, flags=re.DOTALL)
+    whole = '<span class="nowrap">1e-5</span>'
+    assert body.count(whole) > 5
+    assert "1e-5" not in re.sub(r"<[^>]*>", "", body.replace(whole, ""))
+
+
+def test_the_legend_says_what_is_from_the_record_and_what_is_computed() -> None:
+    text = " ".join(re.sub(r"<[^>]*>", " ", render(collect([run_json()]))).split())
+    assert "from the record Accuracies, losses, seconds and the environment" in text
+    assert "ε, μ and every verdict are computed anew" in text
+
+
+# Exports
+
+
+FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0", "-", "+x", "-0.5.1", "--1")
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_of_any_csv_file_is_a_formula(text: str, tmp_path: Path) -> None:
+    words = {"source": text, "tuned": text, "file": text, "reduced": text}
+    facts = {"privacy_unit": text, "generator": text, "normalisation": text}
+    around = {"device": text, "device_name": text, "commit": text, "time_utc": text}
+    run = run_json(text, text, context=words, facts=facts, environment=around)
+    run["resolved"]["model"]["name"] = text
+    write_report(collect([run]), tmp_path)
+    files = sorted(tmp_path.glob("*.csv"))
+    assert len(files) == 2
+    for path in files:
+        with path.open(encoding="utf-8", newline="") as file:
+            cells = [cell for line in csv.reader(file) for cell in line]
+        assert "'" + text.replace("\r", "\n") in cells
+        for cell in cells:
+            assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or float(cell) is not None
+
+
+@pytest.mark.parametrize("text", ["-0.5", "+3", "-1e-5", "-.5", "-inf", "1.0", "row 1", "", "'=1"])
+def test_numbers_and_plain_texts_stay(text: str) -> None:
+    assert harmless(text) == text
+
+
+def test_negative_numbers_are_numbers_in_the_file() -> None:
+    run = run_json(learning_rate=-0.5)
+    (line,) = csv.DictReader(io.StringIO(rows_csv(collect([run]))))
+    assert line["learning_rate"] == "-0.5"
+
+
+def test_the_latex_table_names_initial_weights() -> None:
+    start = {
+        "file": "start.pt",
+        "sha256": "a" * 64,
+        "licence": "MIT",
+        "pretrained_on": "public pictures",
+        "frozen": ["first.weight"],
+    }
+    text = tables_latex(collect([run_json(context={"weights": start})]))
+    assert "Initial weights: start.pt, trained on public pictures (licence: MIT; frozen: first.weight" in text
+    assert "Initial weights" not in tables_latex(collect([run_json()]))
