@@ -278,7 +278,10 @@ class Store:
     def is_unfinished(self, run_key: str) -> bool:
         """Whether the run was interrupted after its record was written (it was being run again), if there is one."""
         place, record = self.checkpoint_path(run_key), self.run_path(run_key)
-        return place.exists() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+        try:
+            return place.is_file() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+        except OSError:  # a folder that may not be read: there is nothing to go on from
+            return False
 
     def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
         """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.
