@@ -398,7 +398,7 @@ def _decide(
         if record is not None:
             return "exists", "has a record"
         if older is not None and not choices.stale:
-            changed = ", ".join(version_changes(older["numerics"], run.resolved["numerics"]))
+            changed = ", ".join(version_changes(older.get("numerics") or {}, run.resolved["numerics"]))
             return "stale", f"has a record by other code ({changed}); --stale runs it again"
     source = dataset_source(run.spec)
     missing = source.missing(choices.data)
