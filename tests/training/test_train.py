@@ -19,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbench.job import run as run_job
 from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
@@ -332,3 +333,16 @@ def test_small_work_takes_one_thread_and_leaves_the_others_as_they_were(tmp_path
     with on_threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+def test_a_record_states_its_threads_and_its_key_does_not(tmp_path: Path) -> None:
+    text = SPEC.partition("grid:")[0].replace("steps: 40", "steps: 2") % {"mechanism": "noisy_sgd"}
+    (tmp_path / "spec.yaml").write_text(text)
+    found = {}
+    for threads in (None, 2):
+        out = tmp_path / f"out {threads}"
+        run_job([tmp_path / "spec.yaml"], out=out, choices=Choices(device="cpu"), threads=threads)
+        (record,) = Store(out).read().runs
+        found[record.environment["threads"]] = record.run_key
+    assert list(found) == [1, 2]
+    assert len(set(found.values())) == 1
