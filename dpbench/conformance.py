@@ -34,11 +34,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from dpbench.atomic import write_text
+from dpbench.errors import DpbenchError
 from dpbench.events import Composition
 from dpbench.judging.enclosures import Point
 from dpbench.privacy.accounting import load_accountant
@@ -50,11 +54,13 @@ from dpbench.privacy.answers import (
     No,
 )
 from dpbench.privacy.guards import in_a_sentence
-from dpbench.store.records import SCHEMA_VERSION, finite, restored
+from dpbench.store.reading import check_digest, printable, read_json, signed
+from dpbench.store.records import Damaged, finite, restored
 
 __all__ = ["Conformance", "Line", "hold", "read_conformance", "summarise", "write_conformance"]
 
 FILE = "conformance.json"
+SCHEMA_VERSION = 2  # with a digest; older files are refused: `dpbench conform` makes one again
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 CLOSE = 0.01  # an ε less than this above the truth, relative, is sound
 # how far answers of one curve may disagree, relative: an ε is found by root search, a bound is a minimum over a grid
@@ -356,21 +362,45 @@ def _line(name: str, table: str, group: Sequence[Judgement], made: str) -> Line:
 
 def write_conformance(out: Path, conformance: Conformance) -> Path:
     """Write OUT/conformance.json, whole or not at all."""
-    return write_text(Path(out) / FILE, json.dumps(conformance.to_json(), indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(signed(conformance.to_json()), indent=1, ensure_ascii=False)
+    return write_text(Path(out) / FILE, text + "\n")
 
 
-def read_conformance(out: Path) -> Conformance | None:
-    """OUT/conformance.json, else the published one; None where neither can be read."""
+def read_conformance(out: Path, damaged: list[Damaged] | None = None) -> Conformance | None:
+    """OUT/conformance.json, else the published one; None where neither can be used, and why is added to `damaged`."""
     for path in (Path(out) / FILE, Path(out) / "published" / FILE):
-        try:
-            data = restored(json.loads(path.read_text(encoding="utf-8")))
-            if data.get("schema_version") != SCHEMA_VERSION or data.get("type") != "conformance":
-                continue
-            lines = tuple(
-                Line(**{**line, "unsound": tuple(line["unsound"]), "reasons": tuple(line["reasons"])})
-                for line in data["lines"]
-            )
-            return Conformance(lines, data["environment"])
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        if not path.exists() and not path.is_symlink():
             continue
+        try:
+            return _conformance(path)
+        except DpbenchError as error:
+            if damaged is not None:
+                damaged.append(Damaged(path, printable(str(error))))
     return None
+
+
+def _conformance(path: Path) -> Conformance:
+    content = read_json(path)
+    if content.get("schema_version") != SCHEMA_VERSION or content.get("type") != "conformance":
+        raise DpbenchError(f"{path}: no conformance of schema {SCHEMA_VERSION}; make it again with: dpbench conform")
+    check_digest(path, content)
+    data = {name: value for name, value in restored(content).items() if name in ("lines", "environment")}
+    try:
+        found: Conformance = _adapter().validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DpbenchError(
+            f"{path}: no conformance ({place}: {first['msg']}); make it again: dpbench conform"
+        ) from error
+    for line in found.lines:
+        strange = line.findings.keys() - set(VERDICTS)
+        if strange or sum(line.findings.values()) != line.points:
+            what = f"{line.accountant} on {line.table} has {line.points} points"
+            raise DpbenchError(f"inconsistent: {path}: {what} and other findings; make it again: dpbench conform")
+    return found
+
+
+@cache
+def _adapter() -> TypeAdapter[Conformance]:
+    return TypeAdapter(Conformance)

@@ -52,6 +52,9 @@ class Watcher:
     def progress(self, progress: Progress) -> None:
         """The stack has done a step."""
 
+    def anew(self, run: Run, why: str) -> None:
+        """The checkpoint of an unfinished run cannot be used, so the run starts anew."""
+
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         """A run has ended; `path` is its record or its failure, None in a smoke test."""
 
@@ -107,6 +110,7 @@ def run(
     choices: Choices | None = None,
     fail_fast: bool = False,
     places_per_call: int | None = None,
+    threads: int | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
@@ -114,7 +118,8 @@ def run(
 
     Raises ProblemsError for bad specs and DpbenchError for an output folder that cannot be written, before anything
     runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
-    `choices.smoke` every run does two steps and nothing is written.
+    `choices.smoke` every run does two steps and nothing is written. `threads`: torch's threads on the CPU; None takes
+    one for small work and torch's own number for the rest.
 
     >>> import dpbench
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
@@ -135,7 +140,9 @@ def run(
     watcher.planned(plan)
     try:
         plan, checks = _checked(plan, store, choices, watcher)
-        finished, failures, interrupted = _work(plan, store, choices, fail_fast, places_per_call, watcher, stop)
+        finished, failures, interrupted = _work(
+            plan, store, choices, fail_fast, places_per_call, threads, watcher, stop
+        )
     finally:
         watcher.close()
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
@@ -184,16 +191,18 @@ def write_reports(
     for one in plan.runs if plan is not None else ():
         overlay.setdefault(one.key, []).append(context(one))
     contents = store.read()
-    unused = {item.path for item in contents.damaged}
+    damaged = list(contents.damaged)
+    checks, conformance = read_checks(store.out, damaged), read_conformance(store.out, damaged)
+    unused = {item.path for item in damaged}
     own = {path.stem for path in store.records_folder.glob("*.json") if path not in unused}
     report = collect(
         contents.runs,
         contents.failures,
         overlay,
-        damaged=contents.damaged,
-        checks=read_checks(store.out),
+        damaged=damaged,
+        checks=checks,
         shipped={run.run_key for run in contents.runs} - own,
-        conformance=read_conformance(store.out),
+        conformance=conformance,
         progress=progress,
     )
     report = replace(report, claims=claims_report(store.out))
@@ -217,6 +226,7 @@ def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
     for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
         write_text(folder / ".probe", 4096 * "x").unlink()
     for one in plan.runs:
+        store.make_way(one.key)
         if one.action == "exists" or (afresh and one.action == "train"):
             store.checkpoint_path(one.key).unlink(missing_ok=True)
 
@@ -262,10 +272,11 @@ def _work(
     choices: Choices,
     fail_fast: bool,
     places_per_call: int | None,
+    threads: int | None,
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> tuple[list[Run], list[Failure], bool]:
-    from dpbench.training.loop import Execution, Interrupted, failure, train
+    from dpbench.training.loop import Execution, Interrupted, failure, on_threads, train, usual_threads
 
     def outcomes_of(stack: Stack) -> Generator[Outcome, None, None]:
         """Load what a stack needs and train it."""
@@ -280,19 +291,23 @@ def _work(
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,
             watch=watcher.progress,
+            anew=watcher.anew,
             stop=stop,
         )
 
-    facts = environment(with_torch=True) | {"tf32": False}  # now: a commit during the run changes nothing
+    shared = environment(with_torch=True) | {"tf32": False}  # now: a commit during the run changes nothing
     finished: list[Run] = []
     failures: list[Failure] = []
     for number, stack in enumerate(plan.stacks, 1):
         watcher.stack(stack, number, len(plan.stacks))
         open_runs = {one.key: one for one in stack.runs}
         outcomes = outcomes_of(stack)
+        examples = sum(one.sampling_rate * one.examples for one in stack.runs)
+        facts = shared | {"threads": threads or usual_threads(stack.runs[0].spec, examples, stack.runs[0].device)}
         while open_runs:
             try:
-                ended = [next(outcomes)]
+                with on_threads(facts["threads"]):
+                    ended = [next(outcomes)]
             except Interrupted:
                 return finished, failures, True
             except (StoreError, BrokenPipeError):

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from dpbench.conformance import Conformance, Line
+    from dpbench.store.records import Damaged
 
 WIDTH = 220  # no column is cut off
 
@@ -43,7 +44,10 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
     points = read_points(tables or (TABLES,))
     with Watch() as watch:
         found = summarise(hold(names or tuple(catalog("accountants")), points, watch), environment())
-    path = write_conformance(out, found.beside(read_conformance(out)))
+    damaged: list[Damaged] = []
+    path = write_conformance(out, found.beside(read_conformance(out, damaged)))
+    for one in damaged:
+        click.echo(f"not used: {one.message}", err=True)
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
     else:

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from dpbench.training.engines import EngineCost
 
 
+THREADS = click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="Torch's threads on the CPU; no part of a run's key. Default: 1 for small work, else torch's own number.",
+)
+
+
 def checked_device(_context: click.Context, _parameter: click.Parameter, device: str | None) -> str | None:
     """A device that is here, as torch names it."""
     if device is None or device == "cpu":
@@ -57,6 +64,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only specs whose name, label or file name matches.")
 @click.option("--device", default="cpu", show_default=True, callback=checked_device, help="cpu or cuda[:n].")
 @click.option("--places-per-call", "chunk", type=click.IntRange(min=1), help="Chunk (default: what training chooses).")
+@THREADS
 @click.option("--calls", type=click.IntRange(min=1), default=3, show_default=True, help="Calls; the fastest counts.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -101,10 +109,11 @@ def _show(found: Sequence[EngineCost]) -> None:
         lines = list(group)
         first = lines[0]
         inputs = "" if first.inputs == "data" else ", inputs of zeros (the data are absent)"
+        threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
         say(
             out,
             f"{model} on {dataset}: {first.parameters:,} parameters, one sum of {first.places} examples,"
-            f" {first.chunk} at a time, {first.device}{inputs}",
+            f" {first.chunk} at a time, {first.device}, {threads}{inputs}",
         )
         yardstick = next((one.seconds for one in lines if one.engine == PLAIN), None)
         table = Table("engine", box=None, pad_edge=False, header_style="bold")

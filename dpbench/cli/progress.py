@@ -41,11 +41,18 @@ def checked_line(name: str, found: Checked) -> str:
     return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
 
 
-class SayingWatcher(Watcher):
-    """For people: a line for every event but progress, on standard error."""
+class NoticeWatcher(Watcher):
+    """For people without a terminal: a line on standard error for what they would not expect."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+    def anew(self, run: Run, why: str) -> None:
+        self._console.print(f"anew      {run.title}: its checkpoint is not used ({why})")
+
+
+class SayingWatcher(NoticeWatcher):
+    """For people: a line for every event but progress, on standard error."""
 
     def planned(self, plan: Plan) -> None:
         self._console.print(plan_line(plan))
@@ -93,6 +100,9 @@ class JsonWatcher(Watcher):
 
     def checked(self, name: str, found: Checked) -> None:
         emit("checked", mechanism=name, **vars(found))
+
+    def anew(self, run: Run, why: str) -> None:
+        emit("anew", run_key=run.key, title=run.title, reason=why)
 
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         result = None if outcome.result is None else outcome.result["result"]

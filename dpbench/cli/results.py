@@ -74,7 +74,10 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
     from dpbench.store.differences import diff as compare
     from dpbench.store.records import Store
 
-    sides = [Store(folder).read().runs for folder in (first, second)]
+    contents = [Store(folder).read() for folder in (first, second)]
+    for one in (one for side in contents for one in side.damaged):
+        click.echo(f"not used: {one.message}", err=True)
+    sides = [side.runs for side in contents]
     for folder, runs in zip((first, second), sides, strict=True):
         if not runs:
             raise DpbenchError(f"{folder}: there are no records here; name a folder that `dpbench run --out` wrote")

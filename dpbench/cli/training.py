@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpbench.cli.data_files import fetch_files
-from dpbench.cli.engine_times import checked_device
+from dpbench.cli.engine_times import THREADS, checked_device
 
 if TYPE_CHECKING:
     from dpbench.job import Watcher
@@ -106,6 +106,7 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     type=click.IntRange(min=1),
     help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
 )
+@THREADS
 @click.option("--log", is_flag=True, help="Lines of progress on standard error where there is no terminal.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
@@ -139,6 +140,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             choices=_choices(options),
             fail_fast=options["fail_fast"],
             places_per_call=options["places_per_call"],
+            threads=options["threads"],
             watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,
         )
@@ -207,7 +209,7 @@ def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | N
 
 
 def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
-    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher
+    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher, NoticeWatcher
     from dpbench.job import Watcher
 
     if as_json:
@@ -216,7 +218,7 @@ def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
         return Watcher()
     if sys.stderr.isatty():
         return BarWatcher()
-    return LineWatcher() if log else Watcher()
+    return LineWatcher() if log else NoticeWatcher()
 
 
 def _same_command() -> str:

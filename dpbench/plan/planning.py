@@ -25,8 +25,8 @@ from dpbench.privacy.calibration import calibrate
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.spec.loading import Budget, Spec
 from dpbench.spec.shipped import own_name
-from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks, shipped
-from dpbench.store.provenance import changed_sources, code_hash
+from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks
+from dpbench.store.provenance import code_hash
 from dpbench.store.records import Checked, Store
 from dpbench.store.run_key import (
     FORMAT,
@@ -37,6 +37,8 @@ from dpbench.store.run_key import (
     key_format,
     plain,
     run_key,
+    shipped,
+    version_changes,
     versions,
 )
 
@@ -151,10 +153,16 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
         names = ", ".join(dict.fromkeys(spec.name for spec in specs))
         raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     device = choices.device or gpu or "cpu"
+    of_other_versions = {_unversioned(one["resolved"]): one["resolved"] for one in before.values()}
     decided = []
     for run in runs:
         unfinished = store.is_unfinished(run.key)
-        action, reason = _decide(run, before.get(run.key), choices, has_gpu=bool(gpu), unfinished=unfinished)
+        older = of_other_versions.get(_unversioned(run.resolved))
+        known = (before.get(run.key), older)
+        action, reason = _decide(run, known, choices, has_gpu=bool(gpu), unfinished=unfinished)
+        if action == "train" and not choices.smoke and run.key not in before:
+            refused = store.refused(run.key)
+            reason = f"its record is not used: {refused}" if refused else reason
         decided.append(replace(run, action=action, reason=reason, device=device))
     decided = _explained(decided, before.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
@@ -377,16 +385,21 @@ def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
 
 
 def _decide(
-    run: Run, record: Mapping[str, Any] | None, choices: Choices, *, has_gpu: bool, unfinished: bool
+    run: Run,
+    known: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
+    choices: Choices,
+    *,
+    has_gpu: bool,
+    unfinished: bool,
 ) -> tuple[Action, str]:
-    """What to do with a run, and why."""
-    if record is not None and not unfinished and not choices.force and not choices.smoke:
-        changed = changed_sources(record.get("sources", {}))  # of the code that computed it, with any engine
-        if not changed:
+    """What to do with a run, and why. `known`: its record, and what the same run by other versions of code resolved."""
+    record, older = known
+    if not unfinished and not choices.force and not choices.smoke:
+        if record is not None:
             return "exists", "has a record"
-        if not choices.stale:
-            names = ", ".join(name.removeprefix("dpbench.") for name in changed)
-            return "stale", f"has a record, but {names} changed since; --stale runs it again"
+        if older is not None and not choices.stale:
+            changed = ", ".join(version_changes(older.get("numerics") or {}, run.resolved["numerics"]))
+            return "stale", f"has a record by other code ({changed}); --stale runs it again"
     source = dataset_source(run.spec)
     missing = source.missing(choices.data)
     if missing:
@@ -400,8 +413,13 @@ def _decide(
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
         return "skip", "needs a GPU and none was found; --device cpu runs it here"
     if choices.smoke or record is None:
-        return "train", "smoke test" if choices.smoke else "no record yet"
-    return "train", "forced" if choices.force else "was interrupted" if unfinished else "its record is stale"
+        return "train", "smoke test" if choices.smoke else "its record is stale" if older else "no record yet"
+    return "train", "forced" if choices.force else "was interrupted"
+
+
+def _unversioned(resolved: Mapping[str, Any]) -> str:
+    """A resolved run of today's format without the versions of its code, as a string."""
+    return json.dumps(plain({key: value for key, value in resolved.items() if key != "numerics"}), sort_keys=True)
 
 
 def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> list[Run]:
@@ -487,6 +505,11 @@ def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
 def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
     """A guess within a factor of about three: three forward passes at a modest rate, and an overhead."""
     rate = 2e12 if device.startswith("cuda") else 2e10
+    return 1.5e-3 + 3 * operations(spec) * expected_batch / rate
+
+
+def operations(spec: Spec) -> int:
+    """Floating-point operations of one forward pass of the spec's model for one example."""
     source = dataset_source(spec)
     shape = tuple(source.input_shape)
     key = json.dumps([asdict(spec.model), shape], sort_keys=True, default=repr)
@@ -499,7 +522,7 @@ def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             module(torch.zeros(1, *shape))
         _OPERATIONS[key] = int(counter.get_total_flops())
-    return 1.5e-3 + 3 * _OPERATIONS[key] * expected_batch / rate
+    return _OPERATIONS[key]
 
 
 _OPERATIONS: dict[str, int] = {}

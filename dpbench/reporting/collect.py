@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from dpbench.catalog import catalog, in_short
@@ -34,7 +34,7 @@ from dpbench.reporting.contents import (
 from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
-from dpbench.store.provenance import changed_sources, environment
+from dpbench.store.provenance import environment
 from dpbench.store.records import (
     Checked,
     Context,
@@ -44,8 +44,9 @@ from dpbench.store.records import (
     failure_record,
     run_context,
     run_record,
+    taken_on_trust,
 )
-from dpbench.store.run_key import FORMAT, key_format
+from dpbench.store.run_key import FORMAT, changed_versions, key_format
 from dpbench.verdicts import Verdict
 
 MOST_CURVE_POINTS = 40  # evaluations for which the ε spent so far is computed, over all ledgers of a report
@@ -65,7 +66,7 @@ def collect(
     *,
     damaged: Iterable[Damaged] = (),
     checks: Mapping[str, CheckRecord] | None = None,
-    stale: Callable[[Mapping[str, str]], tuple[str, ...]] = changed_sources,
+    stale: Callable[[Mapping[str, Any]], tuple[str, ...]] = changed_versions,
     shipped: Collection[str] = (),
     conformance: Conformance | None = None,
     progress: Callable[[str, int, int], None] | None = None,
@@ -75,11 +76,11 @@ def collect(
     `contexts` (run key to one context, or several where specs share a run) replaces the contexts that the records
     carry, because a spec may have changed its label or its printed numbers since; its order is the report's order.
     `checks` are the stored verdicts on mechanisms, by the hash of their code.
-    `stale` maps recorded source hashes to the modules that changed. `shipped` are the run keys of records that came
-    with the project: they stand in sections of their own, after the reader's. `conformance` is shown, and what an
-    accountant got wrong there makes its promises doubtful. `progress` is called with what is done, how much of it and
-    of how much. Records and failures may be plain mappings; raises DpbenchError when one does not have a record's
-    shape.
+    `stale` maps a resolved run to the versions of code that were raised since. `shipped` are the run keys of records
+    that came with the project: they stand in sections of their own, after the reader's. `conformance` is shown, and
+    what an accountant got wrong there makes its promises doubtful. `progress` is called with what is done, how much of
+    it and of how much. Records and failures may be plain mappings; raises DpbenchError when one does not have a
+    record's shape.
 
     >>> collect([]).counts()
     {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
@@ -96,7 +97,7 @@ def collect(
     failed_places = [
         (failure, context) for failure in failed for context in overlay.get(failure.run_key, [failure.context])
     ]
-    stale_modules = _stale_modules(runs.values(), stale)
+    stale_modules = {run.run_key: stale(run.resolved) for run in runs.values()}
     checked = {run.run_key: of_record(run, checks or {}) for run in runs.values()}
     made = partial(
         _row,
@@ -163,14 +164,6 @@ def _natural(context: Context) -> tuple[list[tuple[int, float, str]], list[tuple
         return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(found) if part]
 
     return parts(context.name), parts(context.label)
-
-
-def _stale_modules(
-    runs: Iterable[RunRecord], stale: Callable[[Mapping[str, str]], tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Run key to the modules that changed since; records that share their sources are looked up once."""
-    looked_up = cache(lambda sources: stale(dict(sources)))
-    return {run.run_key: looked_up(tuple(sorted(run.sources.items()))) for run in runs}
 
 
 def _section(
@@ -468,6 +461,7 @@ def _record_lines(
                 stale=stale_modules.get(run.run_key, ()),
                 reduced=context.reduced,
                 shipped=run.run_key in shipped,
+                trusted=taken_on_trust(run),
             ),
         )
     return tuple(sorted(lines.values(), key=lambda line: line.shipped))
@@ -507,7 +501,7 @@ def _notices(
     stale = sum(bool(stale_modules.get(run.run_key)) for run in runs)
     dirty = sum(bool(run.environment.get("dirty")) for run in runs)
     cautions = [
-        (stale, "made by code that has changed since (stale); run again with --stale"),
+        (stale, "made by an earlier version of the code (stale); run again with --stale"),
         (dirty, "made with uncommitted changes (dirty): the commit alone does not give the code"),
         (
             sum(key_format(run.resolved) != FORMAT for run in runs),

@@ -230,7 +230,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RecordLine:
-    """One record, for the table of all records. `stale` names the modules that changed since."""
+    """One record, for the table of all records. `stale` names the versions of code that were raised since.
+
+    `trusted` names what other records are held to and this one is not, such as `no digest`.
+    """
 
     run_key: str
     name: str
@@ -251,6 +254,7 @@ class RecordLine:
     stale: tuple[str, ...]
     reduced: str | None
     shipped: bool = False
+    trusted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,19 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from dpbench.atomic import write_text
-from dpbench.catalog import STAGES, catalog, in_short
+from dpbench.catalog import in_short
+from dpbench.errors import DpbenchError
 from dpbench.store.provenance import code_hash
-from dpbench.store.records import Checked, RunRecord, finite, restored
-from dpbench.store.run_key import code_modules, full_parameters, mechanism_entries, plain, step_modules
+from dpbench.store.reading import check_digest, printable, read_json, signed
+from dpbench.store.records import Checked, Damaged, RunRecord, finite, json_files, restored
+from dpbench.store.run_key import (
+    code_modules,
+    full_parameters,
+    mechanism_entries,
+    plain,
+    shipped,
+    step_modules,
+)
 
 RULES = 2  # raised when new checks make old verdicts invalid
 SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")
@@ -42,8 +51,9 @@ class CheckRecord:
     lines: tuple[Mapping[str, Any], ...]
     seed: int
     environment: Mapping[str, Any] = field(default_factory=dict)
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     type: Literal["check"] = "check"
+    digest: str | None = None
 
     def place(self, out: Path) -> Path:
         """Its file in an OUT folder."""
@@ -95,41 +105,47 @@ def described(name: str, parameters: Mapping[str, Any]) -> str:
     return f"{name} ({given})" if given else name
 
 
-def shipped(mechanism: Mapping[str, Any]) -> bool:
-    """Whether a mechanism by its name and parameters, with its stages and its engine, is one of dpbench's own.
+def read_checks(out: Path, damaged: list[Damaged] | None = None) -> dict[str, CheckRecord]:
+    """The verdicts of OUT/checks and OUT/published/checks, by hash; what cannot be used is added to `damaged`.
 
-    >>> shipped({"name": "pipeline", "parameters": {"update": "my_updates:Nesterov"}})
-    False
+    A verdict is made again by `dpbench check` (and `dpbench run`) where there is none.
     """
-    parameters = mechanism.get("parameters") or {}
-    names = [("mechanisms", str(mechanism.get("name")))]
-    for stage, kind in (*STAGES.items(), ("clipping", "clipping")):
-        value = parameters.get(stage)
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if isinstance(name, str) and name != "none":
-            names.append((kind, name))
-    known = (catalog(kind).get(name) for kind, name in names)
-    return all(entry is not None and entry.origin == "dpbench" for entry in known)
-
-
-def read_checks(out: Path) -> dict[str, CheckRecord]:
-    """The readable verdicts of OUT/checks and OUT/published/checks, by hash; damaged files are skipped."""
     found: dict[str, CheckRecord] = {}
     for folder in (Path(out) / "checks", Path(out) / "published" / "checks"):
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        for path in json_files(folder, damaged):
             try:
-                record = _adapter().validate_python(restored(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, ValidationError):
-                continue
-            if record.code == path.stem:
+                content = read_json(path)
+                record = _adapter().validate_python(restored(content))
+                check_digest(path, content)
+                if record.code != path.stem:
+                    raise DpbenchError(f"{path}: its code is {record.code!r}: expected its file name; remove it")
+                if record.verdict == "holds" and any(_worried(line) for line in record.lines):
+                    raise DpbenchError(
+                        f"inconsistent: {path}: it holds, but one of its lines is refuted; check it again"
+                    )
                 found.setdefault(record.code, record)
+            except (DpbenchError, ValidationError) as error:
+                if damaged is not None:
+                    message = str(error) if isinstance(error, DpbenchError) else _in_short(path, error)
+                    damaged.append(Damaged(path, printable(message)))
     return found
+
+
+def _worried(line: Mapping[str, Any]) -> bool:
+    """Whether a line refutes its mechanism; the estimate's bias is no matter of privacy."""
+    return line.get("verdict") == "refuted" and line.get("check") != "gradient_unbiased"
+
+
+def _in_short(path: Path, error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{path}: not a verdict of schema 2 ({place}: {first['msg']}); it is not used: make one with dpbench check"
 
 
 def write_check(out: Path, record: CheckRecord) -> None:
     """Write a verdict, whole or not at all. Raises DpbenchError where that cannot be done."""
-    text = json.dumps(finite(asdict(record)), indent=1, ensure_ascii=False, allow_nan=False, default=repr)
-    write_text(record.place(out), text + "\n")
+    data = json.loads(json.dumps(finite(asdict(record)), allow_nan=False, default=repr))
+    write_text(record.place(out), json.dumps(signed(data), indent=1, ensure_ascii=False) + "\n")
 
 
 def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:
@@ -143,7 +159,7 @@ def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | No
     """The verdict on a recorded run; None if it is not private. A later verdict on its code takes precedence."""
     if not run.facts.private:
         return None
-    if run.checked is None and shipped(run.resolved["mechanism"]):
+    if shipped(run.resolved["mechanism"]):  # whatever the record says
         return SHIPPED
     if run.checked is None:
         return Checked("unchecked", "its record holds no check of its mechanism")

@@ -245,23 +245,6 @@ def _imported(module: str, path: Path, _modified: int, _size: int) -> frozenset[
     return frozenset(names)
 
 
-def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The modules whose code differs from that recorded in `sources` (name -> hash): why a record is stale.
-
-    >>> changed_sources({"dpbench.errors": code_hash("dpbench.errors"), "dpbench.events": "0" * 64})
-    ('dpbench.events',)
-    """
-    changed = []
-    for name, recorded in sorted(sources.items()):
-        try:
-            same = code_hash(name) == recorded
-        except DpbenchError:
-            same = False  # the module is gone
-        if not same:
-            changed.append(name)
-    return tuple(changed)
-
-
 @cache
 def _file_hash(_module: str, path: Path, _modified: int, _size: int) -> str:
     content = path.read_bytes()

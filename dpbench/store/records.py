@@ -3,25 +3,29 @@
 `OUT/records/<run_key>.json` holds a finished run, `OUT/failures/<run_key>.json` one that failed,
 `OUT/checkpoints/<run_key>.pt` the state of an unfinished one. `OUT/published/records` holds records that came with the
 project; they count as existing. JSON has no infinity: a number that is not finite is null beside a key
-`<name>_reason`, and is read back as it was.
+`<name>_reason`, and is read back as it was. A record that contradicts itself is not used (`agreement`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.spec.keys import Published
+from dpbench.store.agreement import disagreement, failure_disagreement, on_trust
+from dpbench.store.reading import check_digest, printable, read_json, signed
+from dpbench.store.run_key import FORMAT
 
 __all__ = [
     "Checked",
@@ -36,11 +40,76 @@ __all__ = [
     "Store",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+SCHEMA_VERSIONS = (1, 2)  # those that are read; records of version 1 have no digest
+MOST_STEPS = 10**9  # of a run
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
 _CHOICES = ("dataset", "model", "mechanism")
 _KEY = re.compile(r"^[0-9a-f]{64}$")
 _REASONS = {"infinite": math.inf, "minus infinite": -math.inf, "not a number": math.nan}
+
+
+def _number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Validates the keys of a resolved run that readers rely on; the plan may add others."""
+    problems = []
+    for name in _CHOICES:
+        choice: Any = value.get(name)
+        named = isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
+        if not named or not isinstance(choice.get("parameters") or {}, Mapping):
+            problems.append(f"{name} = {choice!r}: expected an object with a name and parameters")
+    rate, steps = value.get("sampling_rate"), value.get("steps")
+    if not _number(rate) or not 0 < rate <= 1:
+        problems.append(f"sampling_rate = {rate!r}: expected a number from 0 to 1")
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
+        problems.append(f"steps = {steps!r}: expected a number from 1 to {MOST_STEPS}")
+    for name in ("learning_rate", "clip_norm", "noise_multiplier", "epsilon", "delta"):
+        number = value.get(name)
+        if number is not None and (not _number(number) or math.isnan(number) or number < 0):
+            problems.append(f"{name} = {number!r}: expected a number, 0 or more, or null")
+    form = value.get("format", 1)
+    if form is True or form not in (1, FORMAT):
+        problems.append(f"format = {form!r}: expected 1 or {FORMAT}, the formats of run keys that this dpbench reads")
+    if not isinstance(value.get("numerics") or {}, Mapping):
+        problems.append(f"numerics = {value['numerics']!r}: expected an object")
+    if not isinstance(value.get("randomness", "own"), str):
+        problems.append(f"randomness = {value['randomness']!r}: expected a text")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return value
+
+
+_TEXTS = ("commit", "dpbench", "python", "platform", "torch", "device", "device_name", "processor", "time_utc")
+
+
+def _environment(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Validates what readers show of an environment; the writer may add other facts."""
+    kinds: dict[str, type] = dict.fromkeys(_TEXTS, str) | {"dirty": bool, "threads": int, "engine": Mapping}
+    for name, kind in kinds.items():
+        if value.get(name) is not None and not isinstance(value[name], kind):
+            raise ValueError(f"{name} = {value[name]!r}: expected {_KINDS[kind]}")
+    return value
+
+
+_KINDS = {str: "a text", bool: "true or false", int: "a whole number", Mapping: "an object"}
+_WEIGHTS = ("file", "pretrained_on", "licence", "sha256")
+
+
+def _weights(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Validates what is shown of a run that starts from weights."""
+    if value is not None:
+        if not all(isinstance(value.get(name), str) for name in _WEIGHTS):
+            raise ValueError(f"expected texts for {', '.join(_WEIGHTS)}")
+        frozen = value.get("frozen")
+        if not isinstance(frozen, list | tuple) or not all(isinstance(one, str) for one in frozen):
+            raise ValueError("frozen: expected a list of texts")
+    return value
 
 
 @dataclass(frozen=True)
@@ -56,9 +125,9 @@ class Context:
     needs: tuple[str, ...] = ()
     reduced: str | None = None
     tuned: str | None = None
-    weights: Mapping[str, Any] | None = None
-    delta: float | None = None
-    target_epsilon: float | None = None
+    weights: Annotated[Mapping[str, Any] | None, AfterValidator(_weights)] = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    target_epsilon: Annotated[float, Field(gt=0)] | None = None
     calibrate_with: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,10 +141,10 @@ class Facts:
     adjacency: str | None = None
     sampler: str | None = None
     normalisation: str | None = None
-    expected_batch_size: float | None = None
-    examples: int | None = None
-    test_examples: int | None = None
-    parameters: int | None = None
+    expected_batch_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    examples: Count | None = None
+    test_examples: Count | None = None
+    parameters: Count | None = None
     generator: str | None = None
     dtype: str | None = None
     dataset_real: bool = True
@@ -85,11 +154,11 @@ class Facts:
 class CurvePoint:
     """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction."""
 
-    epoch: float
+    epoch: Finite
     step: int
-    seconds: float
+    seconds: Seconds
     test_accuracy: Fraction
-    releases: int | None = None
+    releases: Count | None = None
     test_loss: float | None = None
     train_loss: float | None = None
 
@@ -115,22 +184,6 @@ class Checked:
     planned: int | None = None
 
 
-def _resolved(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Validates the keys of a resolved run that readers rely on; the plan may add others."""
-    problems = []
-    for name in _CHOICES:
-        choice: Any = value.get(name)
-        named = isinstance(choice, Mapping) and isinstance(choice.get("name"), str)
-        if not named or not isinstance(choice.get("parameters") or {}, Mapping):
-            problems.append(f"{name} = {choice!r}: expected an object with a name and parameters")
-    for name, kinds in (("sampling_rate", (int, float)), ("steps", (int,))):
-        if isinstance(value.get(name), bool) or not isinstance(value.get(name), kinds):
-            problems.append(f"{name} = {value.get(name)!r}: expected a number")
-    if problems:
-        raise ValueError("; ".join(problems))
-    return value
-
-
 @dataclass(frozen=True)
 class RunRecord:
     """One finished run. `seconds`: training time of its stack; `own_seconds`: this run's share of that."""
@@ -143,15 +196,16 @@ class RunRecord:
     ledger: Mapping[str, Any] | None
     curve: tuple[CurvePoint, ...]
     result: Result
-    seconds: float
+    seconds: Seconds
     sources: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    own_seconds: float | None = None
-    stack_runs: int = 1
+    environment: Annotated[Mapping[str, Any], AfterValidator(_environment)] = field(default_factory=dict)
+    own_seconds: Seconds | None = None
+    stack_runs: Annotated[int, Field(ge=1)] = 1
     resumed: bool = False
     checked: Checked | None = None
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     type: Literal["run"] = "run"
+    digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -164,9 +218,10 @@ class FailureRecord:
     error: str
     traceback: str = ""
     step: int | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    schema_version: Literal[1] = 1
+    environment: Annotated[Mapping[str, Any], AfterValidator(_environment)] = field(default_factory=dict)
+    schema_version: Literal[1, 2] = 2
     type: Literal["failure"] = "failure"
+    digest: str | None = None
 
 
 Stored = TypeVar("Stored", bound=RunRecord | FailureRecord)
@@ -223,7 +278,10 @@ class Store:
     def is_unfinished(self, run_key: str) -> bool:
         """Whether the run was interrupted after its record was written (it was being run again), if there is one."""
         place, record = self.checkpoint_path(run_key), self.run_path(run_key)
-        return place.exists() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+        try:
+            return place.is_file() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
+        except OSError:  # a folder that may not be read: there is nothing to go on from
+            return False
 
     def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
         """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.
@@ -248,20 +306,42 @@ class Store:
     def existing(self) -> dict[str, dict[str, Any]]:
         """The readable records as plain data, by run key: those of OUT/records, then the published ones.
 
-        A damaged record does not count, so its run is done again; `read` reports it. Raises NewerRecord for one that
-        a newer dpbench wrote.
+        A damaged or inconsistent record does not count, so its run is done again; `read` reports it.
         """
         found: dict[str, dict[str, Any]] = {}
         for folder in (self.records_folder, self.published_folder):
-            for path in _json_files(folder):
+            for path in json_files(folder):
                 if path.stem not in found:
-                    try:
+                    with contextlib.suppress(DpbenchError):
                         found[path.stem] = _load(path, RunRecord)[0]
-                    except NewerRecord:
-                        raise
-                    except DpbenchError:
-                        continue
         return found
+
+    def refused(self, run_key: str) -> str:
+        """Why the run's own record cannot be used; "" where it can, or where there is none.
+
+        Raises NewerRecord for one that a newer dpbench wrote: it must not be overwritten.
+        """
+        path = self.run_path(run_key)
+        try:
+            if path.is_symlink() or path.exists():
+                _load(path, RunRecord)
+        except NewerRecord:
+            raise
+        except DpbenchError as error:
+            return printable(str(error))
+        return ""
+
+    def make_way(self, run_key: str) -> None:
+        """Move folders that stand where the run's files will be written aside, to `<name>.folder`.
+
+        Raises DpbenchError where that cannot be done.
+        """
+        for path in (self.run_path(run_key), self.failure_path(run_key), self.checkpoint_path(run_key)):
+            if path.is_dir() and not path.is_symlink():
+                try:
+                    path.rename(path.with_name(f"{path.name}.folder"))
+                except OSError as error:
+                    raise write_error(path, error) from error
 
     def read(self) -> Contents:
         """All records and failures; a file that cannot be used is listed as damaged, and the others are read.
@@ -277,11 +357,11 @@ class Store:
             self.failures_folder: FailureRecord,
         }
         for folder, kind in kinds.items():
-            for path in _json_files(folder):
+            for path in json_files(folder, damaged):
                 try:
                     record = _load(path, kind)[1]
                 except DpbenchError as error:
-                    damaged.append(Damaged(path, str(error)))
+                    damaged.append(Damaged(path, printable(str(error))))
                     continue
                 if isinstance(record, RunRecord):
                     runs.setdefault(record.run_key, record)
@@ -298,6 +378,12 @@ class Store:
 def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
     """A run record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
     return data if isinstance(data, RunRecord) else _typed(RunRecord, _headed(RunRecord, data), "this run record")
+
+
+def taken_on_trust(run: RunRecord) -> tuple[str, ...]:
+    """What is from the record although other records are held to it: no digest, or a ledger nobody recomputed."""
+    found = ["no digest"] if run.digest is None else []
+    return (*found, *(["ledger from the record"] if run.ledger is not None and on_trust(run.resolved) else []))
 
 
 def failure_record(data: FailureRecord | Mapping[str, Any]) -> FailureRecord:
@@ -357,10 +443,19 @@ def _reason(value: Any) -> str:
     return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
 
 
-def _json_files(folder: Path) -> Iterator[Path]:
-    """The record files of a folder in the order of their names, without hidden and temporary files."""
-    if folder.is_dir():
-        yield from sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+def json_files(folder: Path, damaged: list[Damaged] | None = None) -> list[Path]:
+    """The record files of a folder in the order of their names, without hidden and temporary files.
+
+    A folder that cannot be read is added to `damaged`.
+    """
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if damaged is not None:
+            damaged.append(Damaged(folder, printable(f"{folder}: cannot be read ({error.strerror or error})")))
+        return []
 
 
 def _write(
@@ -368,9 +463,10 @@ def _write(
 ) -> Path:
     data = _headed(kind, record if isinstance(record, Mapping) else asdict(record))
     _typed(kind, data, f"this {kind.type} record")
+    text = json.dumps(signed(finite(data)), indent=1, ensure_ascii=False, allow_nan=False)
     path = folder / f"{_checked_key(data['run_key'])}.json"
     clean_folder(folder)
-    return write_text(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return write_text(path, text + "\n")
 
 
 def _headed(kind: type[RunRecord] | type[FailureRecord], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,26 +474,29 @@ def _headed(kind: type[RunRecord] | type[FailureRecord], data: Mapping[str, Any]
 
 
 def _load(path: Path, kind: type[Stored]) -> tuple[dict[str, Any], Stored]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DpbenchError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise DpbenchError(f"{path}: damaged, not JSON ({error}); remove it and run again") from error
-    if not isinstance(data, dict):
-        raise DpbenchError(f"{path}: damaged, expected a JSON object; remove it and run again")
-    version = data.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    content = read_json(path)
+    version = content.get("schema_version")
+    if _number(version) and version > SCHEMA_VERSION:
         raise NewerRecord(
             f"{path}: schema_version = {version}: this dpbench reads up to {SCHEMA_VERSION}; use a newer dpbench"
         )
-    if data.get("type", kind.type) != kind.type:
-        raise DpbenchError(f"{path}: type = {data['type']!r}: expected {kind.type!r}; move it to where it belongs")
-    data = restored(data)
+    if isinstance(version, bool) or version not in SCHEMA_VERSIONS:
+        known = ", ".join(map(str, SCHEMA_VERSIONS))
+        raise DpbenchError(f"{path}: schema_version = {version!r}: this dpbench reads {known}; remove it and run again")
+    if content.get("type", kind.type) != kind.type:
+        raise DpbenchError(f"{path}: type = {content['type']!r}: expected {kind.type!r}; move it to where it belongs")
+    data: dict[str, Any] = restored(content)
     record = _typed(kind, data, str(path))
+    if version == 1:
+        data.pop("digest", None)  # version 1 has none
+    else:
+        check_digest(path, content)
     if record.run_key != path.stem:
         raise DpbenchError(f"{path}: its run_key is {record.run_key!r}: expected its file name; rename or remove it")
-    return data, record
+    wrong = disagreement(data) if isinstance(record, RunRecord) else failure_disagreement(data)
+    if wrong:
+        raise DpbenchError(f"inconsistent: {path}: {wrong}; it is not used, and `dpbench run` does its run again")
+    return data, replace(record, digest=data.get("digest"))
 
 
 @cache

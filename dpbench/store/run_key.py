@@ -159,6 +159,23 @@ def _is_none(stage: str, value: Any) -> bool:
     return value is None or (value == "none" and stage != "clip")
 
 
+def shipped(mechanism: Mapping[str, Any]) -> bool:
+    """Whether a mechanism by its name and parameters, with its stages and its engine, is one of dpbench's own.
+
+    >>> shipped({"name": "pipeline", "parameters": {"update": "my_updates:Nesterov"}})
+    False
+    """
+    parameters = mechanism.get("parameters") or {}
+    names = [("mechanisms", str(mechanism.get("name")))]
+    for stage, kind in (*STAGES.items(), ("clipping", "clipping")):
+        value = parameters.get(stage)
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name != "none":
+            names.append((kind, name))
+    known = (catalog(kind).get(name) for kind, name in names)
+    return all(entry is not None and entry.origin == "dpbench" for entry in known)
+
+
 def code_entries(spec: Spec) -> list[Entry]:
     """Model and mechanism, then the mechanism's stages with its clipping engine.
 
@@ -207,6 +224,48 @@ def versions(entries: Iterable[Entry]) -> dict[str, int | str]:
         if modules:
             found[role] = _version(reachable(modules, _helpers) - CORE_MODULES)
     return found
+
+
+def changed_versions(resolved: Mapping[str, Any]) -> tuple[str, ...]:
+    """The roles of dpbench's own code whose version has been raised since a run of today's format was resolved.
+
+    Compares declared versions only and hashes nothing: code of others is another run's, by its key. () where the run's
+    model or mechanism is not dpbench's, is not known any more, or has a key of another format.
+
+    >>> changed_versions({"seed": 0})
+    ()
+    """
+    if key_format(resolved) != FORMAT:
+        return ()
+    model, mechanism = resolved["model"]["name"], resolved["mechanism"]
+    text = json.dumps(plain([model, mechanism["name"], mechanism.get("parameters") or {}]), sort_keys=True)
+    return version_changes(resolved.get("numerics") or {}, _versions_of(text) if shipped(mechanism) else {})
+
+
+@cache
+def _versions_of(choice: str) -> Mapping[str, int | str]:
+    """Today's versions for a shipped mechanism and a model by names; {} where they are not found any more."""
+    model, mechanism, parameters = json.loads(choice)
+    try:
+        entries = mechanism_entries(mechanism, parameters)
+        known = catalog("models").get(model)
+        return versions([*entries, *([known] if known is not None and known.origin == "dpbench" else [])])
+    except Exception:  # noqa: BLE001 - parameters from a file may be anything
+        return {}
+
+
+def version_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """The roles that differ, in words; roles that one side does not have are left out.
+
+    >>> version_changes({"step": 1, "model": 2}, {"step": 2, "model": 2})
+    ('step: version 1, now version 2',)
+    """
+    changed = ((role, before[role], now[role]) for role in sorted(before.keys() & now.keys()))
+    return tuple(f"{role}: {_shown(one)}, now {_shown(two)}" for role, one, two in changed if one != two)
+
+
+def _shown(version: object) -> str:
+    return f"code {version[:8]}" if isinstance(version, str) else f"version {version}"
 
 
 def _identity(entry: Entry) -> str:

@@ -26,7 +26,7 @@ from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
-from dpbench.training.loop import Execution
+from dpbench.training.loop import Execution, on_threads, usual_threads
 
 PLAIN = "plain"
 JL = "jl"
@@ -47,6 +47,7 @@ class EngineCost:
     chunk: int
     inputs: str
     device: str
+    threads: int
     seconds: float | None = None
     peak_bytes: int | None = None
     refusal: str | None = None
@@ -77,19 +78,20 @@ def measure(
     chunk: int | None = None,
     data: Path | None = None,
     calls: int = 3,
+    threads: int | None = None,
     watch: Callable[[str, str], None] = lambda _model, _engine: None,
 ) -> Iterator[EngineCost]:
     """Measure every engine on every model of the specs; a refusal is a result.
 
-    `engines`: names of `engine_names`, by default all. `chunk`: places per call, by default that of training. Raises
-    DpbenchError for an unknown engine.
+    `engines`: names of `engine_names`, by default all. `chunk` (places per call) and `threads` are by default those of
+    training. Raises DpbenchError for an unknown engine.
     """
     known = engine_names(projections)
     for name in engines:
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
     for spec in _different(specs):
-        row, work = _work(spec, places, device, chunk, data)
+        row, work = _work(spec, places, device, chunk, data, threads)
         for name in engines or known:
             watch(row.model, name)
             yield _measured(replace(row, engine=name), work, calls)
@@ -103,7 +105,9 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
     return list(first.values())
 
 
-def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | None) -> tuple[EngineCost, Work]:
+def _work(
+    spec: Spec, places: int, device: str, chunk: int | None, data: Path | None, threads: int | None
+) -> tuple[EngineCost, Work]:
     source = dataset_source(spec)
     make = model_builder(spec, source)
     try_model(make, tuple(source.input_shape), source.classes)
@@ -124,14 +128,16 @@ def _work(spec: Spec, places: int, device: str, chunk: int | None, data: Path | 
     theta_RP = initial_parameters(make, 0)[None].to(device)
     chunk = min(chunk or Execution(device).chunk(1, net.size), places)
     inputs_are = "zeros" if absent else "data"
-    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device)
+    threads = threads or usual_threads(spec, places, device)
+    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device, threads)
     return row, (net, theta_RP, examples)
 
 
 def _measured(row: EngineCost, work: Work, calls: int) -> EngineCost:
     try:
         clip_R = torch.ones(1, dtype=torch.float64, device=row.device)
-        found = cost(_engine(row.engine, work), *work, clip_R, row.chunk, calls)
+        with on_threads(row.threads):
+            found = cost(_engine(row.engine, work), *work, clip_R, row.chunk, calls)
     except Exception as error:  # noqa: BLE001 - an engine may raise anything for a model that it does not support
         return replace(row, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
     return replace(row, seconds=found.seconds, peak_bytes=found.peak_bytes)

@@ -7,11 +7,11 @@ Letters: R runs of the stack, P parameters.
 
 from __future__ import annotations
 
-import io
 import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,19 @@ import torch
 from torch import Tensor
 
 from dpbench import events, randomness
-from dpbench.atomic import write_bytes
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, StoreError
-from dpbench.plan.planning import Run
+from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
+from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
 from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
 CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack in one call on a CPU
+SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
@@ -39,12 +41,12 @@ class Execution:
     """How the work is executed. No part of a run's key, because it must not change results.
 
     `places_per_call`: batch places of all runs together in one call; None chooses by device and memory.
-    `checkpoint_seconds`: the least time between two checkpoints of a stack.
+    `checkpoint_seconds`: the time between two checkpoints of a stack, taken after the step that is then at work.
     """
 
     device: str = "cpu"
     places_per_call: int | None = None
-    checkpoint_seconds: float = 10.0
+    checkpoint_seconds: float = 30.0
 
     def chunk(self, runs: int, parameters: int) -> int:
         """Batch places per call for one run of a stack of `runs`."""
@@ -56,6 +58,26 @@ class Execution:
         else:
             places = CPU_GRADIENT_BYTES // (4 * parameters)
         return max(1, places // runs)
+
+
+def usual_threads(spec: Spec, examples: float, device: str) -> int:
+    """Torch's threads for steps of so many examples: one for small work on a CPU, else torch's own number.
+
+    In small work threads wait for each other longer than they help, above all on a machine that is busy otherwise.
+    """
+    small = device == "cpu" and 3 * examples * operations(spec) < SMALL_STEP
+    return 1 if small else torch.get_num_threads()
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Torch on so many threads of the CPU inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -93,9 +115,10 @@ class _Course:
     share: float = 0.0
     curve: list[dict[str, float | int | None]] = field(default_factory=list)
     resumed: bool = False
-    drawn: float = 0.0
+    drawn: float = 0.0  # since the last evaluation, as `loss` and `clipped`
     loss: float = 0.0
     clipped: float = 0.0
+    bad: int = -1  # the first step whose gradient was not finite
 
 
 def evaluation_steps(sampling_rate: float, steps: int, most: int = MAX_CURVE_POINTS) -> list[int]:
@@ -120,13 +143,15 @@ def train(
     checkpoints: Path | None = None,
     smoke: bool = False,
     watch: Callable[[Progress], None] = lambda _: None,
+    anew: Callable[[Run, str], None] = lambda _run, _why: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
     """Train the runs of one stack; yields each outcome as soon as its run ends.
 
     `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
-    outcome. Raises Interrupted when `stop` becomes true, with every unfinished run saved under `checkpoints`;
-    DpbenchError if the model or the mechanism cannot be built.
+    outcome; `anew` is told of a run whose checkpoint cannot be used, and why. Raises Interrupted when `stop` becomes
+    true, with every unfinished run saved under `checkpoints`; DpbenchError if the model or the mechanism cannot be
+    built.
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -141,18 +166,19 @@ def train(
         _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
     ]
     starts = [
-        _start(course, mechanism, build, None if smoke else checkpoints, net.size, inputs, targets)
-        for course in courses
+        _start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets) for course in courses
     ]
     state, hyper = _join(starts, device), _hyperparameters(runs, device)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
-    sums_3R = torch.zeros(3, len(runs), dtype=torch.float64, device=device)  # drawn, loss, clipped since an evaluation
-    bad_R = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+    # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
+    sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
+    bad_R = torch.tensor([course.bad for course in courses], dtype=torch.int64, device=device)
     kept = _versions(net, inputs, targets, *test)
+    keeps = checkpoints is not None and not smoke
     stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
 
     while courses:
-        begin = time.perf_counter()
+        begin, overdue = time.perf_counter(), False
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
         for _ in range(ahead):
             before_R = state.step_R
@@ -165,16 +191,17 @@ def train(
                 course.step += 1
             left = sum(course.stops[-1] - course.step for course in courses)
             watch(Progress(total - left, total, len(courses)))
-            if stop() or stopped:
+            overdue = keeps and time.monotonic() - saved > execution.checkpoint_seconds
+            if overdue or stop() or stopped:
                 break
-        _settle(courses, sums_3R, time.perf_counter() - begin)
-        sums_3R = torch.zeros_like(sums_3R)
+        _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
         ended: list[int] = []
         for at, (last, reason) in stopped.items():
             ended.append(at)
             yield Outcome(courses[at].run, error=f"stopped at step {last}: {reason}", step=last)
         due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
-        for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, bad_R, test, mechanism):
+        sums_3R[:, due] = 0.0
+        for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, test, mechanism):
             if _versions(net, inputs, targets, *test) != kept:
                 raise DpbenchError(
                     "the model changed the data, its parameters or its buffers in place: this run is not valid"
@@ -190,8 +217,7 @@ def train(
             state, hyper, bad_R = state.take(index), hyper.take(index), bad_R[index]
             sums_3R, stopped = sums_3R[:, index], {}
         stopping = bool(courses) and stop()
-        overdue = time.monotonic() - saved > execution.checkpoint_seconds
-        if courses and checkpoints is not None and not smoke and (stopping or overdue):
+        if courses and checkpoints is not None and keeps and (stopping or overdue):
             _save(courses, state, checkpoints)
             saved = time.monotonic()
         if stopping:
@@ -204,27 +230,22 @@ def _evaluated(
     net: Network,
     state: State,
     hyper: Hyperparameters,
-    bad_R: Tensor,
     test: tuple[Tensor, Tensor],
     mechanism: Mechanism,
 ) -> Iterator[tuple[int, Outcome | None, events.Composition | None]]:
-    """Evaluate the runs that are due and extend their curves; yields those that end, the failure or None, the ledger.
-
-    `bad_R` holds the first step whose gradient was not finite, -1 where all were.
-    """
+    """Evaluate the runs that are due and extend their curves; yields those that end, a failure or None, the ledger."""
     if not due:
         return
-    index = torch.tensor(due, dtype=torch.int64, device=bad_R.device)
+    index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
     places = max(50, EVALUATION_PLACES // len(due))
     loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
     sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
-    figures = zip(
-        due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), bad_R[index].tolist(), released, strict=True
-    )
-    for at, loss, accuracy, sound, bad, ledger in figures:
+    figures = zip(due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), released, strict=True)
+    for at, loss, accuracy, sound, ledger in figures:
         course = courses[at]
+        bad = course.bad
         if bad >= 0:
             yield at, Outcome(course.run, error=f"the gradient of step {bad}: not finite", step=bad), None
         elif not sound:
@@ -263,16 +284,17 @@ def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparamete
     )
 
 
-def _settle(courses: list[_Course], sums_3R: Tensor, seconds: float) -> None:
-    """Add the time and the diagnostics of the steps since the last evaluation to the courses."""
+def _settle(courses: list[_Course], sums_3R: Tensor, bad_R: Tensor, seconds: float) -> None:
+    """Add the time of the last steps to the courses, and copy what the device has counted."""
     begin = time.perf_counter()
     if sums_3R.is_cuda:
         torch.cuda.synchronize(sums_3R.device)
     seconds += time.perf_counter() - begin
-    for course, (drawn, loss, clipped) in zip(courses, sums_3R.T.tolist(), strict=True):
+    for course, sums, bad in zip(courses, sums_3R.T.tolist(), bad_R.tolist(), strict=True):
         course.seconds += seconds
         course.share += seconds / len(courses)
-        course.drawn, course.loss, course.clipped = course.drawn + drawn, course.loss + loss, course.clipped + clipped
+        course.drawn, course.loss, course.clipped = sums
+        course.bad = bad
 
 
 def _events_done(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
@@ -338,7 +360,7 @@ def _result(
 
 # Checkpoints: one file per run, so that a run can continue in another stack.
 
-_KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped")
+_KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped", "bad")
 
 
 def _place(run: Run, folder: Path) -> Path | None:
@@ -354,32 +376,31 @@ def _start(
     mechanism: Mechanism,
     build: Callable[[], torch.nn.Module],
     folder: Path | None,
-    size: int,
+    anew: Callable[[Run, str], None],
     inputs: Tensor,
     targets: Tensor,
 ) -> State:
     """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
-    path = None if folder is None else _place(course.run, folder)
-    kept = None if path is None else _load(path, course.run, size)
-    if kept is not None:
-        for name in _KEPT:
-            setattr(course, name, kept[name])
-        course.resumed = True
-        return State(kept["theta_RP"], kept["memory"], torch.tensor([course.step]), kept["private"])
     theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
-    return mechanism.start(theta_RP, _hyperparameters([course.run], inputs.device), inputs, targets)
-
-
-def _load(path: Path, run: Run, size: int) -> dict[str, Any] | None:
-    """A checkpoint; None if there is none, or if it is damaged, of other code or of a finished run."""
+    fresh = mechanism.start(theta_RP, _hyperparameters([course.run], inputs.device), inputs, targets)
+    path = None if folder is None else _place(course.run, folder)
     try:
-        kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        usable = (
-            kept["sources"] == dict(run.sources) and kept["theta_RP"].shape == (1, size) and kept["step"] < run.steps
-        )
-    except Exception:  # noqa: BLE001 - torch's reader may raise anything for a damaged file
-        return None
-    return kept if usable else None
+        kept = None if path is None else read_checkpoint(path, _checkpoint_of(course), fresh)
+    except DpbenchError as error:
+        anew(course.run, str(error))
+        kept = None
+    if kept is None:
+        return fresh
+    facts, state = kept
+    for name in _KEPT:
+        setattr(course, name, facts[name])
+    course.resumed = True
+    return state
+
+
+def _checkpoint_of(course: _Course) -> Place:
+    run = course.run
+    return Place(run.key, run.sources, run.sampling_rate, course.stops)
 
 
 def _save(courses: list[_Course], state: State, folder: Path) -> None:
@@ -388,17 +409,8 @@ def _save(courses: list[_Course], state: State, folder: Path) -> None:
         if path is None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
-        content = {
-            "theta_RP": one.theta_RP.cpu(),
-            "memory": {name: value.cpu() for name, value in one.memory.items()},
-            "private": {name: value.cpu() for name, value in one.private.items()},
-            "sources": dict(course.run.sources),
-            **{name: getattr(course, name) for name in _KEPT},
-        }
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
         try:
-            write_bytes(path, buffer.getvalue())
+            write_checkpoint(path, _checkpoint_of(course), {name: getattr(course, name) for name in _KEPT}, one)
         except DpbenchError as error:
             raise StoreError(str(error)) from error
 

@@ -339,9 +339,9 @@ def test_failures_are_shown_and_counted_in_no_mean() -> None:
 
 
 def test_stale_and_dirty_records_are_noticed() -> None:
-    runs = [run_json(seed=0, sources={"dpbench.errors": "0" * 64}), run_json(seed=1, environment={"dirty": True})]
+    runs = [run_json(seed=0, versions={"step": 0}), run_json(seed=1, environment={"dirty": True})]
     found = collect(runs)
-    assert [line.stale for line in found.records] == [("dpbench.errors",), ()]
+    assert [line.stale for line in found.records] == [("step: version 0, now version 1",), ()]
     (row,) = found.rows()
     assert row.stale_seeds == (0,)
     texts = [notice.text for notice in found.notices]

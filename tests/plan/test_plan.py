@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.events import Composition, SampledGaussian, to_json
 from dpbench.plan.planning import Choices, Plan, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.store import run_key
@@ -88,6 +89,8 @@ def test_calibrated_noise_is_keyed_and_meets_the_target(tmp_path: Path) -> None:
 
 def write_record(plan: Plan, store: Store) -> None:
     (run,) = plan.runs
+    event = SampledGaussian(run.sampling_rate, run.noise_multiplier or 0.0)
+    ledger, epoch = Composition(((event, run.steps),)), round(run.steps * run.sampling_rate, 6)
     store.write_run(
         {
             "run_key": run.key,
@@ -95,8 +98,8 @@ def write_record(plan: Plan, store: Store) -> None:
             "resolved": json.loads(json.dumps(run.resolved)),
             "context": {"name": "small"},
             "facts": {"private": True, "expected_batch_size": 96.0},
-            "ledger": None,
-            "curve": [],
+            "ledger": to_json(ledger),
+            "curve": [{"epoch": epoch, "step": run.steps, "seconds": 3.0, "test_accuracy": 0.5}],
             "result": {"test_accuracy": 0.5},
             "seconds": 3.0,
             "own_seconds": 3.0,
@@ -106,7 +109,7 @@ def write_record(plan: Plan, store: Store) -> None:
     )
 
 
-def test_a_record_is_enough_until_the_code_changes(tmp_path: Path) -> None:
+def test_a_record_is_enough_until_a_version_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(tmp_path, SPEC)
     assert [run.action for run in plan.runs] == ["train"]
     store = Store(tmp_path / "out")
@@ -115,12 +118,13 @@ def test_a_record_is_enough_until_the_code_changes(tmp_path: Path) -> None:
     assert [run.action for run in again.runs] == ["exists"]
     assert again.stacks == ()
     assert [run.action for run in plan_of(tmp_path, SPEC, force=True).runs] == ["train"]
-    path = store.run_path(plan.runs[0].key)
-    path.write_text(path.read_text().replace(plan.runs[0].sources["dpbench.step.stages"], "0" * 64))
+    monkeypatch.setattr("dpbench.step.stages.NUMERICS", 2)
     (stale,) = plan_of(tmp_path, SPEC).runs
     assert stale.action == "stale"
-    assert "stages" in stale.reason
-    assert [run.action for run in plan_of(tmp_path, SPEC, stale=True).runs] == ["train"]
+    assert "stages: version 1, now version 2" in stale.reason
+    (due,) = plan_of(tmp_path, SPEC, stale=True).runs
+    assert (due.action, due.reason) == ("train", "its record is stale")
+    assert due.key != plan.runs[0].key
 
 
 def test_a_damaged_record_is_no_record(tmp_path: Path) -> None:
@@ -129,7 +133,10 @@ def test_a_damaged_record_is_no_record(tmp_path: Path) -> None:
     write_record(plan, store)
     path = store.run_path(plan.runs[0].key)
     path.write_text(path.read_text()[:-40])
-    assert [run.action for run in plan_of(tmp_path, SPEC).runs] == ["train"]
+    (run,) = plan_of(tmp_path, SPEC).runs
+    assert run.action == "train"
+    assert "its record is not used" in run.reason
+    assert "not JSON" in run.reason
 
 
 def test_estimates_come_from_records_of_the_like(tmp_path: Path) -> None:
@@ -268,7 +275,7 @@ def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
     store = Store(tmp_path / "out")
     write_record(plan, store)
     path = store.run_path(plan.runs[0].key)
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
     with pytest.raises(DpbenchError, match="newer dpbench"):
         plan_of(tmp_path, SPEC)
 

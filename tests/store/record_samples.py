@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import random
 from typing import Any
 
 from dpbench.store.provenance import code_hash
+from dpbench.store.run_key import run_key
 
 ENVIRONMENT = {
     "commit": "0123456789abcdef0123456789abcdef01234567",
@@ -50,6 +49,7 @@ def run_json(
     context: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
     environment: dict[str, Any] | None = None,
+    versions: dict[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """One run record as plain data; `sigma` None makes it non-private. The key is made from the resolved part."""
@@ -67,7 +67,8 @@ def run_json(
         "noise_multiplier": sigma,
         "seed": seed,
         "randomness": "own",
-        "numerics": {"step": 1},
+        "numerics": versions or {"step": 1},
+        "sample": f"{name} {label}",  # specs and rows of one setting are different runs here
     }
     ledger = {
         "adaptive": False,
@@ -90,7 +91,7 @@ def run_json(
         reached = reached if epoch == epochs else min(1.0, max(0.0, reached + draw.gauss(0, 0.003)))
         curve.append(
             {
-                "epoch": float(epoch),
+                "epoch": round(step * rate, 6),
                 "step": step,
                 "releases": step,
                 "seconds": seconds * epoch / epochs,
@@ -100,9 +101,9 @@ def run_json(
             }
         )
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "type": "run",
-        "run_key": key_of([name, label, resolved]),
+        "run_key": run_key(resolved),
         "seed": seed,
         "resolved": resolved,
         "context": {
@@ -137,7 +138,7 @@ def run_json(
         },
         "ledger": ledger if private else None,
         "curve": curve,
-        "result": {"test_accuracy": accuracy, "test_loss": 0.17},
+        "result": {"test_accuracy": accuracy, "test_loss": curve[-1]["test_loss"]},
         "seconds": seconds * 2,
         "own_seconds": seconds,
         "stack_runs": 2,
@@ -153,11 +154,6 @@ def failure_json(name: str = "quick", label: str = "", seed: int = 9, error: str
     run = run_json(name, label, seed)
     kept = {part: run[part] for part in ("schema_version", "run_key", "seed", "resolved", "context", "environment")}
     return {**kept, "type": "failure", "error": error, "traceback": "Traceback ...\nValueError: not finite", "step": 17}
-
-
-def key_of(content: Any) -> str:
-    """A stand-in for the plan's run key: 64 hexadecimal digits made from the content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def example() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -223,7 +219,7 @@ def example() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                         sigma=sigma,
                         context={"target_epsilon": epsilon, "calibrate_with": "rdp", "tuned": "nothing"},
                         environment={"dirty": name == "noisy Adam"},
-                        sources={"dpbench.errors": "0" * 64} if epsilon == 8 and name == "noisy Adam" else {},
+                        versions={"step": 0} if epsilon == 8 and name == "noisy Adam" else None,
                         resumed=seed == 2,
                         **small,
                     )

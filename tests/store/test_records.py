@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ def test_a_run_is_read_back_as_written(tmp_path: Path) -> None:
     data["own_note"] = {"kept": True}  # further keys of the writer stay in the file
     path = store.write_run(data)
     assert path == tmp_path / "records" / f"{data['run_key']}.json"
-    assert store.existing() == {data["run_key"]: data}
     (record,) = store.read().runs
+    assert store.existing() == {data["run_key"]: data | {"digest": record.digest}}
     assert record.seed == 3
     assert record.curve[-1].test_accuracy == data["result"]["test_accuracy"]
     assert record.context.name == "quick"
@@ -59,7 +59,8 @@ def test_a_typed_record_can_be_written_too(tmp_path: Path) -> None:
     (record,) = first.read().runs
     assert isinstance(record, RunRecord)
     second.write_run(record)
-    assert second.read().runs == (record,)
+    (again,) = second.read().runs
+    assert replace(again, digest=record.digest) == record  # the file of the first has keys that the type has not
 
 
 def test_failures_are_no_results_and_a_success_removes_them(tmp_path: Path) -> None:
@@ -104,7 +105,8 @@ def test_published_records_count_and_own_records_come_first(tmp_path: Path) -> N
         ('{"schema_version": 1, "ty', "not JSON"),
         ("[1, 2]", "expected a JSON object"),
         ("\x00" * 100, "not JSON"),
-        ('{"schema_version": 2, "type": "run"}', "schema_version = 2: this dpbench reads up to 1"),
+        ('{"schema_version": 3, "type": "run"}', "schema_version = 3: this dpbench reads up to 2"),
+        ('{"schema_version": 0, "type": "run"}', "schema_version = 0: this dpbench reads 1, 2"),
         ('{"schema_version": 1, "type": "run"}', "run_key: field required"),
         ('{"schema_version": 1, "type": "audit"}', "type = 'audit': expected 'run'"),
     ],
@@ -120,11 +122,12 @@ def test_a_damaged_file_is_named_and_harms_no_other(tmp_path: Path, content: str
     assert [item.path for item in found.damaged] == [bad]
     assert str(bad) in found.damaged[0].message
     assert message in found.damaged[0].message
+    assert list(store.existing()) == [good["run_key"]]
     if "reads up to" in message:
         with pytest.raises(NewerRecord, match="e" * 64):  # it is somebody's result: no run may take its place
-            store.existing()
+            store.refused("e" * 64)
     else:
-        assert list(store.existing()) == [good["run_key"]]
+        assert message in store.refused("e" * 64)
 
 
 def _without(data: dict[str, Any], *path: str) -> dict[str, Any]:
@@ -572,11 +575,6 @@ def test_code_hash_counts_columns_in_characters(module: Any) -> None:
     """The syntax tree counts bytes: letters beyond ASCII before a docstring on its own line must not hide it."""
     assert module("class Größe: 'one'; size = 'ä'\n") == module("class Größe: 'another'; size = 'ä'\n")
     assert module("class Größe: 'one'; size = 'ä'\n") != module("class Größe: 'one'; size = 'ö'\n")
-
-
-def test_changed_sources_names_what_changed() -> None:
-    sources = {"dpbench.errors": code_hash("dpbench.errors"), "dpbench.events": "0" * 64, "dpbench.gone": "1" * 64}
-    assert provenance.changed_sources(sources) == ("dpbench.events", "dpbench.gone")
 
 
 def test_typed_records_are_plain_data_inside() -> None:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbench.job import run as run_job
 from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Interrupted, Outcome, evaluation_steps, train
+from dpbench.training.loop import (
+    Execution,
+    Interrupted,
+    Outcome,
+    evaluation_steps,
+    on_threads,
+    train,
+    usual_threads,
+)
 
 SPEC = """
 kind: run
@@ -159,3 +175,174 @@ def test_evaluation_steps(rate: float, steps: int, most: int) -> None:
         # the first step at which `number` times `every` epochs are over
         assert stop * rate >= number * every * (1 - 1e-7)
         assert (stop - 1) * rate < number * every * (1 + 1e-7)
+
+
+# Checkpoints
+
+
+def interrupted_at(step: int, run: Run, folder: Path) -> Path:
+    """The checkpoint of a run that was interrupted after so many steps."""
+    done: list[int] = []
+    with pytest.raises(Interrupted):
+        trained([run], checkpoints=folder, watch=lambda p: done.append(p.done), stop=lambda: len(done) >= step)
+    return folder / f"{run.key}.pt"
+
+
+def forged(body: bytes, head: bytes) -> bytes:
+    """A checkpoint as a hostile author writes it: with the SHA-256 of its content."""
+    return head + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "step -40": {"step": -40},
+    "a step beyond the end": {"step": 40},
+    "another step": {"step": 25},
+    "a step that is a flag": {"step": True},
+    "another run": {"run_key": "0" * 64},
+    "other code": {"sources": {}},
+    "a curve too long": {"curve": [{"epoch": 1.0, "step": 16, "seconds": 0.1, "test_accuracy": 0.9}] * 3},
+    "a curve of texts": {"curve": ["x"]},
+    "an accuracy of 7": {"curve": [{"epoch": 1.069, "step": 16, "seconds": 0.0, "test_accuracy": 7.0}]},
+    "seconds below zero": {"seconds": -1.0},
+    "endless seconds": {"seconds": None, "seconds_reason": "infinite"},
+    "a huge tensor": {"tensors": [["theta", "torch.float32", [1, 10**12]]]},
+    "another type": {"tensors": [["theta", "torch.float64", [1, 1210]]]},
+    "a loss of text": {"loss": "x"},
+    "a bad step to come": {"bad": 39},
+}
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A run with its checkpoint after 20 steps, another run's checkpoint, and the undisturbed run's losses."""
+
+    run: Run
+    content: bytes
+    of_another: bytes
+    losses: list[float]
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
+    folder = tmp_path_factory.mktemp("unfinished")
+    run, other = runs_of(folder, SPEC % {"mechanism": "noisy_adam"})[:2]
+    path = interrupted_at(20, run, folder / "checkpoints")
+    content = path.read_bytes()
+    resumed = trained([run], checkpoints=path.parent)[run.key]
+    assert resumed.result is not None
+    assert resumed.result["resumed"] is True  # as it is, it is used
+    return Unfinished(run, content, interrupted_at(20, other, folder / "others").read_bytes(), losses(resumed))
+
+
+@pytest.mark.parametrize("lie", [*LIES, "nan", "cut", "longer", "flipped", "swapped", "format", "folder", "large"])
+def test_a_checkpoint_that_does_not_fit_is_never_used_and_says_so(
+    tmp_path: Path, unfinished: Unfinished, lie: str
+) -> None:
+    """Whoever wrote its digest: the run starts anew, and its result is that of the undisturbed run."""
+    run, content = unfinished.run, unfinished.content
+    path = tmp_path / f"{run.key}.pt"
+    head, _, rest = content.partition(b"\n")
+    line, _, data = rest.partition(b"\n")[2].partition(b"\n")
+    lies = {
+        "nan": forged(line + b"\n" + b"\xff" * 8 + data[8:], head),
+        "cut": forged(line + b"\n" + data[:-1], head),
+        "longer": forged(line + b"\n" + data + b"\0", head),
+        "flipped": content[:-100] + bytes([content[-100] ^ 1]) + content[-99:],
+        "swapped": unfinished.of_another,
+        "format": forged(line + b"\n" + data, b"dpbench checkpoint 2"),
+    }
+    if lie == "folder":
+        path.mkdir()
+    elif lie == "large":
+        with path.open("wb") as file:
+            file.truncate(1 << 34)
+    elif lie in LIES:
+        path.write_bytes(forged(json.dumps(json.loads(line) | LIES[lie]).encode() + b"\n" + data, head))
+    else:
+        path.write_bytes(lies[lie])
+    told: list[tuple[str, str]] = []
+    outcome = trained([run], checkpoints=tmp_path, anew=lambda run, why: told.append((run.key, why)))[run.key]
+    assert [key for key, _ in told] == [run.key]
+    assert str(path) in told[0][1]
+    assert outcome.result is not None
+    assert outcome.result["resumed"] is False
+    assert losses(outcome) == unfinished.losses
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from dpbench.training.loop import Execution
+from tests.training.test_train import SPEC, runs_of, trained
+(run, *_) = runs_of(Path({folder!r}), {text!r})
+print("ready", flush=True)
+steps = []
+def watch(progress):
+    steps.append(progress.done)
+    print(progress.done, flush=True)
+trained([run], checkpoints=Path({kept!r}), execution=Execution(checkpoint_seconds=0.01), watch=watch)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX's")
+def test_a_kill_within_a_long_epoch_loses_only_the_time_since_the_last_checkpoint(tmp_path: Path) -> None:
+    """One epoch of 200 steps with one evaluation at its end: what goes on from a checkpoint gives the same record."""
+    text = SPEC.replace("batch_size: 96, steps: 40", "sampling_rate: 0.005, steps: 200").partition("grid:")[0]
+    text = text % {"mechanism": "noisy_adam"}
+    run = runs_of(tmp_path, text)[0]
+    assert evaluation_steps(run.sampling_rate, run.steps) == [200]
+    kept = tmp_path / "checkpoints"
+    code = CHILD.format(root=str(Path(__file__).parents[2]), folder=str(tmp_path), text=text, kept=str(kept))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        reached = 0
+        for line in process.stdout:
+            reached = 0 if line == "ready\n" else int(line)
+            if reached >= 60 and (kept / f"{run.key}.pt").exists():
+                break
+        process.send_signal(signal.SIGKILL)
+    assert 60 <= reached < 200
+    first: list[int] = []
+    resumed = trained([run], checkpoints=kept, watch=lambda p: first.append(p.done))[run.key]
+    whole = trained([run])[run.key]
+    assert resumed.result is not None
+    assert whole.result is not None
+    assert resumed.result["resumed"] is True
+    assert 2 <= first[0] <= 200, "it went on within the epoch"
+    timeless = [{**point, "seconds": 0} for point in resumed.result["curve"]]
+    assert timeless == [{**point, "seconds": 0} for point in whole.result["curve"]]  # to the last bit
+    assert (resumed.result["ledger"], resumed.result["facts"]) == (whole.result["ledger"], whole.result["facts"])
+
+
+def test_checkpoints_between_evaluations_change_no_number(tmp_path: Path) -> None:
+    run = runs_of(tmp_path, SPEC % {"mechanism": "noisy_sgd"})[0]
+    often = trained([run], checkpoints=tmp_path / "kept", execution=Execution(checkpoint_seconds=0.0))[run.key]
+    whole = trained([run])[run.key]
+    assert often.result is not None
+    assert whole.result is not None
+    assert [p["train_loss"] for p in often.result["curve"]] == [p["train_loss"] for p in whole.result["curve"]]
+    assert losses(often) == losses(whole)
+
+
+def test_small_work_takes_one_thread_and_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    small = runs_of(tmp_path, SPEC % {"mechanism": "noisy_sgd"})[0].spec
+    before = torch.get_num_threads()
+    assert usual_threads(small, 96, "cpu") == 1
+    assert usual_threads(small, 1e9, "cpu") == usual_threads(small, 96, "cuda") == before
+    with on_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_a_record_states_its_threads_and_its_key_does_not(tmp_path: Path) -> None:
+    text = SPEC.partition("grid:")[0].replace("steps: 40", "steps: 2") % {"mechanism": "noisy_sgd"}
+    (tmp_path / "spec.yaml").write_text(text)
+    found = {}
+    for threads in (None, 2):
+        out = tmp_path / f"out {threads}"
+        run_job([tmp_path / "spec.yaml"], out=out, choices=Choices(device="cpu"), threads=threads)
+        (record,) = Store(out).read().runs
+        found[record.environment["threads"]] = record.run_key
+    assert list(found) == [1, 2]
+    assert len(set(found.values())) == 1
