@@ -17,6 +17,7 @@ from typing import Any
 from dpbench.catalog import catalog, in_short
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
+from dpbench.privacy.statement import large_delta
 from dpbench.reporting.contents import (
     Comparison,
     CurveLine,
@@ -406,6 +407,17 @@ def _record_lines(
     return tuple(lines.values())
 
 
+def _large_deltas(section: Section) -> dict[str, list[str]]:
+    """The warnings about a δ of 1/N or more, each with the rows that state an ε at it."""
+    found: dict[str, list[str]] = {}
+    for row in section.rows:
+        delta = row.context.delta
+        text = large_delta(delta, row.facts.examples) if delta is not None and row.guarantees else None
+        if text is not None:
+            found.setdefault(text, []).append(row.title)
+    return found
+
+
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
     counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
     return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
@@ -463,6 +475,8 @@ def _notices(
         if count:
             found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
     for section in sections:
+        for text, names in _large_deltas(section).items():
+            found.append(Notice("caution", f"{section.name}: {', '.join(names)}: {text}.", section.id))
         unchecked = [row for row in section.rows if row.unchecked and row.checked]
         if unchecked:
             which = ", ".join(row.title for row in unchecked)

@@ -19,7 +19,7 @@ from dpbench.verdicts import VERDICTS, Verdict
 class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
-    `unchecked`: no check has tested whether the mechanism does what its ledger says.
+    `unchecked`: no check has tested whether the mechanism does what its ledger says. `version`: the accountant's.
     """
 
     accountant: str
@@ -33,6 +33,7 @@ class GuaranteeLine:
     refused: str | None
     requested: bool = True
     unchecked: bool = False
+    version: str | None = None
 
     @property
     def said(self) -> str | None:

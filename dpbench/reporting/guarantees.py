@@ -64,6 +64,7 @@ class Accounts:
             upper=found.epsilon.upper,
             mu=found.mu,
             refused=None,
+            version=found.version,
         )
 
 
