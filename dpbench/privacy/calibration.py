@@ -147,7 +147,7 @@ def calibrate(
     >>> def training(sigma):
     ...     return Composition(((SampledGaussian(256 / 60000, sigma), 3516),))
     >>> round(calibrate(training, epsilon=3.0, delta=1e-5), 2)
-    0.74
+    0.73
     """
     return float(solve("noise_multiplier", make_composition, epsilon=epsilon, delta=delta, accountant=accountant).value)
 
@@ -344,7 +344,7 @@ def largest_rate(
     >>> from dpbench.events import Composition, SampledGaussian
     >>> q = largest_rate(lambda q: Composition(((SampledGaussian(q, 1.3), 3516),)), epsilon=1.0, delta=1e-5)
     >>> round(q, 4)
-    0.0045
+    0.0049
     """
     found = solve("sampling_rate", make_composition, epsilon=epsilon, delta=delta, accountant=accountant)
     return float(found.value)
