@@ -10,6 +10,7 @@ spec may name any importable object as `package.module:factory`.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -17,6 +18,7 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from dpbench.errors import DpbenchError
@@ -95,6 +97,32 @@ class Entry:
     def module(self) -> str:
         """The dotted name of the module that holds the object."""
         return self.target.partition(":")[0]
+
+    @property
+    def version(self) -> str:
+        """Which code it is: of dpbench its version and the file's `NUMERICS` (1 where it declares none), of another
+        package that package's version, of a file that a spec or an option names the start of the file's SHA-256.
+
+        >>> find("accountants", "rdp").version.startswith("dpbench ")
+        True
+        """
+        return _version(self)
+
+
+@cache
+def _version(entry: Entry) -> str:
+    if entry.origin == "spec":
+        found = importlib.util.find_spec(entry.module)
+        if found is None or not found.origin or not Path(found.origin).is_file():
+            return "unknown code"
+        return f"code {hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:12]}"
+    try:
+        made = f"{entry.origin} {importlib.metadata.version(entry.origin)}"
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        made = f"{entry.origin} of unknown version"
+    if entry.origin != "dpbench":
+        return made
+    return f"{made}, numerics {getattr(importlib.import_module(entry.module), 'NUMERICS', 1)}"
 
 
 @cache

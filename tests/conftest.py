@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from tests import sampled, thirds
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads than that only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+
+# What planning remembers stays with these tests: nothing is taken from, or left in, the user's cache folder.
+os.environ.setdefault("DPBENCH_CACHE", tempfile.mkdtemp(prefix="dpbench-tests-"))
 
 # Datasets whose files no CI holds (GloVe's vectors: 822 MB); their parsing is tested on files of the same form.
 NOT_IN_CI = ("imdb_glove",)

@@ -117,8 +117,9 @@ def account(file: Path | None, **options: Any) -> int:
             data["curve"] = _curve_json(curves, points)
         if options["trade_off"]:
             data["trade_off"] = offs
-        from dpbench.privacy.statement import reserved, statement
+        from dpbench.privacy.statement import reserved, statement, warnings
 
+        data["warnings"] = warnings(found, answers[0])
         data["reservation"] = reserved(found.composition).removeprefix("* ") or None
         data["statement"] = statement(found, answers[0], group_size)
         emit(data)
@@ -145,6 +146,7 @@ def _check_questions(questions: Sequence[dict[str, float]]) -> None:
 
 def _unrounded(found: Releases, guarantees: Sequence[Guarantee], **question: float) -> list[Guarantee]:
     """Answers for a T that is not whole, as papers print that did not round it, by accountants that accept one."""
+    from dpbench.catalog import find
     from dpbench.privacy.accounting import guarantee, load_accountant
 
     steps = found.unrounded_steps
@@ -155,7 +157,8 @@ def _unrounded(found: Releases, guarantees: Sequence[Guarantee], **question: flo
         accountant: Any = load_accountant(name)
         if hasattr(accountant, "curve_for"):
             make_curve = partial(accountant.curve_for, found.composition.parts[0][0], float(steps))
-            answers.append(guarantee(f"{name}, T={float(steps):.10g}", make_curve, **question))
+            version = find("accountants", name).version
+            answers.append(guarantee(f"{name}, T={float(steps):.10g}", make_curve, version=version, **question))
     return answers
 
 
@@ -220,6 +223,7 @@ def _asked(
     found: Releases, names: Sequence[str] | None, group_size: int, seconds: float, **question: float
 ) -> tuple[Guarantee, ...]:
     """The answers of `privacy.accounting.account`, but an accountant that takes more than `seconds` is stopped."""
+    from dpbench.catalog import find
     from dpbench.cli.capped import Stopped, capped
     from dpbench.privacy.accounting import to_ask
     from dpbench.privacy.answers import no_answer
@@ -231,7 +235,8 @@ def _asked(
         before = (lambda place: progress(jobs[place][0])) if progress is not None else None
         for (name, _), one in zip(jobs, capped([_without_curve(job) for _, job in jobs], seconds, before), strict=True):
             if isinstance(one, Stopped):
-                answers.append(no_answer(name, f"{one.reason}; {_LONGER}", seconds, **question))
+                version = find("accountants", name).version
+                answers.append(no_answer(name, f"{one.reason}; {_LONGER}", seconds, version=version, **question))
             else:
                 answers.append(one)
     return cross_checked(answers)
@@ -409,6 +414,7 @@ def certify(file: Path | None, digits: int, **options: Any) -> int:
         mu=None,
         refused=None,
         seconds=certificate.seconds,
+        version=certificate.version,
         **asked,
     )
     if options["as_json"]:

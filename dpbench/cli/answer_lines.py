@@ -161,6 +161,8 @@ def calibrated_lines(found: Calibrated) -> Iterator[str]:
     yield f"{letter} = {_value(found.value)}    the {what} for {target}"
     by = f"by {found.accountant} ({words(found.kind)})"
     yield f"  attained   {letter} = {_value(found.value)}: ε {figure(found.attained, found.kind)} {by}"
+    if found.because:
+        yield f"  accountant {found.because}"
     beside = found.neighbour_attained
     if beside is None:
         yield "  neighbour  there is none: the largest possible value meets the target"

@@ -45,7 +45,9 @@ FILE_FINDS = ("noise_factor", "repetitions", "rate_factor")
     help="What to look for: noise_multiplier (default), steps, epochs, sampling_rate, batch; of a FILE: noise_factor"
     " (default), repetitions, rate_factor.",
 )
-@click.option("--accountant", metavar="NAME", help="Default: exact where it covers the releases, else rdp.")
+@click.option(
+    "--accountant", metavar="NAME", help="Default: exact where it answers for the releases, else lattice, else rdp."
+)
 @group_option
 @click.option(
     "--recalibrate",
@@ -96,24 +98,25 @@ def _calibrate(
 ) -> int:
     from dpbench.cli.answer_lines import calibrated_lines
     from dpbench.cli.console import console, say
-    from dpbench.privacy.calibration import WHOLE, solve
+    from dpbench.privacy.calibration import solve
 
-    name = options["accountant"] or _default_accountant(make(1 if find in WHOLE else 1.0).composition)
     found = solve(
         find,
         lambda value: make(value).composition,
         epsilon=options["epsilon"],
         delta=options["delta"],
-        accountant=name,
+        accountant=options["accountant"],
         most=most,
         group_size=group_size,
     )
     made = make(found.value)
-    from dpbench.privacy.statement import RESERVATION, summary
+    from dpbench.privacy.statement import RESERVATION, large_deltas, summary
 
+    warnings = large_deltas(made, found.delta)
     if options["as_json"]:
         reservation = RESERVATION if made.composition.adaptive else None
-        emit(facts(made, group_size) | _calibrated_json(found) | {"reservation": reservation})
+        data = facts(made, group_size) | _calibrated_json(found)
+        emit(data | {"reservation": reservation, "warnings": warnings})
     else:
         out = console()
         for line in calibrated_lines(found):
@@ -121,6 +124,8 @@ def _calibrate(
         say(out, f"Then {summary(made)}.")
         if made.composition.adaptive:
             say(out, f"But {RESERVATION}")
+        for warning in warnings:
+            say(out, f"Warning: {warning}.")
     return 0
 
 
@@ -169,23 +174,6 @@ def _file_maker(found: Releases, find: str) -> Callable[[Any], Releases]:
     return make
 
 
-def _default_accountant(composition: Composition) -> str:
-    """`exact` if it covers the releases, else `rdp`, else the first in the catalog that gives a promise for them."""
-    from dpbench.catalog import catalog
-    from dpbench.privacy.accounting import load_accountant
-    from dpbench.privacy.answers import PROMISES
-
-    known = catalog("accountants")
-    for name in [*(name for name in ("exact", "rdp") if name in known), *known]:
-        try:
-            accountant = load_accountant(name)
-        except DpbenchError:  # a plug-in's own fault; `dpbench account` shows it
-            continue
-        if accountant.kind in PROMISES and accountant.supports(composition):
-            return name
-    return "rdp"  # whose refusal gives the reason
-
-
 def _calibrated_json(found: Calibrated) -> dict[str, Any]:
     def plain(estimate: Estimate | None) -> dict[str, Any] | None:
         if estimate is None:
@@ -197,6 +185,7 @@ def _calibrated_json(found: Calibrated) -> dict[str, Any]:
     attained = plain(found.attained) or {}
     guarantee = {
         "accountant": found.accountant,
+        "version": found.version,
         "kind": found.kind,
         "delta": found.delta,
         "epsilon": attained["epsilon"],
@@ -212,6 +201,7 @@ def _calibrated_json(found: Calibrated) -> dict[str, Any]:
         "neighbour": found.neighbour,
         "neighbour_attained": plain(found.neighbour_attained),
         "promise": found.promise,
+        "accountant_because": found.because,
         "asked": found.asked,
         "seconds": found.seconds,
         "guarantees": [guarantee],
@@ -221,8 +211,7 @@ def _calibrated_json(found: Calibrated) -> dict[str, Any]:
 def _recalibrate(what: Said, options: dict[str, Any]) -> int:
     from dpbench.cli.answer_lines import recalibrated_lines
     from dpbench.cli.console import console, say
-    from dpbench.privacy.accounting import account as ask
-    from dpbench.privacy.calibration import recalibrate
+    from dpbench.privacy.calibration import recalibrate, tightest
     from dpbench.privacy.releases import releases
     from dpbench.privacy.statement import RESERVATION
 
@@ -240,7 +229,7 @@ def _recalibrate(what: Said, options: dict[str, Any]) -> int:
     )
     edge = found.recalibrated
     made = releases(replace(what, noise_multiplier=edge.value))
-    (truth,) = ask(made.composition, delta=options["delta"], accountants=[_default_accountant(made.composition)])
+    truth, _ = tightest(made.composition, options["delta"])
     if options["as_json"]:
         given = {"noise_multiplier": found.noise_multiplier, "epsilon": found.epsilon, "accountant": found.given_by}
         data = facts(made, 1) | {"given": given | {"mu": found.mu}, "mu": found.recalibrated_mu}

@@ -56,6 +56,8 @@ class SayingWatcher(NoticeWatcher):
 
     def planned(self, plan: Plan) -> None:
         self._console.print(plan_line(plan))
+        for line in warning_lines(plan):
+            self._console.print(line)
 
     def checking(self, name: str) -> None:
         self._console.print(f"checking {name}")
@@ -156,7 +158,10 @@ def run_facts(run: Run) -> dict[str, Any]:
         epsilon, reason = None, f"withheld, the mechanism is refuted: {run.checked.reason}"
     elif epsilon is not None and math.isinf(epsilon):
         epsilon, reason = None, "infinite"
-    same = ("epsilon_kind", "epsilon_by", "seed", "sampling_rate", "steps", "noise_multiplier", "action", "device")
+    same = (
+        *("epsilon_kind", "epsilon_by", "epsilon_version", "epsilon_because", "true_epsilon", "wasted", "warning"),
+        *("seed", "sampling_rate", "steps", "noise_multiplier", "action", "device"),
+    )
     return {
         "run_key": run.key,
         "spec": run.spec.name,
@@ -185,8 +190,9 @@ def plan_table(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold", min_width=20)
     table.add_column("seeds", overflow="fold")
-    for name in ("σ", "ε", "δ", "T", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("σ", "ε", "wasted", "δ", "T", "time"):
+        if name != "wasted" or any(run.wasted is not None for run in plan.runs):
+            table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what", no_wrap=True)
     notes = _notes(plan)
     groups: dict[tuple[str, str, str, str], list[Run]] = {}
@@ -194,11 +200,13 @@ def plan_table(plan: Plan) -> Table:
         groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
     for (name, label, action, reason), runs in groups.items():
         first = runs[0]
+        wasted = [_wasted(first)] if any(column.header == "wasted" for column in table.columns) else []
         table.add_row(
             f"{name} [{label}]" if label else name,
             seeds(tuple(run.seed for run in runs)),
             "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
             _epsilon(first),
+            *wasted,
             "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
             f"{first.steps:,}",
             duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
@@ -217,9 +225,34 @@ def _epsilon(run: Run) -> str:
     return {"refuted": "withheld", "unchecked": f"{text}, unchecked"}.get(verdict, text)
 
 
+def _wasted(run: Run) -> str:
+    """The part of the target that the true ε does not reach, in per cent; "over" where it goes beyond."""
+    if run.wasted is None:
+        return "–"
+    return f"{100 * run.wasted:.0f} %" if run.wasted > -0.005 else f"over by {-100 * run.wasted:.0f} %"
+
+
 def plan_notes(plan: Plan) -> list[str]:
-    """The reasons that the table's last column refers to by number."""
-    return [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
+    """The reasons that the table's last column refers to by number, what its `wasted` means, and warnings."""
+    found = [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
+    if any(run.wasted is not None for run in plan.runs):
+        found.append("wasted: the part of the target ε that calibration leaves unspent, by the exact accountant.")
+    others: dict[tuple[str, str], int] = {}
+    for run in plan.runs:
+        if run.epsilon_by and run.epsilon_because and run.epsilon_by != "exact":
+            why = (run.epsilon_by, run.epsilon_because)
+            others[why] = others.get(why, 0) + 1
+    found += [f"{by} for {count} runs that name no accountant: {why}." for (by, why), count in others.items()]
+    return [*found, *warning_lines(plan)]
+
+
+def warning_lines(plan: Plan) -> list[str]:
+    """Each warning about a budget once, with the specs that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for run in plan.runs:
+        if run.warning is not None:
+            about.setdefault(run.warning, {})[run.spec.name] = None
+    return [f"Warning: {', '.join(names)}: {text}." for text, names in about.items()]
 
 
 def _notes(plan: Plan) -> dict[tuple[str, str], int]:
@@ -236,6 +269,7 @@ def summary_text(summary: Summary, command: str) -> str:
     specs = len({run.spec.name for run in summary.finished})
     done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}"
     lines = [f"{done}, of {specs} spec{'s' * (specs > 1)}." if specs else f"{done}." if due else "Nothing to train."]
+    lines += warning_lines(summary.plan)
     if summary.count("exists"):
         lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
     if summary.shipped:

@@ -56,7 +56,7 @@ _RUN: Schema = {
     "dataset": "digits",
     "model": {"name": "mlp", "parameters": {"hidden": [64], "activation": "tanh"}},
     "mechanism": "noisy_sgd",
-    "budget": {"delta": 1e-4, "calibrate_with": "rdp"},
+    "budget": {"delta": 1e-4},
     "training": {"batch_size": 256, "epochs": 30, "learning_rate": 1.0, "clip_norm": 1.0},
     "grid": {"budget.epsilon": [1, 3, 8]},
     "seeds": 5,

@@ -18,11 +18,14 @@ from dpbench.catalog import find
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.events import Composition, to_json
-from dpbench.plan.trial import try_network, try_rule
+from dpbench.plan import trial
+from dpbench.plan.cache import Cache, cache_file
+from dpbench.plan.trial import try_build, try_network, try_rule
 from dpbench.plan.weights import weights_file, weights_key, with_weights
 from dpbench.privacy.accounting import account
-from dpbench.privacy.calibration import calibrate
+from dpbench.privacy.calibration import tightest
 from dpbench.privacy.composition import steps_from_epochs
+from dpbench.privacy.statement import large_delta
 from dpbench.spec.loading import Budget, Spec
 from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks
@@ -59,7 +62,9 @@ class Run:
     """One training run: a spec, a seed, and every number that the run depends on.
 
     `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None if there is none);
-    `epsilon` at the budget's δ by the calibrating accountant (None if it refuses) and its kind; `spends` is the budget
+    `epsilon` at the budget's δ (None if it is refused), its kind, the accountant `epsilon_by` that calibrated or that
+    the mechanism uses while it runs, its version, and why this one where the spec names none; `true_epsilon` by
+    `exact`, where it covers a calibrated run; `spends` is the budget
     (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
     change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
     `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
@@ -78,6 +83,10 @@ class Run:
     noise_multiplier: float | None
     epsilon: float | None
     epsilon_kind: str | None = None
+    epsilon_by: str | None = None
+    epsilon_version: str | None = None
+    epsilon_because: str = ""
+    true_epsilon: float | None = None
     spends: tuple[float, float] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -88,11 +97,21 @@ class Run:
     checked: Checked | None = SHIPPED
 
     @property
-    def epsilon_by(self) -> str | None:
-        """The accountant of `epsilon`: the calibrating one, or the one that the mechanism uses while it runs."""
-        if self.spec.budget is None:
+    def wasted(self) -> float | None:
+        """The part of the target ε that calibration left unspent; negative where the true ε exceeds the target.
+
+        None where there is no target, or where `exact` does not cover the run.
+        """
+        budget = self.spec.budget
+        if self.true_epsilon is None or budget is None or budget.epsilon is None:
             return None
-        return self.spec.budget.calibrate_with if self.spends is None else "rdp_filter"
+        return 1 - self.true_epsilon / budget.epsilon
+
+    @property
+    def warning(self) -> str | None:
+        """What makes the budget worth little, whatever its ε: a δ of 1/N or more."""
+        budget = self.spec.budget
+        return None if budget is None else large_delta(budget.delta, self.examples)
 
     @property
     def title(self) -> str:
@@ -141,12 +160,14 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     """
     problems: list[Problem] = []
     runs: list[Run] = []
+    kept = Cache(cache_file())
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
     for spec in specs:
         if chosen_by(spec, choices.only):
             with _collecting(problems, spec):
-                runs += resolve(spec, _seeds(spec, choices.seeds))
+                runs += resolve(spec, _seeds(spec, choices.seeds), kept)
+    kept.write()
     if problems:
         raise ProblemsError(problems)
     if choices.only and not runs:
@@ -167,8 +188,13 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     decided = _explained(decided, before.values())
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         with _collecting(problems, spec):
-            source = dataset_source(spec)
-            try_rule(build_mechanism(spec), model_builder(spec, source), tuple(source.input_shape))
+            source, mechanism = dataset_source(spec), build_mechanism(spec)
+            build, shape = model_builder(spec, source), tuple(source.input_shape)
+            weight = getattr(getattr(mechanism, "rule", None), "weight", None)
+            try_network(code_entries(spec), build, shape, source.classes, weight, kept)
+            try_rule(mechanism, build, shape, kept)
+    kept.write()
+    decided = [_with_truth(run) if run.action == "train" else run for run in decided]
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
@@ -203,33 +229,27 @@ def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
         problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
 
 
-def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
-    """The runs of one spec. Raises DpbenchError or ValueError with one sentence if it cannot be resolved."""
+def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list[Run]:
+    """The runs of one spec; `kept` remembers calibrated noise. Raises DpbenchError or ValueError with one sentence if
+    it cannot be resolved: also where its model cannot be built for its data, but only what will be trained is tried.
+    """
     from dpbench.step.mechanism import Setting
 
     source, budget = dataset_source(spec), spec.budget
     rate, steps = rate_and_steps(spec, source)
     mechanism = build_mechanism(spec)
     sigma: float | None = None
-    epsilon: float | None = None
-    kind: str | None = None
+    stated: dict[str, Any] = {}
     spends: tuple[float, float] | None = None
     if mechanism.spends_budget:
         if budget is None or budget.epsilon is None:
             raise DpbenchError(f"budget: {spec.mechanism.name} spends a budget; expected epsilon and delta")
-        spends = epsilon, _ = budget.epsilon, budget.delta
-        kind = "upper_bound"
+        spends = budget.epsilon, budget.delta
+        by = "rdp_filter"
+        stated = {"epsilon": budget.epsilon, "epsilon_kind": "upper_bound", "epsilon_by": by}
+        stated["epsilon_version"] = find("accountants", by).version
     elif budget is not None:
-        ledger = partial(_ledger, mechanism, rate, steps)
-        sigma = _calibrated(ledger, budget) if budget.noise_multiplier is None else float(budget.noise_multiplier)
-        (guarantee,) = account(ledger(sigma), delta=budget.delta, accountants=[budget.calibrate_with])
-        if guarantee.epsilon is not None:
-            epsilon, kind = guarantee.epsilon.value, guarantee.kind
-            if budget.epsilon is not None and guarantee.epsilon.safe > budget.epsilon:
-                raise DpbenchError(
-                    f"epsilon = {budget.epsilon:g}: the calibrated noise gives {guarantee.epsilon.safe:.6g} by"
-                    f" {budget.calibrate_with}; is the ledger of {spec.mechanism.name} the same at every call?"
-                )
+        sigma, stated = _noise(partial(_ledger, mechanism, rate, steps), budget, spec.mechanism.name, kept or Cache())
     numbers: dict[str, Any] = {
         "sampling_rate": rate,
         "steps": steps,
@@ -245,8 +265,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
             " stages.gaussian_noise; expected own or common, or another mechanism"
         )
     entries = code_entries(spec)
-    weight = getattr(getattr(mechanism, "rule", None), "weight", None)
-    try_network(entries, model_builder(spec, source), tuple(source.input_shape), source.classes, weight)
+    try_build(model_builder(spec, source), tuple(source.input_shape), source.classes, kept)
     resolved: dict[str, Any] = {
         "format": FORMAT,
         "dataset": {
@@ -268,8 +287,7 @@ def resolve(spec: Spec, seeds: Sequence[int]) -> list[Run]:
         resolved=resolved,
         examples=source.train_size,
         **numbers,
-        epsilon=epsilon,
-        epsilon_kind=kind,
+        **{"epsilon": None, **stated},
         spends=spends,
         sources={name: code_hash(name) for name in code_modules(entries)},
         engine=engine(entries[1], spec.mechanism.parameters),
@@ -353,19 +371,57 @@ def _ledger(mechanism: Mechanism, rate: float, steps: int, sigma: float) -> Comp
     return ledger
 
 
-_CALIBRATED: dict[tuple[object, ...], float] = {}
+_NOISE: dict[str, tuple[float, dict[str, Any]]] = {}  # of budgets met before in this process, by ledger and budget
 
 
-def _calibrated(ledger: Callable[[float], Composition], budget: Budget) -> float:
-    """The smallest noise multiplier that meets the budget; cached by the mechanism's ledger at σ = 1."""
-    assert budget.epsilon is not None
-    events = json.dumps(to_json(ledger(1.0)), sort_keys=True)
-    key = (events, budget.epsilon, budget.delta, budget.calibrate_with)
-    if key not in _CALIBRATED:
-        _CALIBRATED[key] = calibrate(
-            ledger, epsilon=budget.epsilon, delta=budget.delta, accountant=budget.calibrate_with
-        )
-    return _CALIBRATED[key]
+def _noise(
+    ledger: Callable[[float], Composition], budget: Budget, mechanism: str, kept: Cache
+) -> tuple[float, dict[str, Any]]:
+    """σ and what a run states of its ε: calibrated to the budget's target, or at the budget's own σ."""
+    given = budget.noise_multiplier
+    first = ledger(1.0 if given is None else float(given))
+    key = json.dumps([to_json(first), asdict(budget)], sort_keys=True)
+    if key not in _NOISE:
+        stated: dict[str, Any]
+        if given is None:
+            assert budget.epsilon is not None
+            found = kept.calibrated(ledger, budget.epsilon, budget.delta, budget.calibrate_with)
+            sigma, by, because = found.value, found.accountant, found.because
+            stated = {"epsilon": found.attained.value, "epsilon_kind": found.kind}
+            if ledger(sigma) != ledger(sigma):
+                raise DpbenchError(
+                    f"epsilon = {budget.epsilon:g}: the calibrated noise has two ledgers; is the ledger of {mechanism}"
+                    " the same at every call?"
+                )
+        else:
+            sigma, because = float(given), ""
+            if budget.calibrate_with is None:
+                answer, because = tightest(first, budget.delta)
+            else:
+                (answer,) = account(first, delta=budget.delta, accountants=[budget.calibrate_with])
+            by = answer.accountant
+            stated = {} if answer.epsilon is None else {"epsilon": answer.epsilon.value, "epsilon_kind": answer.kind}
+        stated |= {"epsilon_by": by, "epsilon_because": because, "epsilon_version": find("accountants", by).version}
+        _NOISE[key] = sigma, stated
+    return _NOISE[key]
+
+
+_TRUE: dict[str, float | None] = {}
+
+
+def _with_truth(run: Run) -> Run:
+    """The run with its true ε, if its noise is calibrated and `exact` covers it."""
+    budget = run.spec.budget
+    if budget is None or budget.epsilon is None or run.noise_multiplier is None:
+        return run
+    if run.epsilon_by == "exact":
+        return replace(run, true_epsilon=run.epsilon)
+    ledger = _ledger(build_mechanism(run.spec), run.sampling_rate, run.steps, run.noise_multiplier)
+    key = json.dumps([to_json(ledger), budget.delta], sort_keys=True)
+    if key not in _TRUE:
+        (found,) = account(ledger, delta=budget.delta, accountants=["exact"])
+        _TRUE[key] = None if found.epsilon is None else found.epsilon.value
+    return replace(run, true_epsilon=_TRUE[key])
 
 
 def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
@@ -511,18 +567,4 @@ def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float
 def operations(spec: Spec) -> int:
     """Floating-point operations of one forward pass of the spec's model for one example."""
     source = dataset_source(spec)
-    shape = tuple(source.input_shape)
-    key = json.dumps([asdict(spec.model), shape], sort_keys=True, default=repr)
-    if key not in _OPERATIONS:
-        import torch
-        from torch.utils.flop_counter import FlopCounterMode
-
-        # The counter's hooks fail if a view of a parameter with a gradient is a layer's input.
-        module = model_builder(spec, source)().requires_grad_(False)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            module(torch.zeros(1, *shape))
-        _OPERATIONS[key] = int(counter.get_total_flops())
-    return _OPERATIONS[key]
-
-
-_OPERATIONS: dict[str, int] = {}
+    return trial.operations(model_builder(spec, source), tuple(source.input_shape), source.classes)

@@ -1,4 +1,4 @@
-"""Tests, before training, whether a clipping engine supports a model."""
+"""Tests, before training, whether a model can be built and trained, and whether a clipping engine supports it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpbench.catalog import Entry
 from dpbench.errors import DpbenchError
+from dpbench.plan.cache import Cache
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +18,40 @@ if TYPE_CHECKING:
     from dpbench.step.mechanism import Mechanism
 
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
+_OPERATIONS: dict[tuple[object, ...], int] = {}
+
+
+def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> None:
+    """Raise what a model raises when it is built and called once; what passed is not tested again."""
+    key = ("build", *_identity(build), shape, classes)
+    _once(key, _modules(build), known or Cache(), lambda: operations(build, shape, classes))
+
+
+def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
+    """The floating-point operations of a forward pass for one example. Raises what the model raises.
+
+    The model is built once, without memory for its parameters where all its layers allow that (torch's device `meta`).
+    """
+    key = (*_identity(build), shape, classes)
+    if key not in _OPERATIONS:
+        try:
+            _OPERATIONS[key] = _counted(build, shape, classes, "meta")
+        except Exception:  # noqa: BLE001 - a layer that needs values, or a mistake: the processor tells
+            _OPERATIONS[key] = _counted(build, shape, classes, "cpu")
+    return _OPERATIONS[key]
+
+
+def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, device: str) -> int:
+    import torch
+
+    from dpbench.plan.probe import check_output
+    from dpbench.step.watch import FloatOperations
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device(device):
+        module = build()
+        with FloatOperations() as counter:
+            check_output(module(torch.zeros(1, *shape)), classes)
+    return int(counter.total)
 
 
 def try_network(
@@ -25,19 +60,45 @@ def try_network(
     shape: tuple[int, ...],
     classes: int,
     weight: Weight | None = None,
+    known: Cache | None = None,
 ) -> None:
     """Raise what is wrong with a model, by itself or for its clipping engine; what passed is not tested again.
 
-    `weight` is that of a rule which weighs gradients by their norms.
+    `weight` is that of a rule which weighs gradients by their norms; `known` holds what has passed before.
     """
     from dpbench.plan.probe import try_model
 
-    engines = tuple(entry.target for entry in entries if entry.kind == "clipping")
-    tried = ("model", *_identity(build), engines, repr(weight))
-    if tried not in _TRIED:
-        try_model(build, shape, classes)
-        try_clipping(entries, build, shape, weight)
-        _TRIED.add(tried)
+    known = known or Cache()
+    model = ("model", *_identity(build), shape, classes)
+    _once(model, _modules(build), known, lambda: try_model(build, shape, classes))
+    for entry in entries:
+        if entry.kind == "clipping":
+            key = ("engine", entry.target, _words(weight), *model)
+            modules = [*_modules(build), entry.module, getattr(weight, "__module__", "dpbench")]
+            _once(key, modules, known, partial(try_clipping, [entry], build, shape, weight))
+
+
+def _once(key: tuple[object, ...], modules: Iterable[str], known: Cache, trial: Callable[[], object]) -> None:
+    modules = list(modules)
+    if key in _TRIED:
+        return
+    words = [_words(part) for part in key]
+    if not known.passed(words, modules):
+        trial()
+    known.passes(words, modules)
+    _TRIED.add(key)
+
+
+def _words(part: object) -> str:
+    """A function by its name, a method with its object, all else as it is written."""
+    name = getattr(part, "__qualname__", None)
+    if name is None:
+        return repr(part)
+    return f"{getattr(part, '__module__', '')}:{name}({getattr(part, '__self__', '')!r})"
+
+
+def _modules(build: Callable[[], nn.Module]) -> list[str]:
+    return [str(getattr(_identity(build)[0], "__module__", None))]
 
 
 def try_clipping(
@@ -92,7 +153,9 @@ def _one_sum(name: str, engine: Callable[..., Clipped], module: nn.Module, shape
             raise DpbenchError(f"{name}: {layer} stops with {sentence(error)}") from error
 
 
-def try_rule(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+def try_rule(
+    mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[int, ...], known: Cache | None = None
+) -> None:
     """Raise what a mechanism's rule with its own sum raises for a model.
 
     Calls its `refuse`; a rule without one is called on examples of zeros. That differentiates the model, which takes
@@ -108,18 +171,22 @@ def try_rule(mechanism: Mechanism, build: Callable[[], nn.Module], shape: tuple[
     rule = getattr(mechanism, "rule", None)
     refuse = getattr(rule, "refuse", None)
     key = ("rule", *_identity(build), shape, type(rule), getattr(rule, "way", None))
-    if not isinstance(rule, OwnSum) or key in _TRIED:
+    if not isinstance(rule, OwnSum):
         return
-    with torch.random.fork_rng(devices=[]):
-        module = build()
-    if refuse is not None:
-        refuse(module, torch.zeros(shape))
-    else:
+    summed = rule.summed
+
+    def trial() -> None:
+        with torch.random.fork_rng(devices=[]):
+            module = build()
+        if refuse is not None:
+            refuse(module, torch.zeros(shape))
+            return
         zero_2 = torch.zeros(2, dtype=torch.int64)
         places_23 = torch.arange(3).repeat(2, 1)
         draw = Draw(randomness.table([0, 1]), zero_2, places_23, torch.ones(2, dtype=torch.float64), 3)
-        _one_sum(f"the rule {type(rule).__name__}", partial(rule.summed, draw), module, shape)
-    _TRIED.add(key)
+        _one_sum(f"the rule {type(rule).__name__}", partial(summed, draw), module, shape)
+
+    _once(key, [*_modules(build), type(rule).__module__], known or Cache(), trial)
 
 
 def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:

@@ -96,7 +96,10 @@ def to_ask(
     for name in names:
         accountant = load_accountant(name) if accountants is not None else _loaded_or_refusal(name)
         make_curve = partial(curve_or_refusal, accountant, composition, group_size)
-        found.append((name, partial(guarantee, name, make_curve, delta=delta, epsilon=epsilon)))
+        job = partial(
+            guarantee, name, make_curve, delta=delta, epsilon=epsilon, version=find("accountants", name).version
+        )
+        found.append((name, job))
     return found
 
 
@@ -114,26 +117,31 @@ def guarantee(
     *,
     delta: float | None = None,
     epsilon: float | None = None,
+    version: str | None = None,
 ) -> Guarantee:
-    """The timed answer of a curve to one question (checked before); `name` says whose curve it is.
+    """The timed answer of a curve to one question (checked before); `name` and `version` say whose curve it is.
 
     A refusal and every error become a guarantee that says why there is no number; so does an answer that
     `guards.checked` rejects.
     """
     start = time.perf_counter()
+
+    def refusal(reason: str) -> Guarantee:
+        return no_answer(name, reason, time.perf_counter() - start, delta=delta, epsilon=epsilon, version=version)
+
     try:
         made = called(make_curve)
         if isinstance(made, No):
-            return no_answer(name, made.reason, time.perf_counter() - start, delta=delta, epsilon=epsilon)
+            return refusal(made.reason)
         curve = guarded(made)
         at = None if epsilon is None else curve.delta(epsilon)
         found = Estimate(epsilon, epsilon, epsilon) if epsilon is not None else None
         found = found if delta is None else curve.epsilon(delta)
     except DpbenchError as error:
-        return no_answer(name, str(error), time.perf_counter() - start, delta=delta, epsilon=epsilon)
+        return refusal(str(error))
     seconds = time.perf_counter() - start
     stated = delta if at is None else at.value
-    return Guarantee(name, curve.kind, curve.adjacency, stated, found, curve.mu, None, seconds, curve, at)
+    return Guarantee(name, curve.kind, curve.adjacency, stated, found, curve.mu, None, seconds, curve, at, version)
 
 
 def curve_or_refusal(accountant: Accountant | No, composition: Composition, group_size: int = 1) -> PrivacyCurve | No:

@@ -133,7 +133,8 @@ class Guarantee:
 
     Either `epsilon`, `kind`, `adjacency` and `curve` are there, or `refused` holds the reason why not. Where δ was
     asked for, `delta_at` is the answer with its ends, `delta` its value and `epsilon` the number that was given.
-    `seconds` is the wall time of the answer. `curve` answers for every other δ or ε.
+    `seconds` is the wall time of the answer. `curve` answers for every other δ or ε. `version` is the accountant's:
+    its package and number (`catalog.Entry.version`).
     """
 
     accountant: str
@@ -146,6 +147,7 @@ class Guarantee:
     seconds: float
     curve: PrivacyCurve | None = field(default=None, repr=False, compare=False)
     delta_at: Estimate | None = None
+    version: str | None = None
 
     @property
     def answer(self) -> Estimate | None:
@@ -162,6 +164,7 @@ class Guarantee:
         ends = self.delta_at and {"delta_lower": self.delta_at.lower, "delta_upper": self.delta_at.upper}
         return {
             "accountant": self.accountant,
+            "version": self.version,
             "kind": self.kind,
             "adjacency": self.adjacency,
             "delta": self.delta,
@@ -181,11 +184,17 @@ def _finite(value: float | None) -> float | None:
 
 
 def no_answer(
-    name: str, reason: str, seconds: float, *, delta: float | None = None, epsilon: float | None = None
+    name: str,
+    reason: str,
+    seconds: float,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    version: str | None = None,
 ) -> Guarantee:
     """A guarantee without a number, for a question that gave δ or ε, and why."""
     given = None if epsilon is None else Estimate(epsilon, epsilon, epsilon)
-    return Guarantee(name, None, None, delta, given, None, reason, seconds)
+    return Guarantee(name, None, None, delta, given, None, reason, seconds, version=version)
 
 
 def check_delta(delta: float) -> float:

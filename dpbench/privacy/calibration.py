@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dpbench.catalog import catalog
+from dpbench.catalog import catalog, find
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
-from dpbench.privacy.accounting import curve_or_refusal, load_accountant
+from dpbench.privacy.accounting import account, curve_or_refusal, load_accountant
 from dpbench.privacy.answers import (
     FAILURES,
     PROMISES,
     Accountant,
     Estimate,
+    Guarantee,
     GuaranteeKind,
     No,
     as_real,
@@ -51,7 +52,12 @@ MOST_EPSILON = 1e6  # of a target: beyond it accountants overflow, and slowly
 WHOLE_SEQUENCE = ("noise_factor", "repetitions", "rate_factor")  # scale unlike mechanisms together, see scaling.py
 FINDS = ("noise_multiplier", "steps", "epochs", "sampling_rate", "batch", *WHOLE_SEQUENCE)
 WHOLE = ("steps", "batch", "repetitions")
+TIGHTEST = ("exact", "lattice", "rdp")  # in this order, then the others in the catalog that give promises
 Releases = Composition | Event
+
+
+class Refused(DpbenchError):
+    """An accountant cannot be calibrated with here; another one may."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Calibrated:
 
     `attained` is the accountant's ε at `value`, `neighbour_attained` its ε at the neighbour, infinite with a reason
     where no mechanism has that number (a rate above 1). `asked` counts the numbers that were tried, `seconds` is wall
-    time.
+    time. `because` says why this accountant, where none was named; `version` is the accountant's.
     """
 
     find: str
@@ -75,6 +81,12 @@ class Calibrated:
     asked: int
     seconds: float
     adaptive: bool = False
+    because: str = ""
+
+    @property
+    def version(self) -> str:
+        """The accountant's package and number."""
+        return find("accountants", self.accountant).version
 
     @property
     def promise(self) -> bool:
@@ -85,22 +97,57 @@ class Calibrated:
         return self.kind in PROMISES and not self.adaptive
 
 
+def covering(composition: Composition) -> Iterator[tuple[str, str]]:
+    """The accountants that promise something for a composition, the tightest first, each with why not one before it.
+
+    >>> from dpbench.events import SampledGaussian
+    >>> next(covering(as_composition(SampledGaussian(0.01, 1.0))))
+    ('exact', 'exact covers these releases')
+    """
+    why: list[str] = []
+    known = catalog("accountants")
+    for name in dict.fromkeys([*(name for name in TIGHTEST if name in known), *known]):
+        try:
+            accountant = load_accountant(name)
+            if accountant.kind not in PROMISES:
+                continue
+            answer = accountant.supports(composition)
+        except Exception:  # noqa: BLE001 - a plug-in's own fault; `dpbench account` shows it
+            continue
+        if answer:
+            yield name, "; ".join([*why, f"{name} covers these releases"])
+        elif isinstance(answer, No) and name in TIGHTEST:
+            why.append(f"{name} refuses ({answer.reason})")
+
+
+def tightest(releases: Releases, delta: float) -> tuple[Guarantee, str]:
+    """ε at `delta` by the first accountant of `covering`, and why this one; the refusal of `rdp` where none covers."""
+    composition = as_composition(releases)
+    name, because = next(covering(composition), ("rdp", ""))
+    return account(composition, delta=delta, accountants=[name])[0], because
+
+
 def calibrate(
-    make_composition: Callable[[float], Composition | Event], *, epsilon: float, delta: float, accountant: str = "rdp"
+    make_composition: Callable[[float], Composition | Event],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: str | None = None,
 ) -> float:
     """The smallest noise multiplier of six significant digits with which `accountant` gives at most (epsilon, delta).
 
     `make_composition` takes a noise multiplier and returns what would then be released. The answer is rounded up:
     the accountant was asked at exactly the number that is returned, and the next smaller number of six digits misses
-    the target (for an accountant that is not monotone, at least that neighbour does). Raises DpbenchError where the
-    accountant refuses, where no noise suffices and where none is needed. `solve` finds the most
-    steps, the largest rate and the largest batch as well.
+    the target (for an accountant that is not monotone, at least that neighbour does). Without `accountant` it is the
+    tightest that answers (`covering`): `exact`, else `lattice`, else `rdp`, else another one. Raises DpbenchError where
+    the accountant refuses, where no noise suffices and where none is needed. `solve` finds the most steps, the largest
+    rate and the largest batch as well.
 
     >>> from dpbench.events import Composition, SampledGaussian
     >>> def training(sigma):
     ...     return Composition(((SampledGaussian(256 / 60000, sigma), 3516),))
     >>> round(calibrate(training, epsilon=3.0, delta=1e-5), 2)
-    0.77
+    0.73
     """
     return float(solve("noise_multiplier", make_composition, epsilon=epsilon, delta=delta, accountant=accountant).value)
 
@@ -111,19 +158,21 @@ def solve(
     *,
     epsilon: float,
     delta: float,
-    accountant: str = "rdp",
+    accountant: str | None = None,
     most: int | None = None,
     group_size: int = 1,
+    hint: float | None = None,
 ) -> Calibrated:
     """The last value of one parameter that meets a target (epsilon, delta), and the first that misses it.
 
     `find` is one of `noise_multiplier`, `steps`, `epochs`, `sampling_rate`, `batch`, or for unlike mechanisms together
     (with `scaling.noise_scaled`, `repeated` and `rates_scaled`) `noise_factor`, `repetitions`, `rate_factor`. Noise is
     made as small as possible, all else as large. `make_composition` takes the number and returns what would then be
-    released. `most` limits whole numbers (2^53 without it). With `group_size` g the target is for groups of g records,
-    by the generic bound. Raises DpbenchError where the accountant refuses or gives only lower bounds, where no number
-    or every number meets the target, and where the accountant refuses the number beside the last that meets it;
-    refusals elsewhere are skipped.
+    released. Without `accountant` it is the first of `covering` that answers. `most` limits whole numbers (2^53 without
+    it). With `group_size` g the target is for groups of g records, by the generic bound. A noise multiplier given as
+    `hint` is the answer if it is found to be one, else without effect (for an accountant that is monotone). Raises
+    DpbenchError where the accountant refuses or gives only lower bounds, where no number or every number meets the
+    target, and where the accountant refuses the number beside the last that meets it; refusals elsewhere are skipped.
 
     >>> from dpbench.events import Gaussian
     >>> found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp")
@@ -138,11 +187,14 @@ def solve(
     if find not in FINDS:
         raise DpbenchError(f"find = {find!r}: expected one of {', '.join(FINDS)}")
     epsilon, delta = as_real(epsilon), check_delta(delta)
-    chosen = load_accountant(accountant)
     first = as_composition(make_composition(1 if find in WHOLE else 1.0))
+    if accountant is None:
+        asked = {"epsilon": epsilon, "delta": delta, "most": most, "group_size": group_size, "hint": hint}
+        return _by_the_tightest(find, make_composition, first, asked)
+    chosen = load_accountant(accountant)
     adaptive, refusal = first.adaptive, chosen.supports(first)
     if isinstance(refusal, No):
-        raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
+        raise Refused(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
     if chosen.kind not in (*PROMISES, "approximation"):
         raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: its answers are of kind {chosen.kind!r}")
 
@@ -151,34 +203,37 @@ def solve(
     refused: dict[Any, DpbenchError] = {}
     tried: list[Any] = []
 
+    answers: dict[Any, Estimate] = {}
+
     def answer(value: Any) -> Estimate:
         tried.append(value)
         try:
-            return _attained(chosen, make_composition, value, delta, group_size)
+            answers[value] = _attained(chosen, make_composition, value, delta, group_size)
         except DpbenchError as error:
             refused[value] = error
-            return Estimate(math.inf)  # for the search: nothing is promised there
+            answers[value] = Estimate(math.inf)  # for the search: nothing is promised there
+        return answers[value]
 
     try:
         who = f"accountant {accountant!r} at delta = {delta:g}"
-        found = _search(find, lambda value: answer(value).safe, epsilon, who, most)
+        found = _search(find, lambda value: answer(value).safe, epsilon, who, most, hint)
     except DpbenchError as error:
         if not tried or tried[-1] not in refused:
             raise
-        raise DpbenchError(
+        raise Refused(
             f"cannot calibrate with accountant {accountant!r}: no {find} is known to meet epsilon = {epsilon:g}, and it"
             f" refuses {find} = {tried[-1]!r} ({refused[tried[-1]]}); {_another(accountant, first)}"
         ) from error
     value, neighbour = found.value, found.neighbour
-    attained = answer(value)
+    attained = answer(value) if len(tried) > 2 else answers[value]  # once more, unless it is a hint just confirmed
     if not attained.safe <= epsilon:
         raise DpbenchError(
             f"accountant {accountant!r} gave two answers at {find} = {value!r}: it met epsilon = {epsilon:g} first and"
             f" then said {attained.safe:.9g}; it cannot be calibrated with"
         )
-    beyond = None if neighbour is None else answer(neighbour)
+    beyond = None if neighbour is None else answers[neighbour]  # the search has asked about it
     if neighbour in refused:
-        raise DpbenchError(
+        raise Refused(
             f"cannot calibrate with accountant {accountant!r}: {find} = {value!r} meets epsilon = {epsilon:g} (with"
             f" {attained.safe:.9g}), and the next, {neighbour!r}, it refuses ({refused[neighbour]}), so how far the"
             f" budget goes is not known; {_another(accountant, first)}"
@@ -188,6 +243,23 @@ def solve(
     return Calibrated(
         find, value, neighbour, attained, beyond, accountant, kind, epsilon, delta, found.asked, seconds, adaptive
     )
+
+
+def _by_the_tightest(
+    find: str, make_composition: Callable[[Any], Releases], first: Composition, asked: dict[str, Any]
+) -> Calibrated:
+    """`solve` with the first accountant that covers the releases and answers. Raises the first refusal if none does."""
+    refusals: list[Refused] = []
+    for name, because in covering(first):
+        try:
+            found = solve(find, make_composition, accountant=name, **asked)
+        except Refused as error:
+            refusals.append(error)
+        else:
+            return replace(found, because="; ".join([*map(str, refusals), because]))
+    if refusals:
+        raise refusals[0]
+    return solve(find, make_composition, accountant="rdp", **asked)  # whose refusal gives the reason
 
 
 def _attained(
@@ -223,9 +295,11 @@ def _another(accountant: str, composition: Composition) -> str:
     return f"use another --accountant ({', '.join(names[:3])})" if names else "ask for another epsilon or delta"
 
 
-def _search(find: str, attained: Callable[[Any], float], target: float, who: str, most: int | None) -> Found:
+def _search(
+    find: str, attained: Callable[[Any], float], target: float, who: str, most: int | None, hint: float | None
+) -> Found:
     if find in ("noise_multiplier", "noise_factor"):
-        return smallest_noise(attained, target, who, find.replace("_", " "))
+        return smallest_noise(attained, target, who, find.replace("_", " "), hint)
     if find == "sampling_rate":
         return largest_number(attained, target, 1.0, who, find)
     if find in ("epochs", "rate_factor"):
@@ -245,7 +319,7 @@ def largest_steps(
     *,
     epsilon: float,
     delta: float,
-    accountant: str = "rdp",
+    accountant: str | None = None,
     most: int | None = None,
 ) -> int:
     """The most steps T with which `accountant` gives at most (epsilon, delta).
@@ -263,14 +337,14 @@ def largest_steps(
 
 
 def largest_rate(
-    make_composition: Callable[[float], Releases], *, epsilon: float, delta: float, accountant: str = "rdp"
+    make_composition: Callable[[float], Releases], *, epsilon: float, delta: float, accountant: str | None = None
 ) -> float:
     """The largest sampling rate q of six significant digits, at most 1, with at most (epsilon, delta); rounded down.
 
     >>> from dpbench.events import Composition, SampledGaussian
     >>> q = largest_rate(lambda q: Composition(((SampledGaussian(q, 1.3), 3516),)), epsilon=1.0, delta=1e-5)
     >>> round(q, 4)
-    0.0045
+    0.0049
     """
     found = solve("sampling_rate", make_composition, epsilon=epsilon, delta=delta, accountant=accountant)
     return float(found.value)
@@ -282,7 +356,7 @@ def largest_batch(
     examples: int,
     epsilon: float,
     delta: float,
-    accountant: str = "rdp",
+    accountant: str | None = None,
 ) -> int:
     """The largest expected batch size, from 1 to `examples`, with at most (epsilon, delta).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -48,7 +49,8 @@ def merge(composition: Composition) -> tuple[tuple[Event, int], ...]:
             counts[event] = counts.get(event, 0) + count
     total = sum(counts.values())
     if total > MOST_RELEASES:
-        raise DpbenchError(f"count = {total}: expected at most 2^53 mechanism invocations in all; give fewer")
+        shown = str(total) if total < 10**18 else f"{Decimal(total):.4g}"
+        raise DpbenchError(f"count = {shown}: expected at most 2^53 mechanism invocations in all; give fewer")
     return tuple(counts.items())
 
 

@@ -162,9 +162,10 @@ def _withdrawn(exact: Guarantee, others: Sequence[Guarantee]) -> Guarantee:
                 f"withdrawn, for two answers contradict each other: {exact.accountant} says {_between(own)},"
                 f" {other.accountant} ({_kind(other)}) {_between(its)}"
             )
+            given = {"delta": exact.delta}
             if exact.delta_at is not None and exact.epsilon is not None:
-                return no_answer(exact.accountant, why, exact.seconds, epsilon=exact.epsilon.value)
-            return no_answer(exact.accountant, why, exact.seconds, delta=exact.delta)
+                given = {"epsilon": exact.epsilon.value}
+            return no_answer(exact.accountant, why, exact.seconds, version=exact.version, **given)
     return exact
 
 

@@ -44,6 +44,19 @@ def grid_number(index: int) -> float:
     return float(f"{_FIRST + place}e{decade - DIGITS + 1}")
 
 
+def grid_index(number: float) -> int | None:
+    """The index of a number of the grid between SMALLEST and LARGEST; None for every other number.
+
+    >>> [grid_index(number) for number in (0.999999, 1.0, 10.0, 1.000001, float("nan"))]
+    [-1, 0, 900000, None, None]
+    """
+    if not SMALLEST <= number <= LARGEST:
+        return None
+    digits, _, exponent = f"{number:.{DIGITS - 1}e}".partition("e")
+    index = int(exponent) * _PER_DECADE + int(digits.replace(".", "")) - _FIRST
+    return index if grid_number(index) == number else None
+
+
 class _Asked:
     """How far ε is from its target, by index; each number is asked about once."""
 
@@ -68,17 +81,23 @@ class _Asked:
         return Found(self.number(meeting), neighbour, len(self.known))
 
 
-def smallest_noise(attained: Attained, target: float, who: str, what: str = "noise multiplier") -> Found:
+def smallest_noise(
+    attained: Attained, target: float, who: str, what: str = "noise multiplier", hint: float | None = None
+) -> Found:
     """The smallest noise multiplier on the grid whose attained ε is at most `target`, and whose lower neighbour fails.
 
     `attained` gives ε at a noise multiplier and should not increase with it; `who` names the accountant in errors,
-    `what` the number. Tries decades from 1 outwards, then closes in on the edge, in about ten calls on average. Raises
-    DpbenchError where no noise up to 1e9 suffices, and where 1e-6 already does.
+    `what` the number. Tries decades from 1 outwards, then closes in on the edge, in about ten calls on average; first
+    the `hint`, which is the answer if it is found to be one. Raises DpbenchError where no noise up to 1e9 suffices, and
+    where 1e-6 already does.
 
     >>> smallest_noise(lambda noise: 3 / noise, 7.0, "a formula").value
     0.428572
     """
     asked = _Asked(attained, target, grid_number)
+    hinted = None if hint is None else grid_index(hint)
+    if hinted is not None and asked.excess(hinted) <= 0 < asked.excess(hinted - 1):
+        return asked.found(hinted, hinted - 1)
     last = 0
     while asked.excess(last) > 0:
         if grid_number(last) >= LARGEST:

@@ -96,6 +96,7 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     own = _members(events)
     members = group_size * own
     words = [_promise(guarantees, members, own, found.composition.adaptive), f"Released: {summary(found)}."]
+    words += [f"Warning: {text}." for text in warnings(found, guarantees)]
     adjacency = common_adjacency(found.composition)
     unit = "one record" if members == 1 else f"a group of {members} records"
     if adjacency is None:
@@ -107,6 +108,19 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     known = [_SAMPLERS[sampler] for sampler in samplers if sampler is not None]
     words.append(f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each step.")
     return " ".join(word for word in [*words, _moved(events), *_special(events), _not_covered(known, members)] if word)
+
+
+def warnings(found: Releases, guarantees: Sequence[Guarantee]) -> list[str]:
+    """What makes a promise worth little, whatever its ε: a δ of 1/N or more, where N is known."""
+    best = _best(guarantees)
+    delta = next((one.delta for one in guarantees), None) if isinstance(best, str) else best.delta
+    return [] if delta is None else large_deltas(found, delta)
+
+
+def large_deltas(found: Releases, delta: float) -> list[str]:
+    """`large_delta` of releases whose number of records was said, as a list of none or one."""
+    text = large_delta(delta, None if found.said is None else found.said.examples)
+    return [] if text is None else [text]
 
 
 def _members(events: Sequence[Event]) -> int:
@@ -141,12 +155,19 @@ def _promise(guarantees: Sequence[Guarantee], members: int, own: int, adaptive: 
         whom = "" if members == 1 else f" for groups of {members} records"
         return (
             f"No differential privacy is stated{whom}: {RESERVATION} The smallest budget that would have admitted all"
-            f" of this is {_pair(best)} by the accountant {best.accountant}; found afterwards, it is no promise itself."
+            f" of this is {_pair(best)} by the accountant {best.accountant}{_version(best)}; found afterwards, it is no"
+            " promise itself."
         )
     whom = "" if members == 1 else f" for every group of {members} records"
     whom += " that are all there or all absent" if own > 1 else ""
     by = f"by the accountant {best.accountant} ({str(best.kind).replace('_', ' ')})"
-    return f"({_pair(best)})-differential privacy{whom}, {'proven' if best.kind == 'certified' else by}."
+    if best.kind == "certified":
+        return f"({_pair(best)})-differential privacy{whom}, proven{_version(best, 'by')}."
+    return f"({_pair(best)})-differential privacy{whom}, {by}{_version(best)}."
+
+
+def _version(best: Guarantee, word: str = "of") -> str:
+    return "" if best.version is None else f" {word} {best.version}"
 
 
 RESERVATION = (
@@ -164,6 +185,22 @@ def reserved(composition: Composition) -> str:
     if not composition.adaptive:
         return ""
     return f"* The smallest budget that would have admitted all of this, and no promise: {RESERVATION}"
+
+
+def large_delta(delta: float, examples: int | None) -> str | None:
+    """The warning that belongs to δ >= 1/N, N the number of records; None where δ is smaller or N not known.
+
+    >>> large_delta(1e-3, 1000)
+    'δ = 0.001 is 1/N or more (N = 1,000): publishing one random record would satisfy it; take δ well below 1/N'
+    >>> large_delta(1e-5, 60000) is None
+    True
+    """
+    if not examples or delta * examples < 1:
+        return None
+    return (
+        f"δ = {number(delta)} is 1/N or more (N = {examples:,}): publishing one random record would satisfy it; take δ"
+        " well below 1/N"
+    )
 
 
 def _best(guarantees: Sequence[Guarantee]) -> Guarantee | str:

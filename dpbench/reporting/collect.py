@@ -19,6 +19,7 @@ from dpbench.catalog import catalog, in_short
 from dpbench.conformance import Conformance
 from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
+from dpbench.privacy.statement import large_delta
 from dpbench.reporting.contents import (
     Comparison,
     CurveLine,
@@ -467,6 +468,12 @@ def _record_lines(
     return tuple(sorted(lines.values(), key=lambda line: line.shipped))
 
 
+def _large_delta(row: Row) -> str | None:
+    """The warning about a δ of 1/N or more, where the row states an ε at it."""
+    delta = row.context.delta
+    return large_delta(delta, row.facts.examples) if delta is not None and row.guarantees else None
+
+
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
     counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
     return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
@@ -524,6 +531,8 @@ def _notices(
             found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
     said: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
+        if (warning := _large_delta(row)) is not None:
+            said.setdefault((f"{warning}.", ""), []).append(row)
         if row.unchecked and row.checked:
             said.setdefault(("ε is unchecked", f"{row.checked.reason}."), []).append(row)
         if row.barred and row.context.published:
@@ -533,7 +542,7 @@ def _notices(
                 key = (f"ε by {line.accountant} is no promise here", f"against enclosures it has {line.doubt}.")
                 said.setdefault(key, []).append(row)
     for (what, reason), members in said.items():
-        found.append(Notice("caution", f"{_counted(members)}: {what}: {reason}", members[0].id))
+        found.append(Notice("caution", ": ".join(filter(None, [_counted(members), what, reason])), members[0].id))
     single = [row for row in rows if len(row.seeds) == 1]
     if single:
         text = f"{len(single)} of {len(rows)} configurations ran with one seed only: their scatter is not known."

@@ -22,7 +22,7 @@ class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
     `unchecked`: no check has tested whether the mechanism does what its ledger says. `doubt`: what the accountant got
-    wrong when it was held against enclosures.
+    wrong when it was held against enclosures. `version`: the accountant's.
     """
 
     accountant: str
@@ -37,6 +37,7 @@ class GuaranteeLine:
     requested: bool = True
     unchecked: bool = False
     doubt: str | None = None
+    version: str | None = None
 
     @property
     def said(self) -> str | None:

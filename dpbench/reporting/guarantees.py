@@ -68,6 +68,7 @@ class Accounts:
             mu=found.mu,
             refused=None,
             doubt=self._doubts.get(name),
+            version=found.version,
         )
 
 

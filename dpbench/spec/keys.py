@@ -49,7 +49,10 @@ class Budget:
         float | None, _about("σ, relative to the clip norm (or epsilon)", 1.3, gt=0, allow_inf_nan=False)
     ]
     delta: Annotated[float, _about("δ at which ε is stated", 1e-5, gt=0, lt=1)]
-    calibrate_with: Annotated[str, _about("accountant that calibrates the noise to epsilon", "rdp")] = "rdp"
+    calibrate_with: Annotated[
+        str | None,
+        _about("accountant that calibrates the noise to epsilon (default: exact where it covers the mechanism)", "rdp"),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from dpbench.step.stages import Noise, OwnSum, Preparation, Rule, Sampling, Upda
 NUMERICS = 1
 
 LEAST_NOISE = 1e-3  # below it ε means nothing: one step alone has about 10^6
+MOST_STRETCHES = 1000  # different amounts of noise in one ledger; each is an event of its own to every accountant
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,22 @@ class Pipeline:
         return self.rule.event(rate, noise_multiplier, self.sample.sampler)
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
-        """The preparation's events, then one for each step. Raises DpbenchError if a step has almost no noise."""
+        """The preparation's events, then one for each step.
+
+        Raises DpbenchError if a step has almost no noise, or if the noise changes more than MOST_STRETCHES times.
+        """
         if self.noise is not None and noise_multiplier:
-            least = min((factor for factor, _ in self.noise.stretches(sampling_rate, steps)), default=1.0)
+            factors = [factor for factor, _ in islice(self.noise.stretches(sampling_rate, steps), MOST_STRETCHES + 1)]
+            least = min(factors, default=1.0)
             if least < 1 and 0 <= noise_multiplier * least < LEAST_NOISE:
                 raise DpbenchError(
                     f"noise_decay: leaves a noise multiplier of {noise_multiplier * least:.3g} in some epoch: expected"
                     f" {LEAST_NOISE:g} or more; take a smaller noise_decay or fewer epochs"
+                )
+            if len(factors) > MOST_STRETCHES:
+                raise DpbenchError(
+                    f"noise: changes more than {MOST_STRETCHES:,} times in {steps:,} steps, too often to be accounted"
+                    " for; take fewer epochs, or constant noise"
                 )
         return self._composition(sampling_rate, noise_multiplier, steps)
 

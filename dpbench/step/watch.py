@@ -109,6 +109,30 @@ class Operators(TorchDispatchMode):
         return result
 
 
+class FloatOperations(TorchDispatchMode):
+    """Counts the floating-point operations of all operators in its context as torch's own counter does, in `total`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as above; this is why torch's FlopCounterMode does not serve
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        from torch.utils.flop_counter import flop_registry
+
+        del types
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        count = flop_registry.get(func._overloadpacket)
+        self.total += 0 if count is None else int(count(*args, **kwargs, out_val=result))
+        return result
+
+
 @cache
 def _effects(func: Any) -> tuple[tuple[tuple[int, str], ...], bool]:
     """Which arguments an operator writes into, and whether it may draw."""

@@ -287,3 +287,40 @@ def test_the_accountant_that_a_mechanism_asks_while_it_runs_is_keyed() -> None:
     for name in ("noisy_sgd", "dp_sgd_jl", "normalised_sgd"):
         modules = run_key.code_modules(run_key.mechanism_entries(name, {}))
         assert not [module for module in modules if ".accountants." in module]
+
+
+def test_a_spec_that_names_no_accountant_is_calibrated_to_the_true_epsilon(tmp_path: Path) -> None:
+    text = SPEC.replace("noise_multiplier: 1.5", "epsilon: 1")
+    (exact,) = plan_of(tmp_path / "exact", text).runs
+    (rdp,) = plan_of(tmp_path / "rdp", text.replace("epsilon: 1", "epsilon: 1, calibrate_with: rdp")).runs
+    assert (exact.epsilon_by, rdp.epsilon_by) == ("exact", "rdp")
+    assert exact.noise_multiplier is not None
+    assert rdp.noise_multiplier is not None
+    assert exact.noise_multiplier < rdp.noise_multiplier
+    assert exact.wasted == pytest.approx(0, abs=1e-5)
+    assert rdp.true_epsilon is not None
+    assert rdp.wasted == pytest.approx(1 - rdp.true_epsilon)
+    assert rdp.wasted > 0.05
+    for run in (exact, rdp):
+        assert run.epsilon_version is not None
+        assert "numerics" in run.epsilon_version
+
+
+def test_a_delta_of_one_record_or_more_is_warned_of(tmp_path: Path) -> None:
+    for delta, warned in (("1e-3", True), ("6e-4", False)):  # 1/1437 is 6.96e-4
+        (run,) = plan_of(tmp_path / delta, SPEC.replace("delta: 1e-4", f"delta: {delta}")).runs
+        assert (run.warning is not None) == warned
+
+
+@pytest.mark.parametrize(
+    ("decay", "epochs", "words"),
+    [("1e-20", "1e12", "changes more than"), ("0.01", "1e12", "leaves a noise multiplier"), ("0", "1e300", "2\\^53")],
+)
+def test_a_schedule_of_many_epochs_is_refused_at_once(tmp_path: Path, decay: str, epochs: str, words: str) -> None:
+    """A loop over so many steps would never end."""
+    text = SPEC.replace(
+        "mechanism: noisy_sgd", f"mechanism: {{name: decaying_sgd, parameters: {{noise_decay: {decay}}}}}"
+    )
+    with pytest.raises(ProblemsError, match=words) as caught:
+        plan_of(tmp_path, text.replace("noise_multiplier: 1.5", "epsilon: 1").replace("epochs: 2", f"epochs: {epochs}"))
+    assert len(str(caught.value)) < 500

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -394,3 +395,20 @@ def test_a_mistake_in_an_accountant_is_named_as_one() -> None:
 
     found = accounting.guarantee("somebody", fails, delta=1e-5)
     assert "a mistake in its code stopped it (TypeError: what was mistaken)" in str(found.refused)
+
+
+def test_every_answer_carries_its_accountants_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals too; one of a file has the hash of that file, which changes with it."""
+    from dpbench.catalog import Entry
+
+    found = account(SampledGaussian(0.01, 1.0), delta=1e-5)
+    assert all(one.version and one.version.startswith("dpbench ") for one in found)
+    assert {one.to_json()["version"] for one in found} == {one.version for one in found}
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = set()
+    for number, text in enumerate(("x = 1", "x = 2")):
+        (tmp_path / f"mine_{number}.py").write_text(text)
+        name = f"mine_{number}:x"
+        versions.add(Entry("accountants", name, name, "spec").version)
+    assert len(versions) == 2
+    assert all(version.startswith("code ") for version in versions)

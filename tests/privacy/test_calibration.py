@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import mpmath
@@ -12,16 +13,22 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpbench import calibrate
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, DiscretePair, Gaussian, Laplace, SampledGaussian
+from dpbench.privacy import calibration
 from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Estimate, No
-from dpbench.privacy.calibration import largest_batch, largest_rate, largest_steps, recalibrate, solve
+from dpbench.privacy.calibration import recalibrate
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.privacy.scaling import noise_scaled, rates_scaled, repeated
 from dpbench.privacy.search import LARGEST, SMALLEST, grid_number, largest_number, largest_whole, smallest_noise
 
+# Most tests here are about the search, with an accountant that answers fast for everything.
+calibrate = partial(calibration.calibrate, accountant="rdp")
+solve = partial(calibration.solve, accountant="rdp")
+largest_steps = partial(calibration.largest_steps, accountant="rdp")
+largest_rate = partial(calibration.largest_rate, accountant="rdp")
+largest_batch = partial(calibration.largest_batch, accountant="rdp")
 accountants = st.sampled_from(["rdp", "gdp_clt"])
 rates = st.floats(1e-4, 0.5)
 steps = st.integers(1, 10**5)
@@ -563,3 +570,42 @@ class TestRecalibrate:
     def test_a_refusal_is_passed_on(self) -> None:
         with pytest.raises(DpbenchError, match=r"^accountant 'moments' gives no epsilon at noise multiplier 1: "):
             recalibrate(lambda noise: SampledGaussian(0.1, noise, sampler="shuffled"), 1.0, delta=1e-5)
+
+
+SHUFFLED = SampledGaussian(0.1, 2.0, sampler="shuffled")
+
+
+class TestWithoutAnAccountant:
+    """The tightest promise that answers: exact, lattice, rdp, then the others."""
+
+    @pytest.mark.parametrize(
+        ("make", "expected"),
+        [
+            (training(0.01, 100), "exact"),
+            (lambda noise: Composition(((Gaussian(noise), 3),)), "exact"),
+            (lambda noise: Composition(((SampledGaussian(0.01, noise), 10), (Laplace(20.0), 1))), "lattice"),
+            (lambda noise: Composition(((SampledGaussian(0.01, noise), 10),), adaptive=True), "rdp_filter"),
+        ],
+        ids=["sampled", "gaussian", "mixed", "adaptive"],
+    )
+    def test_the_first_that_covers_the_releases_answers(self, make: Any, expected: str) -> None:
+        found = calibration.solve("noise_multiplier", make, epsilon=3.0, delta=1e-5)
+        assert found.accountant == expected
+        assert expected in found.because
+        assert found.attained.safe <= 3.0
+        named = calibration.solve("noise_multiplier", make, epsilon=3.0, delta=1e-5, accountant=expected)
+        assert (found.value, found.version) == (named.value, named.version)
+
+    def test_where_none_covers_the_refusal_says_why(self) -> None:
+        with pytest.raises(DpbenchError, match="shuffled"):
+            calibration.calibrate(lambda _: SHUFFLED, epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("hint", [0.5, 1.51306, 1.51305, 1.51307, 1e-6, 1e9, 2.0000001, math.nan, math.inf, -1.0])
+def test_a_hint_changes_no_answer(hint: float) -> None:
+    """Whatever a cache holds: a wrong number is not taken, the right one is confirmed by two questions."""
+    asked = {"epsilon": 1.0, "delta": 1e-5}
+    alone = solve("noise_multiplier", training(0.01, 1000), **asked)
+    found = solve("noise_multiplier", training(0.01, 1000), **asked, hint=hint)
+    assert (found.value, found.neighbour, found.attained) == (alone.value, alone.neighbour, alone.attained)
+    assert (found.asked == 2) == (hint == alone.value)

@@ -102,12 +102,7 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
             raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
         refuse_model(build, input_shape, classes)
         output = module(torch.zeros(1, *input_shape))
-    if not isinstance(output, torch.Tensor):
-        raise DpbenchError(f"the model's output is a {type(output).__name__}: expected one tensor (1, {classes})")
-    if tuple(output.shape) != (1, classes):
-        raise DpbenchError(
-            f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
-        )
+    check_output(output, classes)
     others = dict(modules[1].named_parameters())
     frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
     random = [name for name, value in frozen.items() if not torch.equal(value, others[name])]
@@ -120,6 +115,16 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
     random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
     if random:
         raise DpbenchError(f"buffers {', '.join(random)} are filled at random: make them parameters, or fix their seed")
+
+
+def check_output(output: object, classes: int) -> None:
+    """Raise DpbenchError unless a model's output for one example is a tensor (1, classes)."""
+    if not isinstance(output, torch.Tensor):
+        raise DpbenchError(f"the model's output is a {type(output).__name__}: expected one tensor (1, {classes})")
+    if tuple(output.shape) != (1, classes):
+        raise DpbenchError(
+            f"the model's output has shape {tuple(output.shape)} for one example: expected (1, {classes})"
+        )
 
 
 def _kinds(shape: tuple[int, ...]) -> list[Tensor]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from dpbench.catalog import Entry
 from dpbench.events import Adjacency
 from dpbench.privacy.answers import Estimate
 
@@ -59,6 +60,11 @@ class Certificate:
         return float((Fraction(self.lower_text) + Fraction(self.upper_text)) / 2)
 
     @property
+    def version(self) -> str:
+        """Which code proved it, as an accountant's version says it."""
+        return Entry("accountants", "certified", "dpbench.privacy.certified:certify", "dpbench").version
+
+    @property
     def relative_width(self) -> float:
         """(upper − lower) / upper of the decimal ends; 0 for an enclosure of a single number."""
         lower, upper = Fraction(self.lower_text), Fraction(self.upper_text)
@@ -77,5 +83,5 @@ class Certificate:
         fields = asdict(self)
         fields["directions"] = {name: list(pair) for name, pair in self.directions.items()}
         fields["radius"] = {name: share if math.isfinite(share) else None for name, share in self.radius.items()}
-        fields["relative_width"] = self.relative_width
+        fields |= {"relative_width": self.relative_width, "version": self.version}
         return fields

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -57,8 +56,23 @@ class DecayingNoise:
         if self.noise_decay == 0:
             yield 1.0, steps
             return
-        for epoch, members in groupby(range(steps), lambda step: math.floor(step * rate)):
-            yield math.exp(-self.noise_decay * epoch), sum(1 for _ in members)
+        step = 0
+        while step < steps:
+            epoch = math.floor(step * rate)
+            after = _first_step(epoch + 1, rate, step, steps)
+            yield math.exp(-self.noise_decay * epoch), after - step
+            step = after
+
+
+def _first_step(epoch: int, rate: float, begin: int, end: int) -> int:
+    """The first step from `begin` on, `end` at most, whose ⌊iq⌋ is `epoch` or later, by bisection: iq never falls."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if math.floor(middle * rate) >= epoch:
+            end = middle
+        else:
+            begin = middle + 1
+    return begin
 
 
 noise = DecayingNoise
