@@ -22,7 +22,7 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.atomic import write_bytes
 from dpbench.datasets import Dataset
-from dpbench.errors import DpbenchError, StoreError
+from dpbench.errors import DpbenchError, StoreError, visible
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
@@ -243,8 +243,8 @@ def _versions(net: Network, *data: Tensor) -> list[int]:
 
 def failure(run: Run, error: BaseException) -> Outcome:
     """The outcome of a run that ended with an exception."""
-    text = "".join(traceback.format_exception(error))
-    return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
+    text = visible("".join(traceback.format_exception(error)))
+    return Outcome(run, error=visible(f"{type(error).__name__}: {error}".splitlines()[0]), traceback=text)
 
 
 def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:
