@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+__all__ = ["DpbenchError", "Problem", "ProblemsError", "StoreError"]
+
 # With those of direction and half surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
