@@ -3,8 +3,9 @@
 A file `dpbench/models/mlp.py` is the entry `mlp` of the kind `models`; its object is the module's attribute named after
 the kind in the singular (`model`). A file `presets.py` holds entries as rows of a table. An entry of many files is a
 folder, such as `exact/` in `dpbench/privacy/accountants/`, with the object in `accountant.py`, named after the kind; a
-folder without that file is no entry. A package adds an entry with an entry point in the group `dpbench.models`, and a
-spec may name any importable object as `package.module:factory`.
+folder without that file is no entry. A package adds an entry with an entry point in the group `dpbench.models`, and
+any importable object has the name `package.module:factory`; whether a file may use such a name is decided where the
+file is read (`spec/trust.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dpbench.errors import DpbenchError
@@ -60,6 +64,31 @@ STAGES: Mapping[str, str] = {
     "engine": "clipping",
 }
 
+SHORT: Mapping[str, tuple[str, ...]] = {  # what people write: the words of dpbench, the first that is known
+    "adam": ("noisy_adam",),
+    "batch": ("batch_size",),
+    "bs": ("batch_size",),
+    "c": ("clip_norm",),
+    "cifar": ("cifar10",),
+    "clip": ("clip_norm",),
+    "clt": ("gdp_clt",),
+    "dp_adam": ("noisy_adam",),
+    "dp_sgd": ("noisy_sgd", "sgd"),
+    "dpadam": ("noisy_adam",),
+    "dpsgd": ("noisy_sgd", "sgd"),
+    "eps": ("epsilon",),
+    "fashionmnist": ("fashion_mnist",),
+    "fmnist": ("fashion_mnist",),
+    "iterations": ("steps",),
+    "lr": ("learning_rate",),
+    "max_grad_norm": ("clip_norm",),
+    "noise": ("noise_multiplier",),
+    "q": ("sampling_rate",),
+    "sgd": ("noisy_sgd",),
+    "sigma": ("noise_multiplier",),
+    "t": ("steps",),
+}
+
 
 @dataclass(frozen=True)
 class OfKind:
@@ -82,15 +111,20 @@ class Entry:
     origin: str  # "dpbench", a distribution's name, or "spec"
 
     def load(self) -> Any:
-        """The object itself. Raises DpbenchError when the module or the attribute is missing."""
+        """The object itself. Raises DpbenchError when it is missing or is nothing that dpbench calls."""
         module_name, _, attribute = self.target.partition(":")
+        singular = KINDS[self.kind]
         try:
             found: Any = importlib.import_module(module_name)
             for part in attribute.split("."):
                 found = getattr(found, part)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: no name of a module
-            singular = KINDS[self.kind]
-            raise DpbenchError(f"{singular} {self.name!r}: cannot load {self.target} ({error})") from error
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
+            plain = isinstance(error, ImportError | AttributeError | TypeError | ValueError)  # the last two: no name
+            words = " ".join(str(error).split()) if plain else f"{type(error).__name__}: {error}"
+            raise DpbenchError(f"{singular} {self.name!r}: cannot load {self.target} ({words})") from error
+        if not _of_python(found):
+            what = "a module" if isinstance(found, ModuleType) else f"of the type {type(found).__name__}"
+            raise DpbenchError(f"{singular} {self.name!r}: it is {what}; expected a class or a function in Python")
         return found
 
     @property
@@ -123,6 +157,28 @@ def _version(entry: Entry) -> str:
     if entry.origin != "dpbench":
         return made
     return f"{made}, numerics {getattr(importlib.import_module(entry.module), 'NUMERICS', 1)}"
+
+
+def _of_python(found: Any) -> bool:
+    """Whether an object may be called: a class, or code in Python; `os.system` is neither. Others are not called."""
+    while isinstance(found, partial):
+        found = found.func
+    called = inspect.isfunction(getattr(type(found), "__call__", None))  # noqa: B004 (is it written in Python?)
+    if called or isinstance(found, type) or inspect.isfunction(found) or inspect.ismethod(found):
+        return True
+    return not callable(found) and not isinstance(found, ModuleType)
+
+
+def is_code(name: str) -> bool:
+    """Whether a name has the form `package.module:factory`, and would be imported.
+
+    >>> is_code("my_lab.rules:Automatic"), is_code("noisy_sgd"), is_code("Table 1: rows")
+    (True, False, False)
+    """
+    return _CODE.fullmatch(name) is not None
+
+
+_CODE = re.compile(r"[^\s:/\\]+:[^\s:/\\]+")
 
 
 @cache
@@ -164,7 +220,7 @@ def find(kind: str, name: str) -> Entry:
     entries = catalog(kind)
     if name in entries:
         return entries[name]
-    if ":" in name:
+    if is_code(name):
         return Entry(kind, name, name, "spec")
     raise DpbenchError(f"{KINDS[kind]} {name!r} is not known{suggestion(name, entries)}")
 
@@ -229,5 +285,22 @@ def advice(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)), "")
+    """The known word that was probably meant, or "".
+
+    >>> closest("MNIST", ["mnist", "fashion_mnist"]), closest("lr", ["learning_rate", "steps"]), closest("x", ["rdp"])
+    ('mnist', 'learning_rate', '')
+    """
+    words = list(known)
+    folded = {_folded(word): word for word in reversed(words)}
+    near = difflib.get_close_matches(_folded(name), list(folded), n=1, cutoff=0.6)
+    return same_word(name, words) or (folded[near[0]] if near else "")
+
+
+def same_word(name: str, known: Iterable[str]) -> str:
+    """The known word that a name is but for case, hyphens and spaces, or that it is the short form of; else ""."""
+    folded = {_folded(word): word for word in known}
+    return next((folded[word] for word in (_folded(name), *SHORT.get(_folded(name), ())) if word in folded), "")
+
+
+def _folded(word: str) -> str:
+    return re.sub(r"[-_ ]+", "_", str(word).strip()).casefold()

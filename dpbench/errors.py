@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+__all__ = ["DpbenchError", "Problem", "ProblemsError", "StoreError"]
+
+# With those of direction and half surrogate pairs.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def is_control(character: str) -> bool:
+    """Whether a character could change what a terminal or a page shows, such as the start of a colour."""
+    return _CONTROLS.match(character) is not None
+
+
+def visible(text: str, but: str = "\n\t") -> str:
+    """A text with its control characters written out, but for those of `but`.
+
+    >>> visible("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in but else ascii(found[0])[1:-1], text)
 
 
 class DpbenchError(Exception):

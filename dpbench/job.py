@@ -24,6 +24,7 @@ from dpbench.plan.planning import (
     with_checks,
 )
 from dpbench.spec.loading import Spec, load_specs
+from dpbench.spec.trust import trust
 from dpbench.store.check_records import SHIPPED, code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Store
@@ -113,13 +114,15 @@ def run(
     threads: int | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
+    allow_code: bool = False,
 ) -> Summary:
     """Train every run of the specs under `paths` that has no record in `out` yet, then write the report.
 
     Raises ProblemsError for bad specs and DpbenchError for an output folder that cannot be written, before anything
     runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
     `choices.smoke` every run does two steps and nothing is written. `threads`: torch's threads on the CPU; None takes
-    one for small work and torch's own number for the rest.
+    one for small work and torch's own number for the rest. `allow_code`: specs (and records in `out`) may name code as
+    `package.module:factory`, which is imported and called.
 
     >>> import dpbench
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
@@ -127,7 +130,7 @@ def run(
     begin = time.monotonic()
     choices = choices or Choices()
     watcher = watcher or Watcher()
-    specs = load_specs([Path(path) for path in paths])
+    specs = load_specs([Path(path) for path in paths], allow_code)
     store = Store(Path(out))
     try:
         plan = make_plan(specs, store, choices)
@@ -150,7 +153,7 @@ def run(
     report_error = None
     if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
         try:
-            report = write_reports(store, plan, progress=watcher.reporting)
+            report = write_reports(store, plan, allow_code, progress=watcher.reporting)
         except DpbenchError as error:  # the results are written already, and are still reported
             report_error = str(error)
         finally:
@@ -176,10 +179,15 @@ def _try_to_write(out: Path) -> None:
 
 
 def write_reports(
-    store: Store, plan: Plan | None = None, *, progress: Callable[[str, int, int], None] | None = None
+    store: Store,
+    plan: Plan | None = None,
+    allow_code: bool = False,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Path, ...]:
     """Assess all records of the store and render them; the plan's specs say what their records are for.
 
+    `allow_code`: accountants that the records name as `package.module:name` are loaded, otherwise they refuse.
     `progress` is called with the part that is being made, how much of it is done and of how much.
     """
     from dpbench.conformance import read_conformance
@@ -204,6 +212,7 @@ def write_reports(
         shipped={run.run_key for run in contents.runs} - own,
         conformance=conformance,
         progress=progress,
+        trusted=trust(allow_code),
     )
     report = replace(report, claims=claims_report(store.out))
     return tuple(write_report(report, store.out, progress))

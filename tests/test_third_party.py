@@ -40,7 +40,7 @@ def test_the_page_works_as_written(kind: str, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     specs = [name for name in files if name.endswith(".yaml")]
-    done = dpbench("run", *specs, "--smoke", "--device", "cpu", path=tmp_path, cwd=tmp_path)
+    done = dpbench("run", *specs, "--smoke", "--device", "cpu", "--allow-code", path=tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
     assert f"{len(specs)} of {len(specs)} runs finished" in done.stdout
     assert not (tmp_path / "reports").exists()
@@ -106,6 +106,6 @@ def test_an_accountant_works_as_its_page_says(tmp_path: Path) -> None:
     spec = spec.replace(", parameters: {beta: 0.5}", "")
     by = spec.replace("delta: 1e-4}", 'delta: 1e-4, calibrate_with: "my_accountants:accountant"}')
     (tmp_path / "spec.yaml").write_text(by, encoding="utf-8")
-    done = dpbench("plan", "spec.yaml", path=tmp_path, cwd=tmp_path)
+    done = dpbench("plan", "spec.yaml", "--allow-code", path=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "SampledGaussian: ρ is known here for Gaussian mechanisms" in done.stderr + done.stdout

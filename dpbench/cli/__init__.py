@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from dpbench.catalog import closest
 from dpbench.cli.accounting import account, certify
 from dpbench.cli.calibration import calibrate
 from dpbench.cli.checks import check
@@ -17,6 +19,7 @@ from dpbench.cli.data_files import data
 from dpbench.cli.engine_times import engines
 from dpbench.cli.init import init
 from dpbench.cli.listing import list_, schema
+from dpbench.cli.options import say_error, with_streams
 from dpbench.cli.results import diff, report
 from dpbench.cli.training import plan, run
 from dpbench.errors import DpbenchError
@@ -42,18 +45,26 @@ VERBS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C."""
-    _utf8()
     try:
+        with_streams()
+        _utf8()
         status = cli.main(args=arguments, prog_name="dpbench", standalone_mode=False)
+        sys.stdout.flush()
     except DpbenchError as error:
-        click.echo(str(error), err=True)
+        say_error(str(error))
         status = getattr(error, "exit_status", 2)
     except click.ClickException as error:
         _show(error)
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        say_error("Interrupted.")
         status = 130
+    except OSError as error:
+        if error.filename is None:  # of a stream: nothing more can be written there, not even at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        where = "standard output" if error.filename is None else error.filename
+        say_error(f"{where}: {error.strerror or error}; what was not written there is lost")
+        status = 1
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -70,8 +81,14 @@ def _show(error: click.ClickException) -> None:
     context = getattr(error, "ctx", None)
     if "\n" in message or context is None:
         error.show()
-    else:
-        click.echo(f"{message.rstrip('.')} (see `{context.command_path} --help`)", err=True)
+        return
+    option, verb = getattr(error, "option_name", None), getattr(error, "command_name", None)
+    names = getattr(context.command, "commands", {}) if verb else [o for p in context.command.params for o in p.opts]
+    if wrong := verb or option:
+        close = closest(wrong.lstrip("-"), [name.lstrip("-") for name in names])
+        hint = f"; did you mean {'' if verb else '--'}{close}?" if close else ""
+        message = f"no such {'verb' if verb else 'option'} {wrong!r}{hint}"
+    say_error(f"{message.rstrip('.')} (see `{context.command_path} --help`)")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -40,7 +40,7 @@ FILE_FINDS = ("noise_factor", "repetitions", "rate_factor")
 @delta_option
 @click.option(
     "--find",
-    type=click.Choice((*FINDS, *FILE_FINDS)),
+    type=click.Choice((*FINDS, *FILE_FINDS), case_sensitive=False),
     metavar="WHAT",
     help="What to look for: noise_multiplier (default), steps, epochs, sampling_rate, batch; of a FILE: noise_factor"
     " (default), repetitions, rate_factor.",

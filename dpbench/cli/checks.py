@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from dpbench.cli.options import allow_code
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _STYLES = {"holds": "green", "refuted": "bold red", "undecided": "yellow", "not_
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="All chance comes from it.")
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line of the table.")
+@allow_code
 def check(subjects: tuple[str, ...], **options: Any) -> int:
     """Look for a mechanism's faults: noise, sensitivity, sampling, and data that reach the parameters unreleased.
 
@@ -53,7 +55,7 @@ def check(subjects: tuple[str, ...], **options: Any) -> int:
 
     if not subjects and not options["everything"]:
         raise DpbenchError("name a spec, a module:factory or a mechanism, or give --all (see `dpbench check --help`)")
-    targets = _targets(subjects, options["settings"], options["steps"])
+    targets = _targets(subjects, options)
     targets += [one for one in everything() if one not in targets] if options["everything"] else []
     found: list[Checkup] = []
     kept: list[Path] = []
@@ -107,12 +109,13 @@ class _Model:
         return Checkup(self.title, "models", tuple(lines), together, reason)  # type: ignore[arg-type]
 
 
-def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None) -> list[Any]:
+def _targets(subjects: Sequence[str], options: Mapping[str, Any]) -> list[Any]:
     """What is to be checked, each once."""
     from dpbench.judging.checking import PLANNED, named
 
     given = {}
-    for text in settings:
+    steps: int | None = options["steps"]
+    for text in options["settings"]:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise DpbenchError(f"--set {text}: expected NAME=VALUE, such as beta=0.5")
@@ -120,7 +123,7 @@ def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None
     targets: list[Any] = []
     for subject in subjects:
         if Path(subject).exists():
-            targets += _of_specs(Path(subject), steps)
+            targets += _of_specs(Path(subject), steps, options["allow_code"])
         elif Path(subject).suffix in (".yaml", ".yml"):
             raise DpbenchError(f"{subject}: there is no such file")
         else:
@@ -130,7 +133,7 @@ def _targets(subjects: Sequence[str], settings: Sequence[str], steps: int | None
     return targets
 
 
-def _of_specs(path: Path, steps: int | None) -> list[Any]:
+def _of_specs(path: Path, steps: int | None, allow_code: bool) -> list[Any]:
     """Mechanisms and models of specs; a mechanism with the same parameters once, for its longest run."""
     from dpbench.judging.checking import Target
     from dpbench.plan.planning import dataset_source, model_builder, rate_and_steps
@@ -138,7 +141,7 @@ def _of_specs(path: Path, steps: int | None) -> list[Any]:
 
     mechanisms: dict[str, Target] = {}
     models: dict[str, _Model] = {}
-    for spec in load_specs([path]):
+    for spec in load_specs([path], allow_code):
         source = dataset_source(spec)
         parameters = dict(spec.mechanism.parameters)
         key = json.dumps([spec.mechanism.name, parameters], sort_keys=True, default=repr)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from dpbench.cli.options import allow_code
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -37,6 +39,7 @@ STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "ye
 @click.option("--force", is_flag=True, help="Certify again what has a record.")
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line and claim.")
+@allow_code
 def verify(paths: Sequence[Path], **options: Any) -> int:
     """Judge the claims of a file: numbers, bounds, formulas, inequalities, lines of algorithms.
 
@@ -64,6 +67,7 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
             workers=options["workers"] or os.cpu_count() or 1,
             out=options["out"],
             force=options["force"],
+            allow_code=options["allow_code"],
             progress=lambda _, done, total: watch("judging", done, total),
         )
     if options["as_json"]:

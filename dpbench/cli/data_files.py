@@ -75,7 +75,7 @@ def data_fetch(names: tuple[str, ...], folder: Path | None, as_json: bool) -> in
 @data.command("check")
 @data_options
 def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
-    """Read every file of the datasets and verify its SHA-256. Exit status 1 when one is corrupt.
+    """Read every file of the datasets and verify its SHA-256. Exit status 1 when one is corrupt or absent.
 
     \b
     Example:
@@ -86,10 +86,10 @@ def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> in
     from dpbench.cli.console import emit
     from dpbench.datasets import check
 
-    corrupt = False
+    wrong = False
     for source in _sources(names):
         for status in check(source, folder):
-            corrupt |= status.state == "corrupt"
+            wrong |= status.state in ("corrupt", "missing")
             if as_json:
                 emit("file", dataset=source.name, **asdict(status))
             else:
@@ -97,7 +97,7 @@ def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> in
                     f": expected SHA-256 {status.expected}, found {status.found}" if status.state == "corrupt" else ""
                 )
                 click.echo(f"{status.state:<8} {source.name}: {status.place}{hashes}")
-    return 1 if corrupt else 0
+    return 1 if wrong else 0
 
 
 def _sources(names: Sequence[str]) -> list[Any]:

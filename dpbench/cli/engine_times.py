@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpbench.cli.options import allow_code
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--calls", type=click.IntRange(min=1), default=3, show_default=True, help="Calls; the fastest counts.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, **options: Any) -> int:
+@allow_code
+def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow_code: bool, **options: Any) -> int:
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
     Times are relative to the plain backward pass without clipping. Where a dataset is absent, inputs are zeros. An
@@ -84,7 +86,8 @@ def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, **opt
     from dpbench.spec.loading import load_specs
     from dpbench.training.engines import measure
 
-    chosen = [spec for spec in load_specs(list(specs or (Path("quickstart"),))) if chosen_by(spec, only)]
+    found_specs = load_specs(list(specs or (Path("quickstart"),)), allow_code)
+    chosen = [spec for spec in found_specs if chosen_by(spec, only)]
     if not chosen:
         raise DpbenchError(f"--only {' '.join(only)}: no spec has such a name or label")
     found = []

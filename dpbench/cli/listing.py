@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ KINDS = {
     "clipping": None,
     "accountants": None,
     "checks": None,
+    "papers": None,
 }
 
 
@@ -31,7 +33,7 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
     mechanisms, models and datasets for a spec; samplers, preparations, rules, noise, updates and clipping (the engines)
-    as stages of the mechanism `pipeline`; accountants and checks.
+    as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench verify` judges.
 
     \b
     Examples:
@@ -44,8 +46,9 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     for kind in kinds:
         if kind not in KINDS:
             raise DpbenchError(f"kind {kind!r}{suggestion(kind, KINDS)}")
+    papers, told = {one["name"]: one["about"] for one in _papers()}, ""
     for kind in kinds or KINDS:
-        members = list(_members(kind))
+        members = _papers() if kind == "papers" else _members(kind)
         if as_json:
             for one in members:
                 click.echo(json.dumps(one, ensure_ascii=False))
@@ -56,8 +59,27 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> int:
             for name, parameter in one["parameters"].items():
                 default = "" if parameter["default"] is None else f" (default {parameter['default']})"
                 click.echo(f"      {name}: {parameter['expected']}{default}")
+        told += json.dumps(members)
         click.echo()
+    named = [name for name in papers if name in told] if "papers" not in (kinds or KINDS) else []
+    if named and not as_json:
+        click.echo(click.style("papers", bold=True) + "\n" + "\n".join(f"  {one}: {papers[one]}" for one in named))
     return 0
+
+
+def _papers() -> list[dict[str, Any]]:
+    """The papers by the short names of their claims: title, authors, year."""
+    from dpbench.judging import papers
+    from dpbench.spec.yaml_loader import parse, plain
+
+    found = []
+    for file in sorted(Path(papers.__path__[0]).glob("*/claims.yaml")):
+        text = file.read_text(encoding="utf-8").partition("\nclaims:")[0].partition("\npublished:")[0]
+        root = parse(text, str(file)).root
+        said: Any = {} if root is None else plain(root)
+        about = f"{said['title']}. {said['source'].partition('. ')[0].rstrip('.')}."
+        found.append({"kind": "papers", "name": said["paper"], "origin": "dpbench", "about": about, "parameters": {}})
+    return found
 
 
 def _members(kind: str) -> list[dict[str, Any]]:
@@ -84,7 +106,7 @@ def _members(kind: str) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["run", "events", "claims"]), default="run")
+@click.argument("kind", type=click.Choice(["run", "events", "claims"], case_sensitive=False), default="run")
 def schema(kind: str) -> int:
     """Print the JSON Schema of files of a KIND, for your editor: run (specs, the default), events or claims.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from dpbench.cli.options import allow_code, say_error
 from dpbench.cli.training import SPECS, out_option
 from dpbench.errors import DpbenchError, ProblemsError
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 @SPECS
 @out_option("Folder whose records are shown.")
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
-def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
+@allow_code
+def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) -> int:
     """Write report.html, report.tex and the CSV files again from the records; needs no network and trains nothing.
 
     SPECS (without any, the folder specs/ if there is one) say what is printed beside the records' numbers.
@@ -46,12 +49,12 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:
-        made = make_plan(load_specs(paths), store, Choices(device="cpu")) if paths else None
+        made = make_plan(load_specs(paths, allow_code), store, Choices(device="cpu")) if paths else None
     except ProblemsError as error:  # the records are complete without the specs
         click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
         made = None
     with Watch("parts") as watch:
-        written = write_reports(store, made, progress=watch)
+        written = write_reports(store, made, allow_code, progress=watch)
     for path in written:
         click.echo(f"wrote {path}")
     if open_it:
@@ -59,16 +62,37 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool) -> int:
     return 0
 
 
+_MOST_NAMED = 5
+_GATE = "Exit with 1 if a run is `different`, or absent from the second or lower by more than N points: `accuracy=N`."
+
+
+def _gates(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[float | None, ...]:
+    """The points of accuracy that a run may lose; None where nothing may differ."""
+    found: list[float | None] = []
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            most = None if text == "different" else float(number)
+        except ValueError:
+            most = math.nan
+        if (name, text) != ("different", "different") and (name != "accuracy" or not 0 <= (most or 0) < math.inf):
+            raise click.BadParameter(f"{text!r}: expected different, or accuracy=N with a number of points such as 1")
+        found.append(most)
+    return tuple(found)
+
+
 @click.command()
 @click.argument("first", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per difference.")
-def diff(first: Path, second: Path, as_json: bool) -> int:
+@click.option("--fail-if", "gates", multiple=True, metavar="GATE", callback=_gates, help=_GATE)
+def diff(first: Path, second: Path, as_json: bool, gates: tuple[float | None, ...]) -> int:
     """Compare two folders of records: results, times, environments, and what is only in one.
 
     \b
-    Example:
+    Examples:
       dpbench diff reports /tmp/other
+      dpbench diff baseline reports --fail-if accuracy=1    # in CI
     """
     from dpbench.cli.console import console, emit
     from dpbench.store.differences import diff as compare
@@ -87,7 +111,12 @@ def diff(first: Path, second: Path, as_json: bool) -> int:
             emit("difference", **row.to_json())
     else:
         console().print(_table(found))
-    return 0
+    failed = [row for row in found if any(row.fails(most) for most in gates)]
+    for row in failed[:_MOST_NAMED]:
+        say_error(f"--fail-if: {row.title}: {row.in_words}")
+    if len(failed) > _MOST_NAMED:
+        say_error(f"--fail-if: and {len(failed) - _MOST_NAMED} more runs")
+    return 1 if failed else 0
 
 
 def _table(found: Sequence[Difference]) -> Table:

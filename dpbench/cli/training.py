@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 
 from dpbench.cli.data_files import fetch_files
 from dpbench.cli.engine_times import THREADS, checked_device
+from dpbench.cli.options import allow_code
 
 if TYPE_CHECKING:
     from dpbench.job import Watcher
@@ -56,6 +57,7 @@ def spec_options(verb: Verb) -> Verb:
         click.option("--force", is_flag=True, help="Run again what has a record."),
         click.option("--stale", is_flag=True, help="Run again what has a record made by other code."),
         click.option("--smoke", is_flag=True, help=_SMOKE),
+        allow_code,
     )
     for option in reversed(options):
         verb = option(verb)
@@ -132,7 +134,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
     from dpbench.job import run as run_job
 
     if options["download"]:
-        _download_for(paths, options["only"], options["data"])
+        _download_for(paths, options)
     with _asked_to_stop() as stop:
         summary = run_job(
             paths,
@@ -143,6 +145,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             threads=options["threads"],
             watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,
+            allow_code=options["allow_code"],
         )
     if options["as_json"]:
         emit(
@@ -185,7 +188,7 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
 
-    made = make_plan(load_specs(list(paths)), Store(options["out"]), _choices(options))
+    made = make_plan(load_specs(list(paths), options["allow_code"]), Store(options["out"]), _choices(options))
     if options["as_json"]:
         for one in made.runs:
             emit("planned", **run_facts(one))
@@ -197,11 +200,12 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     return 0
 
 
-def _download_for(paths: tuple[Path, ...], only: Sequence[str], folder: Path | None) -> None:
+def _download_for(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
     from dpbench.plan.planning import chosen_by, dataset_source
     from dpbench.spec.loading import load_specs
 
-    specs = [spec for spec in load_specs(list(paths)) if chosen_by(spec, only)]
+    folder: Path | None = options["data"]
+    specs = [one for one in load_specs(list(paths), options["allow_code"]) if chosen_by(one, options["only"])]
     # By what they are, not by name: two specs may name features of different datasets, and each has its own files.
     for source in {id(source): source for source in map(dataset_source, specs)}.values():
         if source.missing(folder):

@@ -1,4 +1,4 @@
-"""Clipped sums without per-example gradients (the Outer engine of `004_*`): norms from inputs and output gradients.
+"""Clipped sums without per-example gradients (the Outer engine of jl2021): norms from inputs and output gradients.
 
 One forward and one backward pass give the input of every layer and the gradient with respect to its output. The norms
 are computed from these (`_ghost_terms`), and the clipped sum is the sum of the same products times the clip factors, so

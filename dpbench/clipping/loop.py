@@ -1,4 +1,4 @@
-"""Per-example gradients one example at a time (the Vanilla engine of `004_*`): slow; the reference for the others.
+"""Per-example gradients one example at a time (the Vanilla engine of jl2021): slow; the reference for the others.
 
 It loops over runs and examples with the ordinary backward pass and shares no batching code with the others.
 """

@@ -1,4 +1,4 @@
-"""Per-example gradients by `torch.func.vmap`, clipped inside each chunk (the Multiple engine of `004_*`).
+"""Per-example gradients by `torch.func.vmap`, clipped inside each chunk (the Multiple engine of jl2021).
 
 Memory: chunk · R · P floats. Works for every module whose operators vmap supports.
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpbench.atomic import read_text
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
 
@@ -53,11 +54,11 @@ def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
 
 def _points(file: Path) -> list[Point]:
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
+        table = json.loads(read_text(file))
         if table.get("type") != "reference_table":
             raise DpbenchError(f"{file}: expected a table of type reference_table")
         return [_point(file.stem, entry) for entry in table["points"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DpbenchError(f"{file}: cannot be read as a table of points ({error})") from error
 
 

@@ -1,7 +1,7 @@
 """The start of an epoch of one DPIS run: next clipping bound, K̃, σ_G, the ledger, and the reasons to stop.
 
 Numbers of one run; `dpis` has the tensors and the paper's letters. `fill` is K̃/(ÑC), at most 1, the worst case of
-Section 4.2. Each function names its lines of Algorithm 1 (`000_*`). docs/dpis.md proves that the event of a step
+Section 4.2. Each function names its lines of Algorithm 1 (dpis2022). docs/dpis.md proves that the event of a step
 dominates the step.
 """
 

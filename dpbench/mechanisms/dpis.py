@@ -1,4 +1,4 @@
-"""DPIS (`000_*`, Algorithm 1): examples are drawn by importance, with probability in proportion to their gradient norm.
+"""DPIS (dpis2022, Algorithm 1): examples are drawn with probability in proportion to their gradient norm.
 
 | paper | here |
 | --- | --- |

@@ -51,8 +51,8 @@ class Preset:
 FIXED_SIZE = {"sample": "fixed_size"}  # the batches of jl2021 as printed
 CONSTANT = {"noise_decay": 0.0}
 PRESETS: Mapping[str, Preset] = {
-    "noisy_sgd": Preset("NoisySGD (`001_*`, Algorithm 1)."),
-    "noisy_adam": Preset("NoisyAdam (`001_*`, Algorithm 2).", update="adam"),
+    "noisy_sgd": Preset("NoisySGD (bu2020, Algorithm 1)."),
+    "noisy_adam": Preset("NoisyAdam (bu2020, Algorithm 2).", update="adam"),
     "non_private": Preset(
         "Training without privacy: no clipping, no noise.", clip="none", noise="none", update=("sgd", "adam")
     ),

@@ -1,6 +1,6 @@
 """The two-convolution MNIST network of TensorFlow Privacy's tutorial: 26,010 parameters on 28×28 images.
 
-Used by `001_*` for Table 1 (two convolutions, then a dense layer). Convolution 16@8×8 stride 2 with 'same' padding,
+Used by bu2020 for Table 1 (two convolutions, then a dense layer). Convolution 16@8×8 stride 2 with 'same' padding,
 max pooling 2×2 stride 1, convolution 32@4×4 stride 2 without padding, max pooling 2×2 stride 1, dense 32, dense output.
 """
 

@@ -27,6 +27,7 @@ from dpbench.privacy.calibration import tightest
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.privacy.statement import large_delta
 from dpbench.spec.loading import Budget, Spec
+from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks
 from dpbench.store.provenance import code_hash
@@ -163,6 +164,11 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
     kept = Cache(cache_file())
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
+    taken = [spec for spec in specs if chosen_by(spec, choices.only)]
+    asked = choices.seeds
+    count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
+    if count > MOST_RUNS:
+        raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
     for spec in specs:
         if chosen_by(spec, choices.only):
             with _collecting(problems, spec):

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpbench.atomic import read_bytes
 from dpbench.catalog import suggestion
 from dpbench.errors import DpbenchError
 
@@ -106,9 +107,12 @@ def frozen_names(parameters: Mapping[str, Any], given: Mapping[str, Any], frozen
     return sorted(found)
 
 
+_MOST_BYTES = 1 << 33  # of a file of weights, which is read into memory
+
+
 @lru_cache(maxsize=64)
 def _hash(path: Path, _modified: int, _size: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(path, _MOST_BYTES)).hexdigest()
 
 
 def _read(path: Path) -> str:
@@ -127,7 +131,7 @@ def _content(path: Path, sha256: str) -> Mapping[str, Tensor]:
 
     expected = "expected a state dictionary, as torch.save(model.state_dict(), file) writes it"
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, _MOST_BYTES)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise DpbenchError(f"weights: {path.name} changes while it is read")
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

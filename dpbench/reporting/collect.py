@@ -33,6 +33,7 @@ from dpbench.reporting.contents import (
     Settings,
 )
 from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees
+from dpbench.spec.trust import Trust
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
 from dpbench.store.provenance import environment
@@ -71,6 +72,7 @@ def collect(
     shipped: Collection[str] = (),
     conformance: Conformance | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    trusted: Trust | None = None,
 ) -> Report:
     """Group records into sections (specs) and rows (configurations), and judge what the specs say was printed.
 
@@ -80,8 +82,8 @@ def collect(
     `stale` maps a resolved run to the versions of code that were raised since. `shipped` are the run keys of records
     that came with the project: they stand in sections of their own, after the reader's. `conformance` is shown, and
     what an accountant got wrong there makes its promises doubtful. `progress` is called with what is done, how much of
-    it and of how much. Records and failures may be plain mappings; raises DpbenchError when one does not have a
-    record's shape.
+    it and of how much. `trusted` says which accountants outside dpbench a record may name (None: none). Records and
+    failures may be plain mappings; raises DpbenchError when one does not have a record's shape.
 
     >>> collect([]).counts()
     {'holds': 0, 'refuted': 0, 'undecided': 0, 'not_run': 0}
@@ -103,7 +105,7 @@ def collect(
     made = partial(
         _row,
         stale_modules=stale_modules,
-        accounted=Accounts(conformance),
+        accounted=Accounts(conformance, trusted),
         checked=checked,
         points=MOST_CURVE_POINTS // max(1, _ledgers(places)),
     )

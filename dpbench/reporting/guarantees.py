@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpbench.catalog import catalog, find_origin
+from dpbench.catalog import catalog, find_origin, is_code
 from dpbench.conformance import BROKEN, Conformance
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
 from dpbench.reporting.contents import GuaranteeLine
+from dpbench.spec.trust import Trust
 from dpbench.store.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
@@ -26,8 +27,9 @@ class Accounts:
     A promise of an accountant that failed where it was held against enclosures (`conformance`) is doubted.
     """
 
-    def __init__(self, conformance: Conformance | None = None) -> None:
+    def __init__(self, conformance: Conformance | None = None, trusted: Trust | None = None) -> None:
         self._doubts = _doubts(conformance)
+        self._trusted = trusted or Trust()
         self._known: dict[tuple[str, int | None, float, str], GuaranteeLine] = {}
 
     def line(
@@ -40,8 +42,11 @@ class Accounts:
         return replace(self._known[key], requested=requested)
 
     def _answer(self, ledger: Mapping[str, Any], delta: float, name: str, releases: int | None) -> GuaranteeLine:
-        if name not in catalog("accountants") and ":" not in name:
-            return refused(name, delta, f"accountant {name!r} is not in the catalog")
+        if name not in catalog("accountants"):
+            if not is_code(name):
+                return refused(name, delta, f"accountant {name!r} is not in the catalog")
+            if refusal := self._trusted.refusal(name):
+                return refused(name, delta, "; ".join(refusal))
         try:
             composition: Composition = from_json(dict(ledger))
         except (KeyError, TypeError, ValueError) as error:

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dpbench.spec.annotations import Slot, fields_of
-from dpbench.spec.points import CHOICES
+from dpbench.spec.points import CHOICES, MOST_RUNS
 
 KINDS = ("run", "claims", "events")
 LARGEST_SEED = 2**32 - 1
-MOST_SEEDS = 10_000
 Randomness = Literal["own", "common", "secure"]
 
 
@@ -228,7 +227,7 @@ RUN: Mapping[str, Slot] = {
     ),
     "seeds": Slot(
         "seeds",
-        Annotated[int, Field(ge=1, le=MOST_SEEDS)] | Annotated[tuple[_Seed, ...], Field(min_length=1)],
+        Annotated[int, Field(ge=1, le=MOST_RUNS)] | Annotated[tuple[_Seed, ...], Field(min_length=1)],
         (0,),
         "number of runs n (seeds 0 to n-1), or the list of seeds",
         (5, [0, 1, 2]),

@@ -30,17 +30,21 @@ from dpbench.spec.names import CatalogObjects
 from dpbench.spec.points import CHOICES, Mistakes, expand
 from dpbench.spec.reader import SpecReader
 from dpbench.spec.shipped import SUFFIXES, absent, found_shipped
+from dpbench.spec.trust import Trust, code_in, trust
 from dpbench.spec.yaml_loader import Entry, Listing, Place, Scalar, Table, read
 
 __all__ = ["Budget", "Choice", "Printed", "Published", "Spec", "Training", "load_specs"]
 
+NAMING = (*CHOICES, "budget", "accountants", "grid", "zip")  # the keys whose values may name code
 
-def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
+
+def load_specs(paths: Sequence[Path], allow_code: bool = False) -> tuple[Spec, ...]:
     """The specs of files and folders (searched recursively, sorted), in order; files of other kinds are skipped.
 
     What is no path may be the name of specs that come with dpbench, such as `quickstart` or `bu2020/table1`.
 
-    Raises ProblemsError with all the mistakes of all the files.
+    Code that a file names is loaded only with `allow_code`, or if the user's configuration allows its module
+    (`spec/trust.py`). Raises ProblemsError with all the mistakes of all the files.
 
     >>> load_specs([Path("specs/none.yaml")])
     Traceback (most recent call last):
@@ -48,8 +52,8 @@ def load_specs(paths: Sequence[Path]) -> tuple[Spec, ...]:
     1 mistake found; nothing was run.
     """
     problems: list[Problem] = []
-    objects = CatalogObjects()
-    points = [point for file in _files(paths, problems) for point in _load_file(file, objects, problems)]
+    objects, trusted = CatalogObjects(), trust(allow_code)
+    points = [point for file in _files(paths, problems) for point in _load_file(file, objects, trusted, problems)]
     problems += _taken_names(points)
     if problems:
         raise ProblemsError(problems)
@@ -109,7 +113,7 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
     return list(files.values())
 
 
-def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> list[_Read]:
+def _load_file(path: Path, objects: CatalogObjects, trusted: Trust, problems: list[Problem]) -> list[_Read]:
     document = read(path)
     file, root = document.file, document.root
     kind = root.get("kind") if isinstance(root, Table) else None
@@ -119,9 +123,11 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
     found: list[_Read] = []
     if isinstance(root, Table) and _is_run(root, mistakes):
         root = _corrected(root, mistakes)
-        points = expand(root, mistakes, SETTABLE)
+        # Before anything is looked up: what a file names in vain is not imported, and nothing else of it is read.
+        points = () if _refused_code(root, trusted, mistakes) else expand(root, mistakes, SETTABLE)
         reader = SpecReader(mistakes, objects)
-        reader.spec(root, None)  # values that every row or grid point overrides are checked only here
+        if points:
+            reader.spec(root, None)  # values that every row or grid point overrides are checked only here
         for point in points:
             name = point.tree.entries.get("name")
             text = name.value.text if name and isinstance(name.value, Scalar) else ""
@@ -133,6 +139,17 @@ def _load_file(path: Path, objects: CatalogObjects, problems: list[Problem]) -> 
     assert wrong or all(point.spec for point in found), "a point without a spec and without a reason"
     problems += wrong
     return found
+
+
+def _refused_code(root: Table, trusted: Trust, mistakes: Mistakes) -> bool:
+    """Report the code that a file names and may not; whether there is any."""
+    rows = root.get("rows")
+    tables = [root, *(rows.items if isinstance(rows, Listing) else ())]
+    nodes = [entry.value for one in tables if isinstance(one, Table) for k, entry in one.entries.items() if k in NAMING]
+    found = [(one, refusal) for node in nodes for one in code_in(node) if (refusal := trusted.refusal(one.text))]
+    for one, (message, hint) in found:
+        mistakes.add(one.place, message, hint)
+    return bool(found)
 
 
 def _is_run(root: Table, mistakes: Mistakes) -> bool:

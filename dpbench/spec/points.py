@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpbench.catalog import STAGES, advice, closest
+from dpbench.catalog import STAGES, advice, closest, same_word
 from dpbench.errors import Problem
 from dpbench.spec.annotations import Slot, fit, shown
 from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
-MOST_POINTS = 10_000
+MOST_RUNS = 10_000  # settings times seeds, of a file and of a plan
 CHOICES = ("dataset", "model", "mechanism")
 NOT_IN_ROWS = ("kind", "name", "grid", "zip", "rows")
 
@@ -102,9 +102,10 @@ class Mistakes:
         if close:
             hint = f"did you mean {close!r}?"
             self.excuse(f"{within}.{close}" if within else close)
-        elif name in homes:
-            hint = f"it belongs under {homes[name]!r}" if homes[name] else "it belongs at the top of the file"
-            self.excuse(f"{homes[name]}.{name}" if homes[name] else name)
+        elif meant := name if name in homes else same_word(name, homes):
+            hint = f"it belongs under {homes[meant]!r}" if homes[meant] else "it belongs at the top of the file"
+            hint = hint if meant == name else f"did you mean {meant!r}? {hint}"
+            self.excuse(f"{homes[meant]}.{meant}" if homes[meant] else meant)
         elif names:
             hint = advice(name, names)
         else:
@@ -183,11 +184,21 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
     together = min(lengths, default=1)
     grid = _axes(root, "grid", mistakes, settable)
     _report_conflicts(rows, zipped, grid, mistakes)
-    count = max(len(rows), 1) * together * math.prod(len(axis.values) for axis in grid)
-    if count > MOST_POINTS:
-        mistakes.add(root.place, f"the file stands for {count} settings; expected at most {MOST_POINTS}", "split it")
+    cells = together * math.prod(len(axis.values) for axis in grid)
+    seeds = [_seed_count(tree, root) for tree in ([row for _, row in rows] or [root])]
+    if max(cells * sum(seeds), cells * len(seeds)) > MOST_RUNS:
+        counted = f"{len(seeds) * cells:,} settings, with their seeds for {cells * sum(seeds):,} runs"
+        mistakes.add(root.place, f"the file stands for {counted}; expected at most {MOST_RUNS:,}", "split it")
         rows, grid, together = rows[:1], [replace(axis, values=axis.values[:1]) for axis in grid], 1
     return tuple(_points(base, rows, zipped, together, grid, mistakes))
+
+
+def _seed_count(tree: Table, root: Table) -> int:
+    """How many seeds a row has, its own or the file's; 1 where that is no number and no list."""
+    seeds = tree.get("seeds") or root.get("seeds")
+    if isinstance(seeds, Listing):
+        return len(seeds.items)
+    return min(seeds.value, MOST_RUNS) if isinstance(seeds, Scalar) and type(seeds.value) is int else 1
 
 
 def _points(
@@ -316,7 +327,9 @@ def _known_path(path: str, key: Place, settable: Sequence[str], mistakes: Mistak
         meant = parts[0] if parts[1] == "name" else f"{parts[0]}.parameters.{parts[1]}"
     else:
         same_end = (known for known in settable if known.rpartition(".")[2] == parts[-1])
-        meant = next(same_end, "") or closest(path, settable)
+        end = same_word(parts[-1], [known.rpartition(".")[2] for known in settable])
+        meant = next(same_end, "") or next((one for one in settable if one.endswith(f".{end}")), "")
+        meant = meant or closest(path, settable)
     mistakes.excuse(meant)
     hint = f"did you mean {meant!r}?" if meant else "known: " + ", ".join([*settable, "model.parameters.<name>, ..."])
     mistakes.add(key, f"unknown path {path!r}", hint)

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from dpbench.errors import Problem
+from dpbench.atomic import read_bytes
+from dpbench.errors import DpbenchError, Problem, is_control, visible
 
 LARGEST_FILE = 1 << 20  # bytes
 LARGEST_TREE = 100_000  # values after all aliases are written out
@@ -31,7 +32,7 @@ _WORDS: tuple[tuple[re.Pattern[str], bool | float | None], ...] = (
 )
 _WHOLE = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_MOST_DIGITS = 300  # a whole number of that length still fits in a float
+MOST_DIGITS = 300  # a whole number of that length still fits in a float
 
 
 @dataclass(frozen=True, order=True)
@@ -114,13 +115,10 @@ def read(path: Path) -> Document:
     """The document in a file. Never raises, whatever the file contains and if it cannot be read."""
     file = str(path)
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(LARGEST_FILE + 1)
-    except OSError as error:
-        return Document(file, None, (Problem(file, 0, 0, "", f"cannot be read: {error.strerror or error}"),))
-    if len(raw) > LARGEST_FILE:
-        message = f"larger than {LARGEST_FILE // 1024} KiB; expected a short YAML file"
-        return Document(file, None, (Problem(file, 1, 1, "", message, "split it into several files"),))
+        raw = read_bytes(path, LARGEST_FILE)
+    except DpbenchError as error:
+        hint = f"YAML files of at most {LARGEST_FILE // 1024} KiB are read"
+        return Document(file, None, (Problem(file, 0, 0, "", str(error).removeprefix(f"{path}: "), hint),))
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -235,10 +233,14 @@ class _Reader:
         if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
             self._problem(place, "half a surrogate pair is not text", "write the character itself")
             text = text.encode("utf-8", errors="replace").decode()
+        if (found := next(filter(is_control, text), "")) and found not in "\n\t":
+            hint = "delete it: it could change what a terminal or a page shows"
+            self._problem(place, f"the text holds the control character U+{ord(found):04X}", hint)
+            text = visible(text)
         if event.style is not None:  # quoted or a block
             return Scalar(place, text, text)
-        if _WHOLE.fullmatch(text) and len(text) > _MOST_DIGITS:
-            self._problem(place, f"a number of {len(text)} digits; expected at most {_MOST_DIGITS}")
+        if _WHOLE.fullmatch(text) and len(text) > MOST_DIGITS:
+            self._problem(place, f"a number of {len(text)} digits; expected at most {MOST_DIGITS}")
             return Scalar(place, text, text)
         value = resolve(text)
         if isinstance(value, float) and math.isinf(value) and not text.lower().endswith(".inf"):
@@ -294,7 +296,7 @@ def resolve(text: str) -> bool | int | float | str | None:
     for pattern, value in _WORDS:
         if pattern.fullmatch(text):
             return value
-    if _WHOLE.fullmatch(text):
+    if _WHOLE.fullmatch(text) and len(text) <= MOST_DIGITS:  # Python reads no number of 4,300 digits
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
     if _FLOAT.fullmatch(text):
         return float(text)

@@ -41,7 +41,7 @@ Weight = Callable[[Tensor, Tensor], Tensor]
 
 
 def clip_weight(norm: Tensor, clip: Tensor) -> Tensor:
-    """1 / max(1, norm / C) (`001_*`, Algorithm 1: the clip step).
+    """1 / max(1, norm / C) (bu2020, Algorithm 1: the clip step).
 
     >>> clip_weight(torch.tensor([0.5, 4.0]), torch.tensor(1.0)).tolist()
     [1.0, 0.25]

@@ -46,6 +46,24 @@ class Difference:
         """Both sides are there and their accuracies are equal to the last bit."""
         return self.accuracy_a is not None and self.accuracy_a == self.accuracy_b
 
+    def fails(self, most: float | None) -> bool:
+        """Whether B lacks the run or lost more than `most` points of accuracy; None: whether anything differs in it.
+
+        Code and environment may differ: what they changed shows in the result.
+        """
+        if most is None:
+            return not self.same_result or bool(self.configuration)
+        return self.matched == "only_a" or (self.accuracy_change or 0.0) < -most
+
+    @property
+    def in_words(self) -> str:
+        """What differs, in a few words."""
+        if self.accuracy_a is None or self.accuracy_b is None:
+            return "only in the second folder" if self.accuracy_a is None else "only in the first folder"
+        settings = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in list(self.configuration.items())[:3])
+        accuracy = f"accuracy {self.accuracy_a:.2f} % -> {self.accuracy_b:.2f} %"
+        return f"{accuracy}; {settings}" if settings else accuracy
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         data: dict[str, Any] = finite(asdict(self))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import io
 import itertools
 import os
@@ -116,19 +115,16 @@ def code_hash(module_name: str) -> str:
     """SHA-256 of a module's code: comments, docstrings, blank lines and spacing do not change it, everything else does.
 
     The normalised source text is hashed. Tokens and syntax tree are used only to find comments, strings and docstrings,
-    so every supported Python gives the same hash. The module is not executed (its parent packages
-    are). Raises DpbenchError when the module has no readable source.
+    so every supported Python gives the same hash. Nothing is imported: a record names modules, and
+    may come from anybody. Raises DpbenchError when the module has no readable source.
 
     >>> len(code_hash("dpbench.errors"))
     64
     """
-    try:
-        found = importlib.util.find_spec(module_name)
-    except (ImportError, ValueError) as error:
-        raise DpbenchError(f"module {module_name!r}: its source cannot be found ({error})") from error
-    if found is None or not found.has_location or found.origin is None:
+    path = _source(module_name)
+    if path is None:
         raise DpbenchError(f"module {module_name!r}: expected a module with a source file; check its name")
-    return _read(_file_hash, module_name, Path(found.origin))
+    return _read(_file_hash, module_name, path)
 
 
 def _read(what: Callable[[str, Path, int, int], Read], module: str, path: Path) -> Read:
@@ -216,10 +212,20 @@ def _own_folder(module: str) -> Path | None:
 
 
 def _source(module: str) -> Path | None:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return None
+    """The file of a module, found without importing it or the packages above it."""
+    found, places = None, None
+    parts = module.split(".")
+    for name in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+        try:
+            known = getattr(sys.modules.get(name), "__spec__", None)
+            found = known or next(filter(None, (one.find_spec(name, places) for one in sys.meta_path)), None)
+        except (ImportError, ValueError, AttributeError, KeyError):
+            return None
+        if found is None:
+            return None
+        places = found.submodule_search_locations
+        if places is None and name != module:
+            return None
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 

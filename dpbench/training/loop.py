@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpbench import events, randomness
 from dpbench.datasets import Dataset
-from dpbench.errors import DpbenchError, StoreError
+from dpbench.errors import DpbenchError, StoreError, visible
 from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
@@ -264,8 +264,8 @@ def _versions(net: Network, *data: Tensor) -> list[int]:
 
 def failure(run: Run, error: BaseException) -> Outcome:
     """The outcome of a run that ended with an exception."""
-    text = "".join(traceback.format_exception(error))
-    return Outcome(run, error=f"{type(error).__name__}: {error}".splitlines()[0], traceback=text)
+    text = visible("".join(traceback.format_exception(error)))
+    return Outcome(run, error=visible(f"{type(error).__name__}: {error}".splitlines()[0]), traceback=text)
 
 
 def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:

@@ -160,6 +160,6 @@ def test_noise_that_decays_away_is_refused_before_training(tmp_path: Path) -> No
         "budget: {noise_multiplier: 1.0, delta: 1e-4}\n"
         "training: {batch_size: 256, epochs: 30, learning_rate: 1.0, clip_norm: 1.0}\nseeds: 1\n"
     )
-    specs = load_specs([tmp_path / "spec.yaml"])
+    specs = load_specs([tmp_path / "spec.yaml"], allow_code=True)
     with pytest.raises(ProblemsError, match=r"noise_decay: leaves a noise multiplier of .* take a smaller noise_decay"):
         make_plan(specs, Store(tmp_path / "out"), Choices(device="cpu"))

@@ -510,7 +510,7 @@ training: {batch_size: 96, epochs: 1, learning_rate: 1.0, clip_norm: 1.0}
 
 def plan_of(folder: Path, text: str) -> Plan:
     (folder / "spec.yaml").write_text(text)
-    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(device="cpu"))
+    return make_plan(load_specs([folder / "spec.yaml"], allow_code=True), Store(folder / "out"), Choices(device="cpu"))
 
 
 @pytest.mark.parametrize("name", ["dp_sgd_jl", "dp_adam_jl"])

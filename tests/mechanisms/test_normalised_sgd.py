@@ -296,5 +296,5 @@ def test_a_budget_that_the_statistics_alone_exceed_is_refused_before_training(tm
         "training: {batch_size: 256, epochs: 3, learning_rate: 1.0, clip_norm: 1.0}\nseeds: 1\n"
     )
     with pytest.raises(ProblemsError, match="epsilon") as caught:
-        make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices(device="cpu"))
+        make_plan(load_specs([tmp_path / "spec.yaml"], allow_code=True), Store(tmp_path / "out"), Choices(device="cpu"))
     assert len(caught.value.problems) == 1

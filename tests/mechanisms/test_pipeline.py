@@ -43,7 +43,7 @@ def specs(folder: Path, mechanism: str, more: str = "", budget: str = "") -> Any
     if budget:
         text = text.replace("{noise_multiplier: 1.0, delta: 1e-4}", budget)
     file.write_text(text)
-    return load_specs([file])
+    return load_specs([file], allow_code=True)
 
 
 def mistakes(folder: Path, mechanism: str, more: str = "", budget: str = "") -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
 def plan_of(folder: Path, text: str, **choices: Any) -> Plan:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.yaml").write_text(text)
-    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(**choices))
+    return make_plan(load_specs([folder / "spec.yaml"], allow_code=True), Store(folder / "out"), Choices(**choices))
 
 
 def key_of(folder: Path, text: str) -> str:

@@ -585,7 +585,8 @@ def test_an_output_is_one_tensor() -> None:
 
 def digits_runs(folder: Path) -> tuple[Run, ...]:
     (folder / "spec.yaml").write_text(SPEC)
-    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(device="cpu")).runs
+    specs = load_specs([folder / "spec.yaml"], allow_code=True)
+    return make_plan(specs, Store(folder / "out"), Choices(device="cpu")).runs
 
 
 def trained(folder: Path, build: Build) -> list[Outcome]:

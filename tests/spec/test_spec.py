@@ -16,7 +16,7 @@ from pydantic import Field
 from dpbench.catalog import catalog
 from dpbench.errors import Problem, ProblemsError
 from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training, load_specs
-from dpbench.spec.points import MOST_POINTS
+from dpbench.spec.points import MOST_RUNS
 from tests.spec.spec_writer import to_yaml
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -44,7 +44,7 @@ def changed(*changes: tuple[str, str], add: str = "") -> str:
 def specs_of(folder: Path, text: str) -> tuple[Spec, ...]:
     path = folder / "f.yaml"
     path.write_text(text, encoding="utf-8")
-    return load_specs([path])
+    return load_specs([path], allow_code=True)
 
 
 def one(folder: Path, text: str) -> Spec:
@@ -454,7 +454,7 @@ def test_too_many_settings_are_refused_quickly(tmp_path: Path) -> None:
     paths = ("training.epochs", "training.clip_norm", "training.learning_rate", "budget.epsilon", "budget.delta")
     grid = "grid:\n" + "".join(f"  {path}: [{values}]\n" for path in paths)
     problems = problems_of(tmp_path, BASE + grid)
-    assert any(f"at most {MOST_POINTS}" in problem.message for problem in problems)
+    assert any(f"at most {MOST_RUNS:,}" in problem.message for problem in problems)
 
 
 # --- one's own objects ---
@@ -531,7 +531,7 @@ def test_own_objects_are_held_to_their_signatures(tmp_path: Path) -> None:
     assert spec.mechanism == Choice("own_package:Mechanism", {"strength": 1.0, "schedule": (1.0, 2.5)})
     assert spec.model == Choice("own_package:model", {"depth": 2, "other": [1, {"a": "b"}]})
     (tmp_path / "again.yaml").write_text(to_yaml(spec))
-    assert load_specs([tmp_path / "again.yaml"]) == (spec,)
+    assert load_specs([tmp_path / "again.yaml"], allow_code=True) == (spec,)
 
 
 @pytest.mark.usefixtures("own")

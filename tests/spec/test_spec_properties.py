@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from dpbench.cli.schemas import json_schema
-from dpbench.errors import ProblemsError
+from dpbench.errors import ProblemsError, visible
 from dpbench.spec.loading import Budget, Choice, Printed, Published, Spec, Training, load_specs
 from dpbench.spec.yaml_loader import parse, plain
 from tests.spec.spec_writer import Verbatim, dump, to_yaml
@@ -28,6 +28,7 @@ relaxed = settings(deadline=None, max_examples=150, suppress_health_check=[Healt
 
 positive = st.floats(1e-300, 1e300, allow_nan=False)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=30)
+texts = texts.filter(lambda text: visible(text) == text)  # those of direction are no category of their own
 names = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=30).filter(
     lambda text: text[0].isalnum()
 )
@@ -392,15 +393,14 @@ def test_any_bytes_give_clean_problems(content: bytes) -> None:
     check_clean(content)
 
 
+printed = st.text(max_size=10).filter(lambda text: visible(text) == text)  # without control characters
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(allow_nan=False), st.text(max_size=10),
+    st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(allow_nan=False), printed,
     st.sampled_from(["1e-5", "yes", "0o7", "0x1", ".inf", "~", "null", "1_0", "-", "?", "<<", "=", "1:2", "2001-1-1"]),
 )  # fmt: skip
 printable = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.just("1e5"), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(printed | st.just("1e5"), inner, max_size=3),
     max_leaves=10,
 ).filter(lambda value: "\\u" not in json.dumps(value) or json.dumps(value, ensure_ascii=False).isprintable())
 

@@ -161,11 +161,11 @@ def test_files_that_cannot_be_read_are_problems(tmp_path: Path) -> None:
     assert (latin.line, latin.column) == (2, 7)
     assert "0xe9 is not UTF-8" in latin.message
     assert "0xff is not UTF-8" in found["wide.yaml"].problems[0].message
-    assert "KiB" in found["large.yaml"].problems[0].message
+    assert "KiB" in found["large.yaml"].problems[0].hint
     assert found["marked.yaml"].problems == ()
     (folder,) = read(tmp_path).problems
     (absent,) = read(tmp_path / "absent.yaml").problems
-    assert "cannot be read" in folder.message
+    assert "is a folder" in folder.message
     assert "cannot be read" in absent.message
 
 

@@ -221,7 +221,8 @@ def test_models_train_and_are_evaluated(engine: str, model: str, tmp_path: Path)
     if ENGINES[engine] == "dpis":
         text = text.replace("noise_multiplier: 1.0", "epsilon: 3")
     (tmp_path / "spec.yaml").write_text(text)
-    runs = make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices(device="cpu")).runs
+    specs = load_specs([tmp_path / "spec.yaml"], allow_code=True)
+    runs = make_plan(specs, Store(tmp_path / "out"), Choices(device="cpu")).runs
     spec = runs[0].spec
     source = dataset_source(spec)
     outcomes = list(

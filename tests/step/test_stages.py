@@ -154,7 +154,7 @@ def test_noise_is_added_once_with_its_deviation(seed: int, step: int, deviation:
 def adam_in_plain_python(
     gradients: list[list[float]], rate: float, beta1: float, beta2: float, offset: float, correct: bool
 ) -> list[float]:
-    """Algorithm 2 of `001_*`, one number at a time; with `correct` Kingma and Ba's correction."""
+    """Algorithm 2 of bu2020, one number at a time; with `correct` Kingma and Ba's correction."""
     theta, m, u = [0.5] * len(gradients[0]), [0.0] * len(gradients[0]), [0.0] * len(gradients[0])
     for turn, gradient in enumerate(gradients, start=1):
         for i, g in enumerate(gradient):

@@ -91,7 +91,8 @@ def test_a_refusal_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "    return Odd()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = list(measure(load_specs([write(tmp_path, model="'odd_model:model'")]), places=3, projections=(), calls=1))
+    specs = load_specs([write(tmp_path, model="'odd_model:model'")], allow_code=True)
+    found = list(measure(specs, places=3, projections=(), calls=1))
     refused = {one.engine: one.refusal for one in found if one.refusal}
     assert set(refused) == {"ghost"}
     assert "cumsum" in str(refused["ghost"])

@@ -50,7 +50,8 @@ seeds: 2
 
 def runs_of(folder: Path, text: str) -> tuple[Run, ...]:
     (folder / "spec.yaml").write_text(text)
-    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(device="cpu")).runs
+    specs = load_specs([folder / "spec.yaml"], allow_code=True)
+    return make_plan(specs, Store(folder / "out"), Choices(device="cpu")).runs
 
 
 def trained(runs: Sequence[Run], **options: Any) -> dict[str, Outcome]:

@@ -49,7 +49,8 @@ def text(
 def runs_of(folder: Path, spec: str) -> tuple[Run, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.yaml").write_text(spec)
-    return make_plan(load_specs([folder / "spec.yaml"]), Store(folder / "out"), Choices(device="cpu")).runs
+    specs = load_specs([folder / "spec.yaml"], allow_code=True)
+    return make_plan(specs, Store(folder / "out"), Choices(device="cpu")).runs
 
 
 def trained(runs: Sequence[Run], mechanism: Any = None, data: Dataset | None = None, **more: Any) -> dict[int, Outcome]:

@@ -1,4 +1,4 @@
-"""Flat clipping (`001_*`, Algorithm 1): a gradient of norm above C is scaled to norm C.
+"""Flat clipping (bu2020, Algorithm 1): a gradient of norm above C is scaled to norm C.
 
 One record moves the sum by at most C, so the event is a sampled Gaussian with the run's noise multiplier, for
 add-or-remove neighbours.

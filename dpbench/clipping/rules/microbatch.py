@@ -1,4 +1,4 @@
-"""Microbatches (TensorFlow Privacy; "Microbatching" in `004_*`, Section 1.1) with the right sensitivity.
+"""Microbatches (TensorFlow Privacy; "Microbatching" in jl2021, Section 1.1) with the right sensitivity.
 
 A step draws a Poisson sample with rate q. Every drawn example falls into one of m = ⌈qN / microbatch_size⌉
 microbatches, each with probability 1/m, independently. The mean gradient of every microbatch with members is clipped to

@@ -51,7 +51,7 @@ class ClippingReference(Check):
     """
 
     kind = "clipping"
-    source = "001_*, Algorithm 1, the clip step: the sum of g_i / max(1, norm(g_i) / C) over the batch"
+    source = "bu2020, Algorithm 1, the clip step: the sum of g_i / max(1, norm(g_i) / C) over the batch"
     rounds: int = 6
     runs: int = 3
 

@@ -41,7 +41,7 @@ class ClippingSensitivity(Check):
     """
 
     kind = "clipping"
-    source = "001_*, Algorithm 1: each gradient is divided by max(1, norm / C), so its norm is at most C"
+    source = "bu2020, Algorithm 1: each gradient is divided by max(1, norm / C), so its norm is at most C"
     rounds: int = 4
     places: int = 7
     runs: int = 2

@@ -51,8 +51,8 @@ class MechanismSensitivity(Check):
 
     kind = "mechanisms"
     source = (
-        "001_*, Algorithm 1 and Section 2: neighbours differ in one example, the clipped sum has sensitivity R; 004_*,"
-        " Lemma 4.3: an example moves it by at most R/sqrt(X/r), X of the chi-square law with r degrees"
+        "bu2020, Algorithm 1 and Section 2: neighbours differ in one example, the clipped sum has sensitivity R;"
+        " jl2021, Lemma 4.3: an example moves it by at most R/sqrt(X/r), X of the chi-square law with r degrees"
     )
     false_alarm: float = statistics.FALSE_ALARM
     rounds: int = 12

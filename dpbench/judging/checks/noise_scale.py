@@ -93,7 +93,7 @@ class NoiseScale(Check):
     """
 
     kind = "mechanisms"
-    source = "001_*, Algorithm 1: N(0, σ²R²I) is added to the sum of the clipped gradients; here divided by pn"
+    source = "bu2020, Algorithm 1: N(0, σ²R²I) is added to the sum of the clipped gradients; here divided by pn"
     false_alarm: float = statistics.FALSE_ALARM
     steps: int = 50
     parameters: int = 160

@@ -85,7 +85,7 @@ class SamplerInclusion(Check):
     """
 
     kind = "samplers"
-    source = "001_*, Algorithm 1: a Poisson subsample, every example independently with probability p"
+    source = "bu2020, Algorithm 1: a Poisson subsample, every example independently with probability p"
     false_alarm: float = statistics.FALSE_ALARM
     examples: int = 24
     seeds: int = 40

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dpbench.catalog import is_code
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.bounds import judge_bound
 from dpbench.judging.claims.claim import Claim, Judgement, own_path
@@ -18,6 +19,7 @@ from dpbench.judging.claims.judges import Judge, place_of
 from dpbench.judging.claims.quantities import judge_number
 from dpbench.judging.claims.record import VerdictRecord, key_of, source_hash
 
+_PAPERS, _FOLDER = "dpbench.judging.papers", Path(__file__).resolve().parents[1] / "papers"
 Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
 
 
@@ -91,10 +93,22 @@ def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG00
     return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{unwritten}")
 
 
+def is_of_paper(paper: str, by: str) -> bool:
+    """Whether `by` names a file of judges that came with dpbench: one of that paper, or any with its whole name.
+
+    >>> is_of_paper("bu2020", "limit:gdp_in_the_tail"), is_of_paper("bu2020", "os:system")
+    (True, False)
+    """
+    module = by.partition(":")[0]
+    return module.startswith(f"{_PAPERS}.") or (_FOLDER / paper / f"{module}.py").is_file()
+
+
 def loaded(claim: Claim) -> Judge:
     """The object that `by` names. Raises DpbenchError where there is none or it is of another type."""
+    if not is_code(claim.by):  # `antigravity` alone would be imported, too
+        raise DpbenchError(f"{claim.name}: by = {claim.by!r}: expected file:name or package.module:name")
     module, _, name = claim.by.partition(":")
-    places = [f"dpbench.judging.papers.{claim.paper}.{module}", module] if "." not in module else [module]
+    places = [f"{_PAPERS}.{claim.paper}.{module}", module] if "." not in module else [module]
     for place in places:
         try:
             found: Any = getattr(importlib.import_module(place), name, None)

@@ -86,16 +86,18 @@ def verify(
     out: Path | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    allow_code: bool = False,
 ) -> Verified:
     """Judge the chosen claims of some files and folders. Raises DpbenchError where the choice takes none of them.
 
     With `out` every verdict is written to OUT/verdicts as soon as it is known. With `certified`, a proof that stands
     there already, of the same claim by the same code, is not computed again unless `force`; the verdict is, without
-    proof, and where it is another one, so is the proof. With several `workers` a script
+    proof, and where it is another one, so is the proof. `allow_code`: files may name
+    judges and accountants outside dpbench. With several `workers` a script
     that calls this has to be importable (`if __name__ == "__main__":`).
     """
     choice = choice or Choice()
-    found = read_claims(paths, choice.takes)
+    found = read_claims(paths, choice.takes, allow_code)
     claims = [claim for file in found.files for claim in file.claims]
     chosen = [claim for claim in claims if choice.takes(claim)]
     if claims and not chosen:

@@ -34,10 +34,11 @@ from dpbench.judging.claims.grammar import (
     UNJUDGED,
     is_number,
 )
-from dpbench.judging.claims.judge import loaded
+from dpbench.judging.claims.judge import is_of_paper, loaded
 from dpbench.privacy.composition import MOST_RELEASES
 from dpbench.privacy.event_files import EventReader
 from dpbench.privacy.releases import composed
+from dpbench.spec.trust import Trust, code_in, trust
 from dpbench.spec.yaml_loader import Document, Listing, Node, Place, Scalar, Table, plain, read
 from dpbench.verdicts import VERDICTS
 
@@ -51,6 +52,7 @@ _EMPTY: Mapping[str, Any] = {  # by form; text where none is named
 }
 _MOST_NUMBERS = 300  # that an expression takes
 _MOST_SUGGESTIONS = 50  # in a file with more mistakes they would take minutes
+_NAMING = ("accountant", "by", "parameters")  # the keys of a claim whose values may name code
 _EXAMPLE_EVENT = "[{event: gaussian, noise_multiplier: 1.0, count: 10}]"
 
 
@@ -62,24 +64,25 @@ class Read:
     problems: tuple[Problem, ...]
 
 
-def read_claims(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None) -> Read:
+def read_claims(paths: Sequence[Path], chosen: Callable[[Claim], bool] | None = None, allow_code: bool = False) -> Read:
     """Read files and, recursively, folders; in folders, files of other kinds are skipped.
 
-    The judges of the `chosen` claims are loaded, to check that they take every printed number; None loads none.
+    The judges of the `chosen` claims are loaded, to check that they take every printed number; None loads none. Code
+    from outside the papers' folders is a mistake unless `allow_code` or the user's configuration allows it.
     Never raises for what the files hold: claims with mistakes are left out, and the mistakes are returned.
 
     >>> read_claims([Path("none.yaml")]).problems[0].message
     'there is no such file or folder'
     """
     problems: list[Problem] = []
-    files = []
+    files, trusted = [], trust(allow_code)
     for path, named in _files(paths, problems):
         document = read(path)
         root = document.root
         kind = root.get("kind") if isinstance(root, Table) else None
         if not named and root is not None and (not isinstance(kind, Scalar) or kind.value != "claims"):
             continue
-        reader = _ClaimsReader(document, chosen)
+        reader = _ClaimsReader(document, chosen, trusted)
         files.append(reader.claims_file())
         problems += reader.problems
     message = "there are no claims in this folder; expected files of `kind: claims`"
@@ -116,8 +119,8 @@ def _files(paths: Iterable[Path], problems: list[Problem]) -> list[tuple[Path, b
 class _ClaimsReader:
     """Reads one document and keeps its mistakes. The method `_form`, else `_plain`, reads a key of that form."""
 
-    def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None) -> None:
-        self.document, self.file, self.chosen = document, document.file, chosen
+    def __init__(self, document: Document, chosen: Callable[[Claim], bool] | None, trusted: Trust) -> None:
+        self.document, self.file, self.chosen, self.trusted = document, document.file, chosen, trusted
         self.problems: list[Problem] = list(document.problems)
         self.tables: Any = {}  # what stands under `published`
         self.taken: set[str] = set()  # places there that a claim takes
@@ -303,6 +306,10 @@ class _ClaimsReader:
             self.add(node, f"found {plain(node)!r}; expected a claim with id, place and kind")
             return None
         before = len(self.problems)
+        for one in (one for key in _NAMING if (named := node.get(key)) for one in code_in(named)):
+            refusal = self.trusted.refusal(one.text)
+            if refusal is not None and not (one is node.get("by") and is_of_paper(self.paper, one.text)):
+                self.add(one, *refusal)
         found = self.values(node, CLAIM)
         counts, paths = found.pop("events"), found.pop("published")
         numbers = {one: self._taken(node, place) for one, place in (paths | self._in_expression(node, found)).items()}

@@ -166,7 +166,7 @@ def _current(
     file = whole_path(paper.file)
     with contextlib.suppress(DpbenchError):  # a file that is gone: what was noted of it counts
         if hashlib.sha256(read_bytes(file)).hexdigest() != paper.sha256:
-            claims = [claim for one in read_claims([file]).files for claim in one.claims]
+            claims = [claim for one in read_claims([file], allow_code=True).files for claim in one.claims]
             keys = {claim.name: key_of(claim) for claim in claims}
     current, stale = [], []
     for name in dict.fromkeys((*paper.claims, *(name for name in records if records[name].paper == paper.paper))):

@@ -1,4 +1,4 @@
-"""Adam (`001_*`, Algorithm 2): m and u start at 0; ξ is added outside the root.
+"""Adam (bu2020, Algorithm 2): m and u start at 0; ξ is added outside the root.
 
 The paper's letters: m → first_P, u → second_P, ξ → offset. The paper prints no bias correction; `bias_correction`
 divides m and u by 1 − β^t, as Kingma and Ba (2015) do.

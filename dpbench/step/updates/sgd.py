@@ -1,4 +1,4 @@
-"""Gradient descent: θ ← θ − η·g (`001_*`, Algorithm 1)."""
+"""Gradient descent: θ ← θ − η·g (bu2020, Algorithm 1)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ GOOD = f"""  - id: front
 def read(folder: Path, text: str) -> Read:
     path = folder / "mine.yaml"
     path.write_text(text, encoding="utf-8")
-    return read_claims([path], lambda _: True)
+    return read_claims([path], lambda _: True, allow_code=True)
 
 
 def test_a_bound_is_read_with_its_events_and_its_digits(tmp_path: Path) -> None:
