@@ -26,6 +26,7 @@ from dpbench.reporting.contents import Report
 from dpbench.reporting.page import render, write_report
 from dpbench.reporting.rendering.exports import harmless, records_csv, rows_csv, tables_latex
 from dpbench.store.records import Store
+from tests.reporting.loose_ends import loose_ends
 from tests.store.record_samples import example, run_json
 
 ROOT = Path(__file__).parents[2]
@@ -272,19 +273,6 @@ def test_progress_of_a_page_counts_its_figures() -> None:
 
 
 # The page as a whole
-
-
-def loose_ends(html: str) -> list[str]:
-    """Links and labels that lead nowhere, ids that are there twice, and placeholders that nothing filled."""
-    plain = re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)
-    ids = re.findall(r'\sid="([^"]*)"', plain)
-    pointed = re.findall(r'href="#([^"]*)"', plain)
-    pointed += [name for names in re.findall(r'aria-labelledby="([^"]*)"', plain) for name in names.split()]
-    pointed += re.findall(r'data-filters="([^"]*)"', plain)
-    found = [f"dead: {name}" for name in pointed if name not in ids]
-    found += [f"twice: {name}" for name in {name for name in ids if ids.count(name) > 1}]
-    text = re.sub(r"<[^>]*>", " ", plain)
-    return found + re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{[a-z0-9_.-]+\}", text) + re.findall(r"\bUndefined\b", text)
 
 
 @pytest.mark.parametrize(

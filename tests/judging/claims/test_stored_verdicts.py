@@ -23,6 +23,7 @@ from dpbench.judging.claims.summary import ClaimsReport, claims_report, unfilled
 from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
 from dpbench.store.reading import signed
+from tests.reporting.loose_ends import loose_ends
 
 CARD = """kind: claims
 paper: mine
@@ -257,7 +258,5 @@ def test_no_dead_anchor_and_no_unfilled_place_where_some_claims_are_judged(tmp_p
     assert len(found.verdicts) == sum(len(file.claims[::every]) for file in FILES)
     assert [text for paper in found.papers for text in unfilled(paper.mistakes)] == []
     page = page_of(found)
-    anchors, links = re.findall(r'\bid="([^"]*)"', page), set(re.findall(r'href="#(claim[^"]*)"', page))
-    assert len(links) > 1
-    assert links - set(anchors) == set()
-    assert len(anchors) == len(set(anchors))
+    assert len(re.findall(r'href="#(claim[^"]*)"', page)) > 1
+    assert loose_ends(page.replace("D ∪ {z}", "")) == []  # a set with one record, as dpis2022 prints it
