@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpbench.atomic import write_text
+from dpbench.atomic import read_bytes, write_text
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, to_json
@@ -102,10 +102,10 @@ class Cache:
 def _read(path: Path | None) -> dict[str, dict[str, Any]]:
     """The file's content; what is no such file is empty."""
     data: Any = None
-    if path is not None and path.is_file():
+    if path is not None:
         try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            data = json.loads(read_bytes(path))
+        except (DpbenchError, ValueError, RecursionError):
             data = None
     kinds = data if isinstance(data, Mapping) else {}
     found = {kind: kinds.get(kind) for kind in ("noise", "trials")}

@@ -12,18 +12,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, get_args
 
 from dpbench.catalog import catalog, find
-from dpbench.datasets import find_dataset
+from dpbench.datasets import DatasetSource, find_dataset
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
+from dpbench.spec.keys import Randomness
 from dpbench.store.run_key import FORMAT, key_format, plain, run_key, shipped
 
 MOST_EPOCHS = 1e6  # of a run; a ledger may have an event for each
 _SLACK = 1e-9  # relative, of an ε that the mechanism's own filter has rounded
-_FACTS = ("adjacency", "sampler")
+_FACTS = ("adjacency", "sampler", "privacy_unit")
 
 
 def disagreement(data: Mapping[str, Any]) -> str:
@@ -42,8 +43,17 @@ def failure_disagreement(data: Mapping[str, Any]) -> str:
 
 
 def on_trust(resolved: Mapping[str, Any]) -> bool:
-    """Whether the ledger of a private run is from the record: its mechanism is not dpbench's, or no longer builds."""
-    return _mechanism(_text(resolved["mechanism"])) is None
+    """Whether the ledger of a private run is from the record.
+
+    Its mechanism is not dpbench's, no longer builds, or chooses its noise while it runs.
+    """
+    mechanism = _mechanism(_text(resolved["mechanism"]))
+    return mechanism is None or bool(mechanism.spends_budget)
+
+
+def other_data(resolved: Mapping[str, Any]) -> bool:
+    """Whether a record's facts about its data are its own: of no shipped dataset with the content of today."""
+    return _source(resolved["dataset"]) is None
 
 
 def _problems(data: Mapping[str, Any]) -> Iterator[str]:
@@ -64,6 +74,9 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
     rate, batch, examples = resolved["sampling_rate"], facts.get("expected_batch_size"), facts.get("examples")
     if batch is not None and examples is not None and abs(batch - rate * examples) > 1e-5 * max(1.0, batch):
         yield f"facts.expected_batch_size = {batch}, but {examples} examples at rate {rate} make {rate * examples}"
+    randomness = resolved.get("randomness", "common")  # keys of format 1 have none
+    if randomness not in get_args(Randomness):
+        yield f"randomness = {randomness}: expected {', '.join(get_args(Randomness))}"
     yield from _of_dataset(resolved["dataset"], facts)
     yield from _of_ledger(data)
 
@@ -89,19 +102,25 @@ def _of_curve(curve: Sequence[Mapping[str, Any]], resolved: Mapping[str, Any]) -
 
 
 def _of_dataset(chosen: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    """The facts of a shipped dataset that takes no parameters, where the content is the same as today's."""
-    entry = catalog("datasets").get(str(chosen["name"]))
-    if entry is None or entry.origin != "dpbench" or chosen.get("parameters"):
-        return
-    try:
-        source = find_dataset(entry.name)
-    except DpbenchError:  # it takes parameters
-        return
-    if chosen.get("sha256") == source.sha256:
+    """The facts of a shipped dataset where the content is the same as today's."""
+    source = _source(chosen)
+    if source is not None:
         known = {"examples": source.train_size, "test_examples": source.test_size, "dataset_real": source.real}
         for name, value in known.items():
             if facts.get(name) is not None and facts[name] != value:
                 yield f"facts.{name} = {facts[name]}, but {source.name} has {value}"
+
+
+def _source(chosen: Mapping[str, Any]) -> DatasetSource | None:
+    """The shipped dataset of a resolved run; None where it is another, or has other content than today's."""
+    entry = catalog("datasets").get(str(chosen["name"]))
+    if entry is None or entry.origin != "dpbench":
+        return None
+    try:
+        source = find_dataset(entry.name, chosen.get("parameters"))
+        return source if chosen.get("sha256") == source.sha256 else None
+    except Exception:  # noqa: BLE001 - parameters from a file may be anything
+        return None
 
 
 def _of_ledger(data: Mapping[str, Any]) -> Iterator[str]:
@@ -132,10 +151,30 @@ def _of_ledger(data: Mapping[str, Any]) -> Iterator[str]:
     for fact in _FACTS:
         if facts.get(fact) is not None and facts[fact] != stated.get(fact):
             yield f"facts.{fact} = {facts[fact]}, but {name} has {stated.get(fact)}"
+    if not mechanism.private and resolved.get("noise_multiplier") is not None:
+        yield f"noise_multiplier = {resolved['noise_multiplier']}, but {name} adds no noise"
     if mechanism.spends_budget:
         yield from _of_budget(mechanism, resolved, found)
     elif _merged(found) != _merged(_planned(_text(resolved["mechanism"]), *(resolved.get(one) for one in _LEDGER))):
         yield f"its ledger is not the one that {name} has for its rate, noise and steps"
+    elif found is not None:
+        yield from _of_releases(data["curve"], _text(resolved["mechanism"]), *(resolved.get(one) for one in _LEDGER))
+
+
+def _of_releases(
+    curve: Sequence[Mapping[str, Any]], choice: str, rate: float, sigma: float | None, steps: int
+) -> Iterator[str]:
+    """The events at each evaluation, where every step has as many: what is spent on the way comes from them."""
+    one, two, whole = (_count(_planned(choice, rate, sigma, number)) for number in (1, 2, steps))
+    start, each = 2 * one - two, two - one
+    for point in curve if start + each * steps == whole else ():
+        count, found = start + each * point["step"], point.get("releases")
+        if found is not None and found != count:
+            yield f"its curve has {found} events at step {point['step']}, its mechanism has {count}"
+
+
+def _count(ledger: Composition | None) -> int:
+    return 0 if ledger is None else sum(number for _, number in ledger.parts)
 
 
 _LEDGER = ("sampling_rate", "noise_multiplier", "steps")

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.spec.keys import Published
-from dpbench.store.agreement import disagreement, failure_disagreement, on_trust
+from dpbench.store.agreement import disagreement, failure_disagreement, on_trust, other_data
 from dpbench.store.reading import check_digest, printable, read_json, signed
 from dpbench.store.run_key import FORMAT
 
@@ -381,9 +381,13 @@ def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
 
 
 def taken_on_trust(run: RunRecord) -> tuple[str, ...]:
-    """What is from the record although other records are held to it: no digest, or a ledger nobody recomputed."""
-    found = ["no digest"] if run.digest is None else []
-    return (*found, *(["ledger from the record"] if run.ledger is not None and on_trust(run.resolved) else []))
+    """What is from the record although other records are held to it: no digest, or what nobody recomputed."""
+    found = {
+        "no digest": run.digest is None,
+        "ledger from the record": run.ledger is not None and on_trust(run.resolved),
+        "data from the record": other_data(run.resolved),
+    }
+    return tuple(words for words, true in found.items() if true)
 
 
 def failure_record(data: FailureRecord | Mapping[str, Any]) -> FailureRecord:
