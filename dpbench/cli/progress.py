@@ -41,7 +41,13 @@ def checked_line(name: str, found: Checked) -> str:
     return f"{found.verdict:<9} {name}: {found.reason}" + (f"; {means}" if means else "")
 
 
-class NoticeWatcher(Watcher):
+class QuietWatcher(Watcher):
+    """Shows nothing."""
+
+    every_epsilon = False
+
+
+class NoticeWatcher(QuietWatcher):
     """For people without a terminal: a line on standard error for what they would not expect."""
 
     def __init__(self) -> None:

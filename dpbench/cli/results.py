@@ -38,7 +38,7 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
     from dpbench.conformance import read_conformance
     from dpbench.job import write_reports
     from dpbench.judging.claims.summary import claims_report
-    from dpbench.plan.planning import Choices, make_plan
+    from dpbench.plan.planning import Choices, Plan, resolve_all
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
 
@@ -49,7 +49,7 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:
-        made = make_plan(load_specs(paths, allow_code), store, Choices(device="cpu")) if paths else None
+        made = Plan(tuple(resolve_all(load_specs(paths, allow_code), Choices())), ()) if paths else None
     except ProblemsError as error:  # the records are complete without the specs
         click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
         made = None

@@ -213,13 +213,12 @@ def _download_for(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 
 def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
-    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher, NoticeWatcher
-    from dpbench.job import Watcher
+    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher, NoticeWatcher, QuietWatcher
 
     if as_json:
         return JsonWatcher()
     if quiet:
-        return Watcher()
+        return QuietWatcher()
     if sys.stderr.isatty():
         return BarWatcher()
     return LineWatcher() if log else NoticeWatcher()

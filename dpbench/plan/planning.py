@@ -63,9 +63,9 @@ class Run:
     """One training run: a spec, a seed, and every number that the run depends on.
 
     `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None if there is none);
-    `epsilon` at the budget's δ (None if it is refused), its kind, the accountant `epsilon_by` that calibrated or that
-    the mechanism uses while it runs, its version, and why this one where the spec names none; `true_epsilon` by
-    `exact`, where it covers a calibrated run; `spends` is the budget
+    `epsilon` at the budget's δ (None if it is refused or was not asked for), its kind, the accountant `epsilon_by` that
+    calibrated or that the mechanism uses while it runs, its version, and why this one where the spec names none;
+    `true_epsilon` by `exact`, where it covers a calibrated run; `spends` is the budget
     (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
     change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
     `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
@@ -153,38 +153,23 @@ class Choices:
     data: Path | None = None
 
 
-def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
+def make_plan(specs: Sequence[Spec], store: Store, choices: Choices, *, every_epsilon: bool = True) -> Plan:
     """Resolve every run of `specs` and decide what to do with it.
 
+    Without `every_epsilon`, ε at a noise multiplier that a spec gives is computed only for what will be trained.
     Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
     the data, a model that cannot be built), DpbenchError if `only` matches nothing.
     """
-    problems: list[Problem] = []
-    runs: list[Run] = []
     kept = Cache(cache_file())
+    runs = resolve_all(specs, choices, kept)
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
-    taken = [spec for spec in specs if chosen_by(spec, choices.only)]
-    asked = choices.seeds
-    count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
-    if count > MOST_RUNS:
-        raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
-    for spec in specs:
-        if chosen_by(spec, choices.only):
-            with _collecting(problems, spec):
-                runs += resolve(spec, _seeds(spec, choices.seeds), kept)
-    kept.write()
-    if problems:
-        raise ProblemsError(problems)
-    if choices.only and not runs:
-        names = ", ".join(dict.fromkeys(spec.name for spec in specs))
-        raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     device = choices.device or gpu or "cpu"
     of_other_versions = {_unversioned(one["resolved"]): one["resolved"] for one in before.values()}
     decided = []
     for run in runs:
         unfinished = store.is_unfinished(run.key)
-        older = of_other_versions.get(_unversioned(run.resolved))
+        older = of_other_versions.get(_unversioned(run.resolved)) if of_other_versions else None
         known = (before.get(run.key), older)
         action, reason = _decide(run, known, choices, has_gpu=bool(gpu), unfinished=unfinished)
         if action == "train" and not choices.smoke and run.key not in before:
@@ -192,6 +177,7 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
             reason = f"its record is not used: {refused}" if refused else reason
         decided.append(replace(run, action=action, reason=reason, device=device))
     decided = _explained(decided, before.values())
+    problems: list[Problem] = []
     for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
         with _collecting(problems, spec):
             source, mechanism = dataset_source(spec), build_mechanism(spec)
@@ -200,11 +186,41 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices) -> Plan:
             try_network(code_entries(spec), build, shape, source.classes, weight, kept)
             try_rule(mechanism, build, shape, kept)
     kept.write()
-    decided = [_with_truth(run) if run.action == "train" else run for run in decided]
+    stated = []
+    for run in decided:
+        with _collecting(problems, run.spec):
+            due = run.action == "train"
+            run = _with_epsilon(run) if due or every_epsilon else run
+            stated.append(_with_truth(run) if due else run)
     if problems:
         raise ProblemsError(problems)
-    priced = _priced(with_checks(decided, store.out), before.values(), choices.smoke)
+    priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke)
     return Plan(priced, _stacks(priced))
+
+
+def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = None) -> list[Run]:
+    """The runs of the specs that are chosen, with their keys; nothing is decided and no model is trained on trial.
+
+    Their ε at noise multipliers that the specs give are not computed yet. Raises like `make_plan`.
+    """
+    kept = Cache(cache_file()) if kept is None else kept
+    problems: list[Problem] = []
+    runs: list[Run] = []
+    taken = [spec for spec in specs if chosen_by(spec, choices.only)]
+    asked = choices.seeds
+    count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
+    if count > MOST_RUNS:
+        raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
+    for spec in taken:
+        with _collecting(problems, spec):
+            runs += resolve(spec, _seeds(spec, choices.seeds), kept)
+    kept.write()
+    if problems:
+        raise ProblemsError(problems)
+    if choices.only and not runs:
+        names = ", ".join(dict.fromkeys(spec.name for spec in specs))
+        raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
+    return runs
 
 
 def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
@@ -383,33 +399,54 @@ _NOISE: dict[str, tuple[float, dict[str, Any]]] = {}  # of budgets met before in
 def _noise(
     ledger: Callable[[float], Composition], budget: Budget, mechanism: str, kept: Cache
 ) -> tuple[float, dict[str, Any]]:
-    """σ and what a run states of its ε: calibrated to the budget's target, or at the budget's own σ."""
-    given = budget.noise_multiplier
-    first = ledger(1.0 if given is None else float(given))
-    key = json.dumps([to_json(first), asdict(budget)], sort_keys=True)
+    """σ and what a run states of its ε: calibrated to the budget's target; at the budget's own σ not yet known."""
+    if budget.noise_multiplier is not None:
+        sigma = float(budget.noise_multiplier)
+        ledger(sigma)  # what is wrong with it is said for every run
+        return sigma, {}
+    assert budget.epsilon is not None
+    key = json.dumps([to_json(ledger(1.0)), asdict(budget)], sort_keys=True)
     if key not in _NOISE:
-        stated: dict[str, Any]
-        if given is None:
-            assert budget.epsilon is not None
-            found = kept.calibrated(ledger, budget.epsilon, budget.delta, budget.calibrate_with)
-            sigma, by, because = found.value, found.accountant, found.because
-            stated = {"epsilon": found.attained.value, "epsilon_kind": found.kind}
-            if ledger(sigma) != ledger(sigma):
-                raise DpbenchError(
-                    f"epsilon = {budget.epsilon:g}: the calibrated noise has two ledgers; is the ledger of {mechanism}"
-                    " the same at every call?"
-                )
-        else:
-            sigma, because = float(given), ""
-            if budget.calibrate_with is None:
-                answer, because = tightest(first, budget.delta)
-            else:
-                (answer,) = account(first, delta=budget.delta, accountants=[budget.calibrate_with])
-            by = answer.accountant
-            stated = {} if answer.epsilon is None else {"epsilon": answer.epsilon.value, "epsilon_kind": answer.kind}
-        stated |= {"epsilon_by": by, "epsilon_because": because, "epsilon_version": find("accountants", by).version}
-        _NOISE[key] = sigma, stated
+        found = kept.calibrated(ledger, budget.epsilon, budget.delta, budget.calibrate_with)
+        if ledger(found.value) != ledger(found.value):
+            raise DpbenchError(
+                f"epsilon = {budget.epsilon:g}: the calibrated noise has two ledgers; is the ledger of {mechanism} the"
+                " same at every call?"
+            )
+        _NOISE[key] = (
+            found.value,
+            {
+                "epsilon": found.attained.value,
+                "epsilon_kind": found.kind,
+                "epsilon_by": found.accountant,
+                "epsilon_because": found.because,
+                "epsilon_version": found.version,
+            },
+        )
     return _NOISE[key]
+
+
+_AT: dict[str, dict[str, Any]] = {}  # what is said of given noise, by ledger and budget
+
+
+def _with_epsilon(run: Run) -> Run:
+    """The run with its ε, if its spec gives the noise."""
+    budget = run.spec.budget
+    if budget is None or budget.noise_multiplier is None or run.noise_multiplier is None:
+        return run
+    ledger = _ledger(build_mechanism(run.spec), run.sampling_rate, run.steps, run.noise_multiplier)
+    key = json.dumps([to_json(ledger), asdict(budget)], sort_keys=True)
+    if key not in _AT:
+        because = ""
+        if budget.calibrate_with is None:
+            answer, because = tightest(ledger, budget.delta)
+        else:
+            (answer,) = account(ledger, delta=budget.delta, accountants=[budget.calibrate_with])
+        stated = {} if answer.epsilon is None else {"epsilon": answer.epsilon.value, "epsilon_kind": answer.kind}
+        version = find("accountants", answer.accountant).version
+        said = {"epsilon_by": answer.accountant, "epsilon_because": because, "epsilon_version": version}
+        _AT[key] = {**stated, **said}
+    return replace(run, **_AT[key])
 
 
 _TRUE: dict[str, float | None] = {}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
 _OPERATIONS: dict[tuple[object, ...], int] = {}
+_SMALL = 10**8  # parameters, which take 400 MB
 
 
 def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> None:
@@ -30,7 +31,8 @@ def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: i
 def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
     """The floating-point operations of a forward pass for one example. Raises what the model raises.
 
-    The model is built once, without memory for its parameters where all its layers allow that (torch's device `meta`).
+    The model is built once, where all its layers allow that on torch's device `meta`, without first values for its
+    parameters; a large one is also called there, and takes no memory.
     """
     key = (*_identity(build), shape, classes)
     if key not in _OPERATIONS:
@@ -47,9 +49,15 @@ def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: in
     from dpbench.plan.probe import check_output
     from dpbench.step.watch import FloatOperations
 
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device(device):
-        module = build()
-        with FloatOperations() as counter:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.device(device):
+            module = build()
+        if device == "meta" and sum(one.numel() for one in module.parameters()) <= _SMALL:
+            # The first call on meta imports torch's compiler, which takes longer than a call on zeros.
+            device, module = "cpu", module.to_empty(device="cpu")
+            for one in (*module.parameters(), *module.buffers()):
+                one.zero_()
+        with torch.device(device), FloatOperations() as counter:
             check_output(module(torch.zeros(1, *shape)), classes)
     return int(counter.total)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +89,41 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_the_folder_is_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path))
     assert cache_file() == tmp_path / FILE
+
+
+SPECS = """
+kind: run
+name: small
+source: somewhere
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, epsilon: 1}
+training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+rows:
+  - {label: calibrated, seeds: 2}
+  - {label: by rdp, budget: {delta: 1e-4, epsilon: 1, calibrate_with: rdp}}
+  - {label: given, budget: {delta: 1e-4, noise_multiplier: 1.5}}
+  - {label: given with a bound, budget: {delta: 1e-4, noise_multiplier: 1.5, calibrate_with: rdp}}
+  - {label: projections, mechanism: {name: dp_sgd_jl, parameters: {projections: 4}}}
+  - {label: no privacy, mechanism: non_private, budget: none}
+"""
+
+
+def test_a_plan_is_the_same_without_a_cache_with_an_empty_one_and_with_a_full_one(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SPECS)
+    (tmp_path / "file").write_text("in the way")
+    command = [sys.executable, "-m", "dpbench", "plan", str(tmp_path / "small.yaml"), "--json", "--device", "cpu"]
+
+    def shown(cache: Path) -> str:
+        surroundings = {**os.environ, "DPBENCH_CACHE": str(cache)}
+        done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    first = shown(tmp_path / "cache")
+    assert (tmp_path / "cache" / FILE).is_file()
+    lines = [json.loads(line) for line in first.splitlines()]
+    assert len(lines) == 7
+    assert all((line["epsilon"] is None) == (line["label"] == "no privacy") for line in lines)
+    assert shown(tmp_path / "cache") == first
+    assert shown(tmp_path / "file") == first

@@ -6,15 +6,21 @@ The plan: what is keyed and what is not, why a run runs, and what cannot be plan
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Composition, SampledGaussian, to_json
-from dpbench.plan.planning import Choices, Plan, make_plan
+from dpbench.plan.planning import Choices, Plan, make_plan, resolve_all
+from dpbench.plan.trial import operations
 from dpbench.spec.loading import load_specs
+from dpbench.step.watch import FloatOperations
 from dpbench.store import run_key
 from dpbench.store.records import Store
 
@@ -324,3 +330,33 @@ def test_a_schedule_of_many_epochs_is_refused_at_once(tmp_path: Path, decay: str
     with pytest.raises(ProblemsError, match=words) as caught:
         plan_of(tmp_path, text.replace("noise_multiplier: 1.5", "epsilon: 1").replace("epochs: 2", f"epochs: {epochs}"))
     assert len(str(caught.value)) < 500
+
+
+def test_what_is_not_asked_for_changes_nothing_else(tmp_path: Path) -> None:
+    """The ε of runs that are not due, and trials of models: `run` and `report` do without."""
+    two = SPEC + "needs: [gpu]\n"
+    (tmp_path / "due.yaml").write_text(SPEC)
+    (tmp_path / "not_due.yaml").write_text(two.replace("name: small", "name: other").replace("1.5", "1.7"))
+    specs, store = load_specs([tmp_path]), Store(tmp_path / "out")
+    choices = Choices()
+    whole = make_plan(specs, store, choices).runs
+    less = make_plan(specs, store, choices, every_epsilon=False).runs
+    assert next(run.action for run in whole) == "train"
+    for one, other in zip(whole, less, strict=True):
+        assert one.epsilon is not None
+        if one.action == "train":
+            assert other == one
+        else:
+            unsaid: Any = {"epsilon_by": None, "epsilon_version": None, "epsilon_because": ""}
+            assert other == replace(one, epsilon=None, epsilon_kind=None, **unsaid)
+    assert [run.key for run in resolve_all(specs, choices)] == [run.key for run in whole]
+
+
+@pytest.mark.parametrize("name", ["mlp", "tfp_cnn", "dpis_rnn", "scattering_cnn"])
+def test_operations_are_those_of_a_model_with_values(name: str) -> None:
+    shape = {"dpis_rnn": (28, 28), "scattering_cnn": (81, 7, 7)}.get(name, (1, 28, 28))
+    build = partial(catalog("models")[name].load(), shape, 10)
+    module = build()
+    with FloatOperations() as counter, torch.no_grad():
+        module(torch.zeros(1, *shape))
+    assert operations(build, shape, 10) == counter.total > 0

@@ -1,8 +1,15 @@
-"""From YAML to a plan: the three files of the quickstart, 35 runs, first in a new process and then once more."""
+"""From YAML to a plan: the three files of the quickstart, 35 runs, in a new process and in one that has planned.
+
+In a new process without the cache of calibrations, and with it; never with the user's own.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -43,8 +50,14 @@ class _Quickstart:
         self.folder = tempfile.TemporaryDirectory()
         for name, text in SPECS.items():
             (Path(self.folder.name) / f"{name}.yaml").write_text(text, encoding="utf-8")
+        self.cache = os.environ.get("DPBENCH_CACHE")
+        os.environ["DPBENCH_CACHE"] = str(Path(self.folder.name) / "cache")
 
     def teardown(self) -> None:
+        if hasattr(self, "cache"):
+            del os.environ["DPBENCH_CACHE"]
+            if self.cache is not None:
+                os.environ["DPBENCH_CACHE"] = self.cache
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
@@ -78,13 +91,23 @@ class FromNothing(_Quickstart):
     warmup_time = 0
 
     def timeraw_plan(self) -> str:
+        return self.planned("tempfile.mkdtemp(dir=folder)")
+
+    def timeraw_plan_with_a_cache(self) -> str:
+        code = self.planned("folder / 'cache'")
+        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+        return code
+
+    def planned(self, cache: str) -> str:
         plan, records, spec = (imported(name).__name__ for name in ("plan.planning", "store.records", "spec.loading"))
         return f"""
+        import os, tempfile
         from pathlib import Path
+        folder = Path({self.folder.name!r})
+        os.environ["DPBENCH_CACHE"] = str({cache})
         from {plan} import Choices, make_plan
         from {records} import Store
         from {spec} import load_specs
-        folder = Path({self.folder.name!r})
         assert len(make_plan(load_specs([folder]), Store(folder / "out"), Choices(device="cpu")).runs) == {RUNS}
         """
 
