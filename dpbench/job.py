@@ -156,7 +156,7 @@ def run(
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
     report: tuple[Path, ...] = ()
     report_error = None
-    if not choices.smoke and (done or _older(Path(out) / "report.html", specs)):
+    if not choices.smoke and not interrupted and (done or _older(Path(out) / "report.html", specs)):
         try:
             report = write_reports(store, plan, allow_code, progress=watcher.reporting)
         except DpbenchError as error:  # the results are written already, and are still reported

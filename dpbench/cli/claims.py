@@ -105,7 +105,8 @@ def _show(found: Verified, evidence: bool = False) -> None:
         tables.print(_counts(verdicts))
         seconds = sum(verdict.seconds for verdict in verdicts)
         resumed = f", {found.resumed} proofs taken from files" if found.resumed else ""
-        say(out, f"{len(verdicts)} claims in {duration(seconds)} of computing{resumed}: {_ending(found)}.")
+        many = "claims" if len(verdicts) > 1 else "claim"
+        say(out, f"{len(verdicts)} {many} in {duration(seconds)} of computing{resumed}: {_ending(found)}.")
 
 
 def _ending(found: Verified) -> str:
@@ -115,7 +116,8 @@ def _ending(found: Verified) -> str:
     stated = sum(bool(verdict.held) for verdict in found.verdicts)
     words = [f"{wrong} not as expected" if wrong else "every verdict is the expected one"] * bool(stated)
     if stated < len(found.verdicts):
-        words.append(f"{untrue or 'none'} of the {len(found.verdicts) - stated} that state no verdict not confirmed")
+        silent, verb = len(found.verdicts) - stated, "are" if untrue > 1 else "is"
+        words.append(f"of {silent} without a stated verdict {untrue or 'none'} {verb} not confirmed")
     return "; ".join(words)
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from dpbench.cli.options import say_error
+from dpbench.errors import DpbenchError
+
 Verb = Callable[..., Any]
 
 
@@ -88,7 +91,13 @@ def data_check(names: tuple[str, ...], folder: Path | None, as_json: bool) -> in
 
     wrong = False
     for source in _sources(names):
-        for status in check(source, folder):
+        try:
+            found = check(source, folder)
+        except DpbenchError as error:  # a package is absent; the other datasets are still checked
+            say_error(str(error))
+            wrong = True
+            continue
+        for status in found:
             wrong |= status.state in ("corrupt", "missing")
             if as_json:
                 emit("file", dataset=source.name, **asdict(status))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -47,18 +48,16 @@ class QuietWatcher(Watcher):
     every_epsilon = False
 
 
-class NoticeWatcher(QuietWatcher):
-    """For people without a terminal: a line on standard error for what they would not expect."""
+class SayingWatcher(QuietWatcher):
+    """For people: a line for every event but progress, on standard error; a watch on the report."""
+
+    _report: Watch | None = None
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
 
     def anew(self, run: Run, why: str) -> None:
         self._console.print(f"anew      {run.title}: its checkpoint is not used ({why})")
-
-
-class SayingWatcher(NoticeWatcher):
-    """For people: a line for every event but progress, on standard error."""
 
     def planned(self, plan: Plan) -> None:
         self._console.print(plan_line(plan))
@@ -75,9 +74,28 @@ class SayingWatcher(NoticeWatcher):
         del path
         self._console.print(outcome_line(outcome))
 
+    def reporting(self, what: str, done: int, of: int) -> None:
+        if self._report is None:
+            self._report = Watch("parts of the report")
+            self._report.__enter__()
+        self._report(what, done, of)
+
+    def close(self) -> None:
+        if self._report is not None:
+            self._report.__exit__()
+            self._report = None
+
 
 class LineWatcher(SayingWatcher):
-    """For logs: also a line when a stack starts, and one every LINE_SECONDS."""
+    """Without a terminal: also a line when a stack starts, and one every LINE_SECONDS; with `each` one for each run."""
+
+    def __init__(self, *, each: bool = False) -> None:
+        super().__init__()
+        self._each = each
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        if self._each or outcome.error is not None:
+            super().ended(outcome, path)
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self._last = self._begin = time.monotonic()
@@ -127,7 +145,6 @@ class BarWatcher(SayingWatcher):
     """For terminals: one bar for the stack at work with its rate and the time left, then one for the report."""
 
     _bars: Bars | None = None
-    _report: Watch | None = None
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self.close()
@@ -142,19 +159,11 @@ class BarWatcher(SayingWatcher):
             self._bars.start()
         self._bars.update(self._bars.task_ids[0], completed=progress.done)
 
-    def reporting(self, what: str, done: int, of: int) -> None:
-        if self._report is None:
-            self._report = Watch("parts of the report")
-            self._report.__enter__()
-        self._report(what, done, of)
-
     def close(self) -> None:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
-        if self._report is not None:
-            self._report.__exit__()
-            self._report = None
+        super().close()
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -188,16 +197,19 @@ def plan_line(plan: Plan) -> str:
     words = {"exists": "have a record", "stale": "have a stale record", "skip": "are skipped"}
     others = [f"{counts[action]} {text}" for action, text in words.items() if counts[action]]
     about = f" (about {duration(sum(run.estimate or 0.0 for run in due))})" if due else ""
-    return f"{len(plan.runs)} runs: {', '.join([f'{len(due)} to train{about}', *others])}"
+    return f"{len(plan.runs)} run{'s' * (len(plan.runs) != 1)}: {', '.join([f'{len(due)} to train{about}', *others])}"
 
 
-def plan_table(plan: Plan) -> Table:
-    """One line for all seeds of a row or grid point with the same action and reason."""
+def plan_table(plan: Plan, width: int) -> Table:
+    """One line for all seeds of a row or grid point with the same action and reason; no δ and T in a narrow window."""
+    others = 84 if _any_waste(plan) else 76  # columns that stand beside the names
+    left_out = {*(("δ", "T") if width < others + 20 else ()), *(("wasted",) if others == 76 else ())}
+    name_width = max(22, width - others)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("run", overflow="fold", min_width=20)
+    table.add_column("run", overflow="fold", min_width=20)  # wrapped by hand, for rich breaks words anywhere
     table.add_column("seeds", overflow="fold")
     for name in ("σ", "ε", "wasted", "δ", "T", "time"):
-        if name != "wasted" or any(run.wasted is not None for run in plan.runs):
+        if name not in left_out:
             table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what", no_wrap=True)
     notes = _notes(plan)
@@ -206,18 +218,18 @@ def plan_table(plan: Plan) -> Table:
         groups.setdefault((run.spec.name, run.spec.label, run.action, run.reason), []).append(run)
     for (name, label, action, reason), runs in groups.items():
         first = runs[0]
-        wasted = [_wasted(first)] if any(column.header == "wasted" for column in table.columns) else []
-        table.add_row(
-            f"{name} [{label}]" if label else name,
-            seeds(tuple(run.seed for run in runs)),
-            "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
-            _epsilon(first),
-            *wasted,
-            "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
-            f"{first.steps:,}",
-            duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
-            f"{action} ({notes[action, reason]})",
-        )
+        cells = {
+            "run": "\n".join(textwrap.wrap(f"{name} [{label}]" if label else name, name_width)),
+            "seeds": seeds(tuple(run.seed for run in runs)),
+            "σ": "–" if first.noise_multiplier is None else f"{first.noise_multiplier:.6g}",
+            "ε": _epsilon(first),
+            "wasted": _wasted(first),
+            "δ": "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
+            "T": f"{first.steps:,}",
+            "time": duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
+            "what": f"{action} ({notes[action, reason]})",
+        }
+        table.add_row(*(cell for column, cell in cells.items() if column not in left_out))
     return table
 
 
@@ -238,10 +250,15 @@ def _wasted(run: Run) -> str:
     return f"{100 * run.wasted:.0f} %" if run.wasted > -0.005 else f"over by {-100 * run.wasted:.0f} %"
 
 
+def _any_waste(plan: Plan) -> bool:
+    """Whether a calibrated run misses its target by a per cent that the table would show."""
+    return any(_wasted(run) not in ("–", "0 %") for run in plan.runs)
+
+
 def plan_notes(plan: Plan) -> list[str]:
     """The reasons that the table's last column refers to by number, what its `wasted` means, and warnings."""
     found = [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
-    if any(run.wasted is not None for run in plan.runs):
+    if _any_waste(plan):
         found.append("wasted: the part of the target ε that calibration leaves unspent, by the exact accountant.")
     others: dict[tuple[str, str], int] = {}
     for run in plan.runs:
@@ -253,10 +270,10 @@ def plan_notes(plan: Plan) -> list[str]:
 
 
 def warning_lines(plan: Plan) -> list[str]:
-    """Each warning about a budget once, with the specs that it is about."""
+    """Each warning about a budget once, with the specs that it is about; not of runs that are skipped."""
     about: dict[str, dict[str, None]] = {}
     for run in plan.runs:
-        if run.warning is not None:
+        if run.warning is not None and run.action != "skip":
             about.setdefault(run.warning, {})[run.spec.name] = None
     return [f"Warning: {', '.join(names)}: {text}." for text, names in about.items()]
 

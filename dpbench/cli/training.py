@@ -109,8 +109,8 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
 )
 @THREADS
-@click.option("--log", is_flag=True, help="Lines of progress on standard error where there is no terminal.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the summary.")
+@click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the summary, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
 def run(specs: tuple[Path, ...], **options: Any) -> int:
     """Train what has no record yet, account for it, write the report.
@@ -194,7 +194,7 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
             emit("planned", **run_facts(one))
     else:
         out = console()
-        out.print(plan_table(made))
+        out.print(plan_table(made, out.width))
         for line in [*plan_notes(made), plan_line(made)]:
             out.print(line, soft_wrap=True)
     return 0
@@ -213,7 +213,7 @@ def _download_for(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
 
 
 def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
-    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher, NoticeWatcher, QuietWatcher
+    from dpbench.cli.progress import BarWatcher, JsonWatcher, LineWatcher, QuietWatcher
 
     if as_json:
         return JsonWatcher()
@@ -221,7 +221,7 @@ def _watcher(quiet: bool, as_json: bool, log: bool) -> Watcher:
         return QuietWatcher()
     if sys.stderr.isatty():
         return BarWatcher()
-    return LineWatcher() if log else NoticeWatcher()
+    return LineWatcher(each=log)
 
 
 def _same_command() -> str:

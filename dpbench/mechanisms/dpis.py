@@ -469,7 +469,7 @@ def with_stages(
     update: str | dict[str, Any] = "sgd",
     engine: str = "vmap",
 ) -> Dpis:
-    """The mechanism from its own parameters, its update and the engine that gives the norms.
+    """DPIS (dpis2022, Algorithm 1): examples are drawn with probability in proportion to their gradient norm.
 
     Raises DpbenchError for parameters that are not valid; `Dpis.check` tests what depends on the data or the plan.
 

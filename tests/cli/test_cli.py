@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -12,11 +13,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-import dpbench
+import dpbench.datasets
 from dpbench.cli import cli, main
+from dpbench.cli.progress import plan_table
+from dpbench.errors import DpbenchError
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.store.records import Store
 
 SPEC = """
 kind: run
@@ -118,6 +126,58 @@ def test_run_then_nothing_to_do_then_report(tmp_path: Path, capsys: pytest.Captu
     assert call("run", *common, "--force", "--out", str(tmp_path / "other"), "--quiet") == 0
     assert call("diff", str(out), str(tmp_path / "other")) == 0
     assert call("diff", str(out), str(tmp_path / "other"), "--json") == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("", ["plan", "stack"]), ("--log", ["plan", "stack", "run", "run"]), ("-q", []), ("--json", [])],
+)
+def test_without_a_terminal_a_line_for_every_stack_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, said: list[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    assert call("run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), *filter(None, [option])) == 0
+    lines = capsys.readouterr().err.splitlines()
+    begin = {"plan": "2 runs: 2 to train (about ", "stack": "stack 1 of 1: ", "run": "finished  "}
+    assert len(lines) == len(said), lines
+    assert all(line.startswith(begin[kind]) for line, kind in zip(lines, said, strict=True)), lines
+
+
+@pytest.mark.parametrize("accountant", ["exact", "rdp"])
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_plan_fits_the_window_with_its_last_column_and_whole_words(
+    tmp_path: Path, width: int, accountant: str
+) -> None:
+    text = f"{SPEC.replace('name: ', 'name: quite-a-long-name-for-', 1)}grid: {{training.epochs: [1, 2]}}\n"
+    text = re.sub("^budget: .*", f"budget: {{epsilon: 3, delta: 1e-4, calibrate_with: {accountant}}}", text, flags=re.M)
+    (tmp_path / "spec.yaml").write_text(text)
+    made = make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices())
+    console = Console(width=width, file=io.StringIO())
+    console.print(plan_table(made, width))
+    assert isinstance(console.file, io.StringIO)
+    head, *lines = console.file.getvalue().splitlines()
+    assert head.split()[-1] == "what"
+    assert ("wasted" in head) == (accountant == "rdp")
+    assert [line.rstrip()[-9:] for line in lines].count("train (1)") == 2
+    pieces = {word for run in made.runs for word in re.split(r"(?<=-)|\s", run.title)}
+    found = {piece for line in lines for piece in re.split(r"(?<=-)|\s", line[: head.index("seeds")].strip())}
+    assert found - {""} <= pieces
+
+
+def test_data_check_goes_on_where_a_dataset_lacks_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(source: Any, folder: Path | None) -> Any:
+        if source.name == "cifar10":
+            raise DpbenchError("cifar10 needs a package")
+        return check(source, folder)
+
+    check = dpbench.datasets.check
+    monkeypatch.setattr("dpbench.datasets.check", broken)
+    assert call("data", "check", "cifar10", "digits") == 1
+    captured = capsys.readouterr()
+    assert captured.err == "cifar10 needs a package\n"
+    assert captured.out.startswith("ok       digits")
 
 
 def test_three_typos_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

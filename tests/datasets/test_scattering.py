@@ -316,7 +316,8 @@ def test_download_gets_the_files_of_every_dataset_that_features_are_made_of(
         (tmp_path / f"{of}.yaml").write_text(SPEC.format(of=of).replace("name: features", f"name: {of}"))
     asked: list[str] = []
     monkeypatch.setattr(training, "fetch_files", lambda source, _: asked.append(source.files_of))
-    training._download_for((tmp_path / "mnist.yaml", tmp_path / "fashion_mnist.yaml"), (), tmp_path / "data")
+    options = {"only": (), "data": tmp_path / "data", "allow_code": False}
+    training._download_for((tmp_path / "mnist.yaml", tmp_path / "fashion_mnist.yaml"), options)
     assert sorted(asked) == ["fashion_mnist", "mnist"]
 
 

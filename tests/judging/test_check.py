@@ -149,7 +149,7 @@ def inside(package: Path, few_checks: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(package.parent)
 
     def called(*arguments: str) -> tuple[int, str]:
-        arguments += ("--allow-code",) * (arguments[0] in ("run", "check"))
+        arguments += ("--allow-code",) * (arguments[0] in ("run", "plan", "report", "check"))
         found = CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)
         return found.return_value, found.stdout
 

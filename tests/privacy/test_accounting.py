@@ -300,6 +300,7 @@ class TestAccount:
             "refused": None,
             "reason": None,
             "seconds": 0.1,
+            "version": None,
         }
 
     def test_yes_and_no_are_true_and_false(self) -> None:

@@ -15,4 +15,8 @@ def loose_ends(html: str) -> list[str]:
     found = [f"dead: {name}" for name in pointed if name not in ids]
     found += [f"twice: {name}" for name in {name for name in ids if ids.count(name) > 1}]
     text = re.sub(r"<[^>]*>", " ", plain)
-    return found + re.findall(r"\{\{.*?\}\}|\{%.*?%\}|(?<![_^])\{[a-z0-9_.-]+\}", text) + re.findall(r"\bUndefined\b", text)
+    return (
+        found
+        + re.findall(r"\{\{.*?\}\}|\{%.*?%\}|(?<![_^])\{[a-z0-9_.-]+\}", text)
+        + re.findall(r"\bUndefined\b", text)
+    )

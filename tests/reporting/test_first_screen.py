@@ -25,6 +25,7 @@ from dpbench.reporting.collect import MOST_CURVE_POINTS, collect
 from dpbench.reporting.contents import Report
 from dpbench.reporting.page import render, write_report
 from dpbench.reporting.rendering.exports import harmless, records_csv, rows_csv, tables_latex
+from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
 from dpbench.store.records import Store
 from tests.reporting.loose_ends import loose_ends
 from tests.store.record_samples import example, run_json
@@ -122,6 +123,34 @@ def test_one_figure_shows_every_mechanism_at_its_tightest_promise(report: Report
         assert f"ε = {bound(line.epsilon, line.kind)}" in text
     assert not [text for text in said if text.startswith(("guessed", "theirs"))]
     assert "not private: 99.00 %" in first_part(page)
+
+
+def test_a_better_row_on_another_model_is_named_below_the_figure_and_one_seed_is_said() -> None:
+    rows = [run_json(name, accuracy=0.9) for name in ("one", "two")] + [
+        run_json("better", dataset="other", accuracy=0.97)
+    ]
+    html = first_part(render(collect(rows)))
+    below = " ".join(re.sub(r"<[^>]*>", "", html[html.index("Not in this figure") :]).split())
+    assert below.startswith("Not in this figure, for their model or dataset is another: better (97.00 % at ε = 0.86")
+    assert "at best 90.00 % (one seed)" in html
+    assert "Not in this figure" not in first_part(render(collect(rows[:2])))
+    assert "(one seed)" not in first_part(render(collect([run_json(seed=seed) for seed in range(2)])))
+
+
+@pytest.mark.parametrize("epsilons", [(1.0, 3.0, 8.0), (0.5,), (1.0, 1.01, 8.0)])
+def test_the_figure_names_the_epsilons_of_the_runs_and_cuts_no_curve_at_the_top(epsilons: tuple[float, ...]) -> None:
+    points = tuple(Point(x, 90.0) for x in epsilons)
+    course = tuple(Point(x, y) for x, y in ((0.3, 20.0), (0.4, 97.0), (0.5, 90.0)))  # its best is not its last
+    against = Series(0, (), points)
+    drawn = draw(Figure("a", "", "", "x", "y", (against,), logarithmic=True))
+    ticks = {float(text) for text in re.findall(r"<text[^>]*>([\d.]+)</text>", drawn)}
+    assert (set(epsilons) <= ticks) == (1.01 not in epsilons)  # where they would overlap: round numbers
+    svg = ElementTree.fromstring(draw(Figure("b", "", "", "x", "y", (Series(0, course, course[-1:], says="course"),))))
+    (line,) = [group for group in svg.iter("g") if [title.text for title in group.findall("title")] == ["course"]]
+    (path,) = line.iter("path")
+    (frame,) = [next(g.iter("path")) for g in svg.iter("g") if g.get("id") == "b-patch_2"]
+    heights = [[float(y) for y in re.findall(r"[ML] ?-?[\d.]+ (-?[\d.]+)", one.attrib["d"])] for one in (path, frame)]
+    assert min(heights[0]) > min(heights[1])
 
 
 def test_what_has_no_promise_stands_below_the_figure_with_its_reason(report: Report, page: str) -> None:
@@ -348,9 +377,8 @@ def test_numbers_and_plain_texts_stay(text: str) -> None:
 
 
 def test_negative_numbers_are_numbers_in_the_file() -> None:
-    run = run_json(learning_rate=-0.5)
-    (line,) = csv.DictReader(io.StringIO(rows_csv(collect([run]))))
-    assert line["learning_rate"] == "-0.5"
+    (line,) = csv.DictReader(io.StringIO(rows_csv(collect([run_json(label="-0.5")]))))
+    assert line["label"] == "-0.5"
 
 
 def test_the_latex_table_names_initial_weights() -> None:

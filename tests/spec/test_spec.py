@@ -79,7 +79,7 @@ def test_a_file_becomes_one_spec(tmp_path: Path) -> None:
         dataset=Choice("digits"),
         model=Choice("mlp", {"hidden": (64,), "activation": "tanh"}),
         mechanism=Choice("noisy_sgd"),
-        budget=Budget(3.0, None, 1e-4, "rdp"),
+        budget=Budget(3.0, None, 1e-4, None),
         training=Training(128, None, 30.0, None, 1.0, 1.0),
         seeds=(0, 1, 2),
         accountants=("rdp",),

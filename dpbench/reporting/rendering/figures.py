@@ -8,6 +8,7 @@ them. Series differ in colour, marker and line, so that they can be distinguishe
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -198,12 +199,13 @@ def _draw_series(axes: Any, series: Series, hover: _Hover) -> None:
         if point.low is not None and point.high is not None:
             axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.6, zorder=4)
             axes.plot([point.x] * 2, [point.low, point.high], "_", color=colour, markersize=6, zorder=4)
-        style = {"markersize": 6.5, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
+        size = 9.5 if marker == "*" else 6.5  # a star is mostly air
+        style = {"markersize": size, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
         axes.plot([point.x], [point.y], marker, color=colour, zorder=5, gid=name, **style)
 
 
 def _limits(axes: Any, figure: Figure) -> None:
-    """Show where training ended, not where it began: the first steps may leave the picture at the bottom.
+    """Show where training ended, not where it began: the first steps may leave the picture at the bottom only.
 
     Nor may the whiskers of a few seeds, which are long, press everything else together.
     """
@@ -217,18 +219,21 @@ def _limits(axes: Any, figure: Figure) -> None:
             values += [max(p.low, p.y - shown / 2), min(p.high, p.y + shown / 2)]
     values += [level[0] for level in figure.levels]
     if values:
-        low, high = min(values), max(values)
+        low, high = min(values), max([*values, *(p.y for series in figure.series for p in series.line)])
         span = max(high - low, 1.0)
         bottom = low - figure.room * max(span, 4.0) - 0.3
         axes.set_ylim(max(-2.0, bottom), min(high + 0.12 * span, 101.5))
     xs = [p.x for p in ends if p.x > 0]
     if figure.logarithmic and xs:
-        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+        from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
         axes.set_xscale("log")
         axes.set_xlim(min(xs) / 2.2, max(max(xs) * 1.25, min(xs) * 2.5))  # two ticks at least, also for a single ε
         few = max(xs) / min(xs) < 300
-        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        own = sorted({float(f"{x:.3g}") for x in xs})
+        apart = len(own) <= 8 and all(b / a > 1.25 for a, b in itertools.pairwise(own))  # the numbers do not overlap
+        ticks = FixedLocator(own) if apart else LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,))
+        axes.xaxis.set_major_locator(ticks)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -121,7 +121,7 @@ def test_a_card_without_verdicts_is_told_the_truth(claims: Path, tmp_path: Path)
     result = verify(claims, "--out", out, status=1)
     said = " ".join(result.stdout.split())
     assert f"{claims}:10: mine.unsound: unsound: the true epsilon is 0.86454, above the printed 0.83" in said
-    assert "1 of the 3 that state no verdict not confirmed." in said
+    assert "of 3 without a stated verdict 1 is not confirmed." in said
     assert [(one["verdict"], one["held"]) for one in objects(verify(claims, "--json", "--out", out, status=1))] == [
         ("sound", ""),
         ("unsound", ""),
