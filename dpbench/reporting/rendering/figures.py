@@ -230,7 +230,7 @@ def _limits(axes: Any, figure: Figure) -> None:
         axes.set_xscale("log")
         axes.set_xlim(min(xs) / 2.2, max(max(xs) * 1.25, min(xs) * 2.5))  # two ticks at least, also for a single ε
         few = max(xs) / min(xs) < 300
-        own = sorted({float(f"{x:.3g}") for x in xs})
+        own = sorted({float(f"{x:.2g}") for x in xs})  # places on the axis; the values stand in the table
         apart = len(own) <= 8 and all(b / a > 1.25 for a, b in itertools.pairwise(own))  # the numbers do not overlap
         ticks = FixedLocator(own) if apart else LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,))
         axes.xaxis.set_major_locator(ticks)
