@@ -60,6 +60,10 @@ class Refused(DpbenchError):
     """An accountant cannot be calibrated with here; another one may."""
 
 
+class TooLong(Refused):
+    """A search has taken all the work that one may."""
+
+
 @dataclass(frozen=True)
 class Calibrated:
     """What was found: `value` meets the target, `neighbour` (None where the numbers end) is the next and misses it.
@@ -198,6 +202,8 @@ def solve(
     if chosen.kind not in (*PROMISES, "approximation"):
         raise DpbenchError(f"cannot calibrate with accountant {accountant!r}: its answers are of kind {chosen.kind!r}")
 
+    from dpbench.privacy.accountants._work import MOST_OF_A_SEARCH, exhausted, granted
+
     start = time.perf_counter()
 
     refused: dict[Any, DpbenchError] = {}
@@ -210,13 +216,22 @@ def solve(
         try:
             answers[value] = _attained(chosen, make_composition, value, delta, group_size)
         except DpbenchError as error:
+            if exhausted():
+                raise TooLong(
+                    f"cannot calibrate with accountant {accountant!r}: after {len(tried)} numbers, the last {find} ="
+                    f" {value!r}, the search for epsilon = {epsilon:g} has taken all the work that one may (about ten"
+                    f" seconds); {_another(accountant, first)}"
+                ) from error
             refused[value] = error
             answers[value] = Estimate(math.inf)  # for the search: nothing is promised there
         return answers[value]
 
     try:
         who = f"accountant {accountant!r} at delta = {delta:g}"
-        found = _search(find, lambda value: answer(value).safe, epsilon, who, most, hint)
+        with granted(MOST_OF_A_SEARCH):
+            found = _search(find, lambda value: answer(value).safe, epsilon, who, most, hint)
+    except TooLong:
+        raise
     except DpbenchError as error:
         if not tried or tried[-1] not in refused:
             raise
@@ -248,9 +263,14 @@ def solve(
 def _by_the_tightest(
     find: str, make_composition: Callable[[Any], Releases], first: Composition, asked: dict[str, Any]
 ) -> Calibrated:
-    """`solve` with the first accountant that covers the releases and answers. Raises the first refusal if none does."""
+    """`solve` with the first accountant that covers the releases and answers. Raises the first refusal if none does.
+
+    Where `exact` takes too long `lattice` is not asked, which takes longer still.
+    """
     refusals: list[Refused] = []
     for name, because in covering(first):
+        if name == "lattice" and any(isinstance(error, TooLong) for error in refusals):
+            continue
         try:
             found = solve(find, make_composition, accountant=name, **asked)
         except Refused as error:

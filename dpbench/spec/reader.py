@@ -154,7 +154,11 @@ class SpecReader:
         file = node.get("file")
         if isinstance(file, Scalar) and isinstance(file.value, str):
             folder = Path(self.mistakes.file).resolve().parent
-            if not (folder / file.value).is_file():
+            try:
+                there = (folder / file.value).is_file()
+            except OSError:  # a name that is longer than names may be, a folder that may not be entered
+                there = False
+            if not there:
                 message = f"found {shown(file)}; there is no such file beside the spec"
                 self.mistakes.add(file.place, message, kind="file")
         return {"weights": Weights(**values)} if values is not None and point is not None else {}

@@ -625,3 +625,9 @@ def test_the_catalog_has_what_these_tests_name() -> None:
         ("accountants", {"rdp", "gdp_clt"}),
     ):
         assert names <= set(catalog(kind))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "é" * 300, "absent.pt", "/absent/" * 1000, "."])
+def test_weights_that_no_file_can_be_are_one_mistake(tmp_path: Path, name: str) -> None:
+    found = problem_of(tmp_path, BASE + f"weights: {{file: {name!r}, licence: a, pretrained_on: b}}\n")
+    assert (found.path, "there is no such file beside the spec" in found.message) == ("weights.file", True)

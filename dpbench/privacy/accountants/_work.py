@@ -1,6 +1,7 @@
-"""The limit on the work of one answer of `exact`, counted in complex exponentials: the same on every machine.
+"""The limits on the work of `exact`, for one answer and for one search, counted alike on every machine.
 
-They take nearly all of the time, 20 to 50 ns each in all compositions measured; real nodes are counted alike.
+Counted are complex exponentials, 20 to 50 ns each in all compositions measured (real nodes alike), and the calls of
+NumPy around them, 40 us each time: nearly all of the time of a schedule of a hundred different noises.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dpbench.privacy.guards import ELSEWHERE, checked, in_a_sentence
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 MOST_WORK = 2e8  # of one answer: about five seconds
+MOST_OF_A_SEARCH = 5e8  # of all answers of one calibration: about ten seconds
+PER_CALL = 1600  # what the calls of NumPy around them cost, in exponentials
 
 
 class TooExpensive(Exception):
@@ -36,7 +39,7 @@ _GRANTED = _Granted()
 
 def spend(exponentials: int) -> None:
     """Counts work before it is done. Raises TooExpensive where that is more than was granted."""
-    _GRANTED.left -= exponentials
+    _GRANTED.left -= exponentials + PER_CALL
     if _GRANTED.left < 0:
         raise TooExpensive
 
@@ -45,10 +48,10 @@ def spend(exponentials: int) -> None:
 def granted(exponentials: float) -> Iterator[None]:
     """A context in which so many may be spent, and no more than the outer context grants.
 
-    >>> with granted(100):
-    ...     spend(60)
+    >>> with granted(10_000):
+    ...     spend(6_000)
     ...     try:
-    ...         spend(60)
+    ...         spend(6_000)
     ...     except TooExpensive:
     ...         print("too expensive")
     too expensive
@@ -59,6 +62,11 @@ def granted(exponentials: float) -> Iterator[None]:
         yield
     finally:
         _GRANTED.left = before - (given - _GRANTED.left)
+
+
+def exhausted() -> bool:
+    """Whether nothing is left of what was granted."""
+    return _GRANTED.left < 0
 
 
 def within_limits(ask: Callable[[Any, Asked], Found]) -> Callable[[Any, Asked], Found]:

@@ -26,6 +26,7 @@ Taken = Literal["nothing", "one", "each"]
 Row = tuple[Complex, Complex, Floats, Complex, Floats]  # of nodes: ζ, weight, height, grown, error of grown
 
 UNIT = 2.0**-52
+_CACHED = 1_000_000  # exponentials at once; of more the memory sets the pace, and each costs some 130 ns
 _NEAR, _TERMS = 0.6, 17  # |ζl| up to which e^(ζl) is summed as a series, by the moments of l; 0.6^17 / 17! is 5e-19
 _ALIAS = {"nothing": 34.0, "one": 40.0, "each": 46.0}  # e^−34 is what aliasing may be, relative to the strip's edges
 _STEEPEST, _SHARE = 0.7, 0.8  # the widest the strip's edge may open, and its share of what (W) lets it
@@ -136,7 +137,8 @@ def moments(zeta: Complex, nodes: Nodes, first: tuple[complex, float]) -> Moment
     top = float(np.abs(zeta[-1]))
     far = np.abs(losses) * top > _NEAR
     wf, lf, wn, ln = weights[far], losses[far], weights[~far], losses[~far]
-    spend(len(zeta) * (len(wf) + 8))
+    work = len(zeta) * (len(wf) + 8)
+    spend(work if work < _CACHED else 5 * work)
     real = np.multiply.outer(zeta.real, lf.real) - np.multiply.outer(zeta.imag, lf.imag)
     angle = np.multiply.outer(zeta.imag, lf.real) + np.multiply.outer(zeta.real, lf.imag)
     heavy = np.abs(wf) > _TINY
