@@ -14,6 +14,7 @@ from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
 from dpbench.reporting.contents import GuaranteeLine
 from dpbench.spec.trust import Trust
+from dpbench.store.agreement import MOST_EVENTS
 from dpbench.store.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
@@ -51,6 +52,11 @@ class Accounts:
             composition: Composition = from_json(dict(ledger))
         except (KeyError, TypeError, ValueError) as error:
             return refused(name, delta, f"the recorded ledger cannot be read ({type(error).__name__}: {error})")
+        different = len({event for event, _ in composition.parts})
+        if different > MOST_EVENTS:
+            return refused(
+                name, delta, f"the ledger has {different:,} different events; at most {MOST_EVENTS:,} are asked"
+            )
         try:
             if releases is not None:
                 composition = composition.prefix(releases)

@@ -72,9 +72,12 @@ def config_file() -> Path:
 
 def _configured() -> tuple[str, ...]:
     path = config_file()
-    if not path.exists() and not os.environ.get("DPBENCH_CONFIG"):
-        return ()
-    document = read(path)
+    try:
+        if not path.exists() and not os.environ.get("DPBENCH_CONFIG"):
+            return ()
+        document = read(path)
+    except OSError as error:
+        raise ProblemsError([Problem(str(path), 0, 0, "", f"cannot be read: {error.strerror or error}")]) from error
     problems, root = list(document.problems), document.root
     listed = root.get(KEY) if isinstance(root, Table) else None
     names = listed.items if isinstance(listed, Listing) else ()

@@ -23,6 +23,7 @@ from dpbench.spec.keys import Randomness
 from dpbench.store.run_key import FORMAT, key_format, plain, run_key, shipped
 
 MOST_EPOCHS = 1e6  # of a run; a ledger may have an event for each
+MOST_EVENTS = 3_300  # different ones in a ledger: dpis has up to three for each of at most 1,000 epochs
 _SLACK = 1e-9  # relative, of an ε that the mechanism's own filter has rounded
 _FACTS = ("adjacency", "sampler", "privacy_unit")
 
@@ -193,6 +194,8 @@ def _of_budget(mechanism: Any, resolved: Mapping[str, Any], ledger: Composition 
     epsilon, delta = resolved.get("epsilon"), resolved.get("delta")
     if epsilon is None or delta is None:
         yield f"{resolved['mechanism']['name']} spends a budget, and it has none"
+    elif ledger is not None and len({event for event, _ in ledger.parts}) > MOST_EVENTS:
+        yield f"its ledger has more than {MOST_EVENTS:,} different events"
     elif ledger is not None and getattr(mechanism, "variant", "proven") == "proven":
         # As printed it may spend more than its budget; the ε of its ledger says so.
         spent = _spent(ledger, delta)

@@ -394,3 +394,13 @@ def test_small_formats() -> None:
     assert duration(59.7) == "1 min 0 s"
     assert duration(3599.9) == "1 h 0 min"
     assert seeds((3, 0, 1, 7, 8)) == "0, 1, 3, 7, 8"
+
+
+def test_a_ledger_of_endlessly_many_different_events_is_not_asked() -> None:
+    """Accountants take time for every one of them; a file may hold a hundred thousand."""
+    part = {"event": "Gaussian", "noise_multiplier": 1.0, "count": 1}
+    parts = [part | {"noise_multiplier": 1 + number / 1e6} for number in range(4000)]
+    report = collect([run_json(ledger={"adaptive": False, "parts": parts})])
+    (row,) = report.rows()
+    assert {line.epsilon for line in row.guarantees} == {None}
+    assert all("4,000 different events" in str(line.refused) for line in row.guarantees)

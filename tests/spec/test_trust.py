@@ -19,6 +19,7 @@ from dpbench.job import write_reports
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accounting import load_accountant
 from dpbench.spec.loading import load_specs
+from dpbench.spec.trust import trust
 from dpbench.store.records import Store
 
 SPEC: dict[str, Any] = {
@@ -187,3 +188,15 @@ def test_a_record_names_no_code_that_a_report_loads(tmp_path: Path, trap: str) -
 def test_what_is_no_class_or_function_in_python_is_not_called(target: str) -> None:
     with pytest.raises(DpbenchError, match=r"expected a class or a function in Python|cannot load"):
         Entry("models", target, target, "spec").load()
+
+
+def test_a_configuration_that_cannot_be_read_is_one_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read everything, so the system's refusal is made here."""
+
+    def refuse(self: Path, **_: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setenv("DPBENCH_CONFIG", str(tmp_path / "config.yaml"))
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(ProblemsError, match="cannot be read: Permission denied"):
+        trust()
