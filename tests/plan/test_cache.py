@@ -98,14 +98,14 @@ source: somewhere
 dataset: digits
 model: {name: mlp, parameters: {hidden: [16]}}
 mechanism: noisy_sgd
-budget: {delta: 1e-4, epsilon: 1}
+budget: {delta: 1e-4}
 training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
 rows:
-  - {label: calibrated, seeds: 2}
-  - {label: by rdp, budget: {delta: 1e-4, epsilon: 1, calibrate_with: rdp}}
-  - {label: given, budget: {delta: 1e-4, noise_multiplier: 1.5}}
-  - {label: given with a bound, budget: {delta: 1e-4, noise_multiplier: 1.5, calibrate_with: rdp}}
-  - {label: projections, mechanism: {name: dp_sgd_jl, parameters: {projections: 4}}}
+  - {label: calibrated, seeds: 2, budget: {epsilon: 1}}
+  - {label: by rdp, budget: {epsilon: 1, calibrate_with: rdp}}
+  - {label: given, budget: {noise_multiplier: 1.5}}
+  - {label: given with a bound, budget: {noise_multiplier: 1.5, calibrate_with: rdp}}
+  - {label: projections, budget: {epsilon: 1}, mechanism: {name: dp_sgd_jl, parameters: {projections: 4}}}
   - {label: no privacy, mechanism: non_private, budget: none}
 """
 

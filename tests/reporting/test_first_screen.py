@@ -344,7 +344,8 @@ def test_a_small_number_does_not_break_after_its_hyphen() -> None:
 def test_the_legend_says_what_is_from_the_record_and_what_is_computed() -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", render(collect([run_json()]))).split())
     assert "from the record Accuracies, losses, seconds and the environment" in text
-    assert "ε, μ and every verdict are computed anew" in text
+    assert "ε, μ and every verdict on a run are computed anew" in text
+    assert "Verdicts on claims and accountants are from the files" in text
 
 
 # Exports
