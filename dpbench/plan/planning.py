@@ -443,8 +443,7 @@ def _with_epsilon(run: Run) -> Run:
         else:
             (answer,) = account(ledger, delta=budget.delta, accountants=[budget.calibrate_with])
         stated = {} if answer.epsilon is None else {"epsilon": answer.epsilon.value, "epsilon_kind": answer.kind}
-        version = find("accountants", answer.accountant).version
-        said = {"epsilon_by": answer.accountant, "epsilon_because": because, "epsilon_version": version}
+        said = {"epsilon_by": answer.accountant, "epsilon_because": because, "epsilon_version": answer.version}
         _AT[key] = {**stated, **said}
     return replace(run, **_AT[key])
 

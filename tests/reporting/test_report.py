@@ -404,3 +404,13 @@ def test_a_ledger_of_endlessly_many_different_events_is_not_asked() -> None:
     (row,) = report.rows()
     assert {line.epsilon for line in row.guarantees} == {None}
     assert all("4,000 different events" in str(line.refused) for line in row.guarantees)
+
+
+def test_every_epsilon_of_the_page_says_which_code_computed_it() -> None:
+    report = collect([run_json()])
+    (row,) = report.rows()
+    lines = [line for line in row.guarantees if line.epsilon is not None]
+    assert lines
+    for line in lines:
+        assert f'title="{line.accountant}: dpbench ' in render(report)
+        assert str(line.version).startswith("dpbench ")
