@@ -1,31 +1,32 @@
-"""What planning remembers from one process to the next: calibrated noise, and models that passed their trial.
+"""What planning remembers from one process to the next: noise and its ε, models that passed their trial, their work.
 
-One JSON file, `plan.json`, in the folder DPBENCH_CACHE, else in the user's cache folder. It saves time and decides
-nothing: a remembered σ is a hint, which the accountant confirms (σ meets the target, the next smaller one does not) or
-which is dropped. Only trials of dpbench's own models, engines and rules are remembered, by the bytes of the code that
-takes part, the versions of Python and torch, and the processor; training tries a model again on its real data. A file
-that cannot be read or written is as good as none.
+One JSON file, `plan.json`, in the folder DPBENCH_CACHE, else in the user's cache folder. Only answers of dpbench's own
+accountants, models, engines and rules are remembered, by the bytes of the code that takes part, the versions of Python
+and its packages, and the processor. The file is the user's own, and `dpbench plan` shows what it says; before training
+calibrated noise is confirmed (σ meets the target, the next smaller one does not), a model is tried on its real data,
+and the report computes every ε from the ledger. A file that cannot be read or written is as good as none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dpbench.atomic import read_bytes, write_text
-from dpbench.catalog import find
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, to_json
-from dpbench.privacy.calibration import TIGHTEST, Calibrated, solve
 
 FILE = "plan.json"
 MOST = 10_000  # entries of a kind; the oldest go first
+_KINDS = ("noise", "trials", "operations")
+_STATED = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
 _ROOMS = ("step", "clipping", "models", "plan")
 
 
@@ -44,30 +45,16 @@ class Cache:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._new: dict[str, dict[str, Any]] = {"noise": {}, "trials": {}}
+        self._new: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self._known = _read(path)
 
-    def calibrated(
-        self,
-        ledger: Callable[[float], Composition],
-        epsilon: float,
-        delta: float,
-        accountant: str | None,
-    ) -> Calibrated:
-        """`solve` for the noise multiplier of a ledger, which first asks whether the remembered one is the answer."""
-        entry = find("accountants", accountant or TIGHTEST[0])
-        key = _hash([to_json(ledger(1.0)), epsilon, delta, accountant, entry.version])
-        hint = self._get("noise", key) if entry.origin == "dpbench" else None
-        asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
-        found = None
-        if isinstance(hint, float):
-            try:
-                found = solve("noise_multiplier", ledger, hint=hint, **asked)
-            except DpbenchError:  # the accountant refuses beside the hint; another answer there may be
-                found = None
-        found = found or solve("noise_multiplier", ledger, **asked)
-        self._new["noise"][key] = float(found.value)
-        return found
+    def noise(self, asked: list[Any]) -> dict[str, Any] | None:
+        """The noise and the ε that were found for a question (`noise.py`), None if they are not known."""
+        found = self._get("noise", _hash([asked, _code("privacy")]))
+        return dict(found) if _is_noise(found, asked[0] == "calibrated") else None
+
+    def remember_noise(self, asked: list[Any], found: Mapping[str, Any]) -> None:
+        self._new["noise"][_hash([asked, _code("privacy")])] = dict(found)
 
     def passed(self, trial: Iterable[object], modules: Iterable[str]) -> bool:
         """Whether a trial has been passed by this code; `modules` are those of the objects that are tried."""
@@ -79,6 +66,22 @@ class Cache:
         key = _trial_key(trial, modules)
         if key is not None:
             self._new["trials"][key] = True
+
+    def operations(self, trial: Iterable[object], modules: Iterable[str], count: Callable[[], int]) -> int:
+        """The operations of a model that passed its trial; counted where they are not known."""
+        key = _trial_key(["operations", *trial], modules)
+        found = None if key is None else self._get("operations", key)
+        if type(found) is not int or found < 0:
+            found = count()
+            if key is not None:
+                self._new["operations"][key] = found
+        return found
+
+    def forgotten(self) -> Cache:
+        """A cache of the same file that knows nothing of it; what it writes replaces what is there."""
+        empty = Cache()
+        empty._path = self._path
+        return empty
 
     def write(self) -> None:
         """Add what is new to the file, beside what other processes have written; without effect where that fails."""
@@ -108,7 +111,7 @@ def _read(path: Path | None) -> dict[str, dict[str, Any]]:
         except (DpbenchError, ValueError, RecursionError):
             data = None
     kinds = data if isinstance(data, Mapping) else {}
-    found = {kind: kinds.get(kind) for kind in ("noise", "trials")}
+    found = {kind: kinds.get(kind) for kind in _KINDS}
     return {kind: dict(one) if isinstance(one, Mapping) else {} for kind, one in found.items()}
 
 
@@ -117,20 +120,30 @@ def _trial_key(trial: Iterable[object], modules: Iterable[str]) -> str | None:
     words = [str(part) for part in trial]
     if any(module.partition(".")[0] != "dpbench" for module in modules) or any(" at 0x" in part for part in words):
         return None
-    return _hash([*words, _code()])
+    return _hash([*words, _code(*_ROOMS)])
 
 
 @cache
-def _code() -> list[str]:
-    """What a trial depends on besides the model: dpbench's code, Python, torch and the processor."""
-    import torch
-
+def _code(*rooms: str) -> list[str]:
+    """What an answer depends on besides the question: the code of some rooms, Python, its packages, the processor."""
     root = Path(__file__).parents[1]
-    files = sorted(file for room in _ROOMS for file in (root / room).rglob("*.py"))
+    files = sorted(file for room in rooms for file in (root / room).rglob("*.py"))
     content = hashlib.sha256()
-    for file in [root / "randomness.py", *files]:
+    for file in [root / "randomness.py", root / "events.py", *files]:
         content.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
-    return [content.hexdigest(), platform.python_version(), str(torch.__version__), platform.machine()]
+    packages = [version(name) for name in ("numpy", "scipy", "torch")]
+    return [content.hexdigest(), platform.python_version(), *packages, platform.machine()]
+
+
+def _is_noise(found: Any, calibrated: bool) -> bool:
+    """Whether a value of the file has the form of a remembered noise."""
+    if not isinstance(found, Mapping) or set(found) != {*_STATED, *["noise_multiplier"] * calibrated}:
+        return False
+    numbers = [found[name] for name in ("noise_multiplier", "epsilon") if name in found]
+    if not calibrated:  # an accountant may have refused
+        numbers = [one for one in numbers if one is not None]
+    words = [found[name] for name in _STATED[1:] if found[name] is not None]
+    return all(type(one) is float and 0 <= one < math.inf for one in numbers) and all(type(one) is str for one in words)
 
 
 def _hash(content: Any) -> str:

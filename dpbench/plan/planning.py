@@ -8,30 +8,28 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dpbench.catalog import find
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
-from dpbench.events import Composition, to_json
 from dpbench.plan import trial
 from dpbench.plan.cache import Cache, cache_file
+from dpbench.plan.noise import calibrated, confirmed, epsilon_at, ledger_of
+from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
 from dpbench.plan.trial import try_build, try_network, try_rule
 from dpbench.plan.weights import weights_file, weights_key, with_weights
-from dpbench.privacy.accounting import account
-from dpbench.privacy.calibration import tightest
 from dpbench.privacy.composition import steps_from_epochs
-from dpbench.privacy.statement import large_delta
-from dpbench.spec.loading import Budget, Spec
+from dpbench.spec.loading import Spec
 from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks
 from dpbench.store.provenance import code_hash
-from dpbench.store.records import Checked, Store
+from dpbench.store.records import Store
 from dpbench.store.run_key import (
     FORMAT,
     chosen,
@@ -55,112 +53,20 @@ __all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
 
 MOST_PER_STACK = 16
 
-Action = Literal["train", "exists", "stale", "skip"]
 
-
-@dataclass(frozen=True)
-class Run:
-    """One training run: a spec, a seed, and every number that the run depends on.
-
-    `sampling_rate` q, `steps` T, `noise_multiplier` σ relative to `clip_norm` C (None if there is none);
-    `epsilon` at the budget's δ (None if it is refused or was not asked for), its kind, the accountant `epsilon_by` that
-    calibrated or that the mechanism uses while it runs, its version, and why this one where the spec names none;
-    `true_epsilon` by `exact`, where it covers a calibrated run; `spends` is the budget
-    (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
-    change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
-    `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
-    mechanism's code, None if it is not private.
-    """
-
-    spec: Spec
-    seed: int
-    key: str
-    resolved: Mapping[str, Any]
-    examples: int
-    sampling_rate: float
-    steps: int
-    learning_rate: float
-    clip_norm: float | None
-    noise_multiplier: float | None
-    epsilon: float | None
-    epsilon_kind: str | None = None
-    epsilon_by: str | None = None
-    epsilon_version: str | None = None
-    epsilon_because: str = ""
-    true_epsilon: float | None = None
-    spends: tuple[float, float] | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    action: Action = "train"
-    reason: str = ""
-    device: str = "cpu"
-    estimate: float | None = None
-    checked: Checked | None = SHIPPED
-
-    @property
-    def wasted(self) -> float | None:
-        """The part of the target ε that calibration left unspent; negative where the true ε exceeds the target.
-
-        None where there is no target, or where `exact` does not cover the run.
-        """
-        budget = self.spec.budget
-        if self.true_epsilon is None or budget is None or budget.epsilon is None:
-            return None
-        return 1 - self.true_epsilon / budget.epsilon
-
-    @property
-    def warning(self) -> str | None:
-        """What makes the budget worth little, whatever its ε: a δ of 1/N or more."""
-        budget = self.spec.budget
-        return None if budget is None else large_delta(budget.delta, self.examples)
-
-    @property
-    def title(self) -> str:
-        """The run's name for people: spec, row or grid point, seed."""
-        return " ".join(filter(None, [self.spec.name, self.spec.label and f"[{self.spec.label}]", f"seed {self.seed}"]))
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Runs that are trained together: the same dataset, model and mechanism."""
-
-    runs: tuple[Run, ...]
-
-    @property
-    def title(self) -> str:
-        names = list(dict.fromkeys(run.spec.name for run in self.runs))
-        return f"{', '.join(names)} ({len(self.runs)} run{'s' if len(self.runs) != 1 else ''})"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Every run of the given specs, in their order, and the stacks of those that will be trained."""
-
-    runs: tuple[Run, ...]
-    stacks: tuple[Stack, ...]
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The options of the command line; only `seeds` is part of a run's key."""
-
-    only: tuple[str, ...] = ()
-    force: bool = False
-    stale: bool = False
-    smoke: bool = False
-    seeds: tuple[int, ...] | int | None = None
-    device: str | None = None  # given by hand; overrides `needs: gpu`
-    data: Path | None = None
-
-
-def make_plan(specs: Sequence[Spec], store: Store, choices: Choices, *, every_epsilon: bool = True) -> Plan:
+def make_plan(
+    specs: Sequence[Spec], store: Store, choices: Choices, *, every_epsilon: bool = True, kept: Cache | None = None
+) -> Plan:
     """Resolve every run of `specs` and decide what to do with it.
 
-    Without `every_epsilon`, ε at a noise multiplier that a spec gives is computed only for what will be trained.
+    With `every_epsilon` the plan is shown: it says ε of every run and believes what earlier plans remembered (`kept`,
+    by default the user's cache file). Without, it is run: ε is computed anew for what will be trained and for nothing
+    else, and remembered noise is confirmed.
     Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
     the data, a model that cannot be built), DpbenchError if `only` matches nothing.
     """
-    kept = Cache(cache_file())
+    to_confirm = kept is None and not every_epsilon
+    kept = Cache(cache_file()) if kept is None else kept
     runs = resolve_all(specs, choices, kept)
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
@@ -178,23 +84,27 @@ def make_plan(specs: Sequence[Spec], store: Store, choices: Choices, *, every_ep
         decided.append(replace(run, action=action, reason=reason, device=device))
     decided = _explained(decided, before.values())
     problems: list[Problem] = []
-    for spec in {id(run.spec): run.spec for run in decided if run.action == "train"}.values():
+    due_by_spec = {id(run.spec): run for run in decided if run.action == "train"}.values()
+    for spec in (run.spec for run in due_by_spec):
         with _collecting(problems, spec):
             source, mechanism = dataset_source(spec), build_mechanism(spec)
             build, shape = model_builder(spec, source), tuple(source.input_shape)
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
             try_network(code_entries(spec), build, shape, source.classes, weight, kept)
             try_rule(mechanism, build, shape, kept)
-    kept.write()
+    if to_confirm and not all(_confirmed(run) for run in due_by_spec):  # what is remembered is wrong: again without it
+        return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
     stated = []
     for run in decided:
         with _collecting(problems, run.spec):
             due = run.action == "train"
-            run = _with_epsilon(run) if due or every_epsilon else run
-            stated.append(_with_truth(run) if due else run)
+            given = run.spec.budget is not None and run.spec.budget.epsilon is None
+            asked = due or (every_epsilon and given)
+            stated.append(_with_epsilon(run, kept if every_epsilon else Cache()) if asked else run)
     if problems:
         raise ProblemsError(problems)
-    priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke)
+    priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
+    kept.write()
     return Plan(priced, _stacks(priced))
 
 
@@ -270,8 +180,11 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         by = "rdp_filter"
         stated = {"epsilon": budget.epsilon, "epsilon_kind": "upper_bound", "epsilon_by": by}
         stated["epsilon_version"] = find("accountants", by).version
+    elif budget is not None and budget.noise_multiplier is not None:
+        sigma = float(budget.noise_multiplier)
+        ledger_of(mechanism, rate, steps, sigma)  # what is wrong with it is said for every run
     elif budget is not None:
-        sigma, stated = _noise(partial(_ledger, mechanism, rate, steps), budget, spec.mechanism.name, kept or Cache())
+        sigma, stated = calibrated(partial(ledger_of, mechanism, rate, steps), budget, spec.mechanism.name, kept)
     numbers: dict[str, Any] = {
         "sampling_rate": rate,
         "steps": steps,
@@ -316,6 +229,29 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
     return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]
+
+
+def _confirmed(run: Run) -> bool:
+    """Whether a run's calibrated noise is what the accountant calibrates; True where nothing is calibrated."""
+    budget, sigma = run.spec.budget, run.noise_multiplier
+    if budget is None or budget.epsilon is None or sigma is None:
+        return True
+    make = partial(ledger_of, build_mechanism(run.spec), run.sampling_rate, run.steps)
+    names = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
+    return confirmed(sigma, {name: getattr(run, name) for name in names}, make, budget)
+
+
+def _with_epsilon(run: Run, kept: Cache) -> Run:
+    """The run with its ε if its spec gives the noise, with its true ε if its noise is calibrated."""
+    budget, sigma = run.spec.budget, run.noise_multiplier
+    if budget is None or sigma is None:
+        return run
+    if run.epsilon_by == "exact":
+        return replace(run, true_epsilon=run.epsilon)
+    ledger = ledger_of(build_mechanism(run.spec), run.sampling_rate, run.steps, sigma)
+    if budget.epsilon is None:
+        return replace(run, **epsilon_at(ledger, budget.delta, budget.calibrate_with, kept))
+    return replace(run, true_epsilon=epsilon_at(ledger, budget.delta, "exact", kept)["epsilon"])
 
 
 def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
@@ -384,86 +320,6 @@ def context(run: Run) -> dict[str, Any]:
         "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
         "engine": dict(run.engine),
     }
-
-
-def _ledger(mechanism: Mechanism, rate: float, steps: int, sigma: float) -> Composition:
-    ledger = mechanism.ledger(sampling_rate=rate, noise_multiplier=sigma, steps=steps)
-    if ledger is None:
-        raise DpbenchError("budget: expected none, because the mechanism is not private")
-    return ledger
-
-
-_NOISE: dict[str, tuple[float, dict[str, Any]]] = {}  # of budgets met before in this process, by ledger and budget
-
-
-def _noise(
-    ledger: Callable[[float], Composition], budget: Budget, mechanism: str, kept: Cache
-) -> tuple[float, dict[str, Any]]:
-    """σ and what a run states of its ε: calibrated to the budget's target; at the budget's own σ not yet known."""
-    if budget.noise_multiplier is not None:
-        sigma = float(budget.noise_multiplier)
-        ledger(sigma)  # what is wrong with it is said for every run
-        return sigma, {}
-    assert budget.epsilon is not None
-    key = json.dumps([to_json(ledger(1.0)), asdict(budget)], sort_keys=True)
-    if key not in _NOISE:
-        found = kept.calibrated(ledger, budget.epsilon, budget.delta, budget.calibrate_with)
-        if ledger(found.value) != ledger(found.value):
-            raise DpbenchError(
-                f"epsilon = {budget.epsilon:g}: the calibrated noise has two ledgers; is the ledger of {mechanism} the"
-                " same at every call?"
-            )
-        _NOISE[key] = (
-            found.value,
-            {
-                "epsilon": found.attained.value,
-                "epsilon_kind": found.kind,
-                "epsilon_by": found.accountant,
-                "epsilon_because": found.because,
-                "epsilon_version": found.version,
-            },
-        )
-    return _NOISE[key]
-
-
-_AT: dict[str, dict[str, Any]] = {}  # what is said of given noise, by ledger and budget
-
-
-def _with_epsilon(run: Run) -> Run:
-    """The run with its ε, if its spec gives the noise."""
-    budget = run.spec.budget
-    if budget is None or budget.noise_multiplier is None or run.noise_multiplier is None:
-        return run
-    ledger = _ledger(build_mechanism(run.spec), run.sampling_rate, run.steps, run.noise_multiplier)
-    key = json.dumps([to_json(ledger), asdict(budget)], sort_keys=True)
-    if key not in _AT:
-        because = ""
-        if budget.calibrate_with is None:
-            answer, because = tightest(ledger, budget.delta)
-        else:
-            (answer,) = account(ledger, delta=budget.delta, accountants=[budget.calibrate_with])
-        stated = {} if answer.epsilon is None else {"epsilon": answer.epsilon.value, "epsilon_kind": answer.kind}
-        said = {"epsilon_by": answer.accountant, "epsilon_because": because, "epsilon_version": answer.version}
-        _AT[key] = {**stated, **said}
-    return replace(run, **_AT[key])
-
-
-_TRUE: dict[str, float | None] = {}
-
-
-def _with_truth(run: Run) -> Run:
-    """The run with its true ε, if its noise is calibrated and `exact` covers it."""
-    budget = run.spec.budget
-    if budget is None or budget.epsilon is None or run.noise_multiplier is None:
-        return run
-    if run.epsilon_by == "exact":
-        return replace(run, true_epsilon=run.epsilon)
-    ledger = _ledger(build_mechanism(run.spec), run.sampling_rate, run.steps, run.noise_multiplier)
-    key = json.dumps([to_json(ledger), budget.delta], sort_keys=True)
-    if key not in _TRUE:
-        (found,) = account(ledger, delta=budget.delta, accountants=["exact"])
-        _TRUE[key] = None if found.epsilon is None else found.epsilon.value
-    return replace(run, true_epsilon=_TRUE[key])
 
 
 def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
@@ -567,7 +423,7 @@ def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
     return tuple(stacks)
 
 
-def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool) -> tuple[Run, ...]:
+def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
     """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in records:
@@ -588,7 +444,7 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
             if near:
                 per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
             else:
-                per_step = _rough_step_seconds(run.spec, expected, run.device)
+                per_step = _rough_step_seconds(operations(run.spec, kept), expected, run.device)
             estimate = per_step * (min(2, run.steps) if smoke else run.steps)
         priced.append(replace(run, estimate=estimate))
     return tuple(priced)
@@ -600,13 +456,13 @@ def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
-def _rough_step_seconds(spec: Spec, expected_batch: float, device: str) -> float:
+def _rough_step_seconds(one_pass: int, expected_batch: float, device: str) -> float:
     """A guess within a factor of about three: three forward passes at a modest rate, and an overhead."""
     rate = 2e12 if device.startswith("cuda") else 2e10
-    return 1.5e-3 + 3 * operations(spec) * expected_batch / rate
+    return 1.5e-3 + 3 * one_pass * expected_batch / rate
 
 
-def operations(spec: Spec) -> int:
+def operations(spec: Spec, kept: Cache | None = None) -> int:
     """Floating-point operations of one forward pass of the spec's model for one example."""
     source = dataset_source(spec)
-    return trial.operations(model_builder(spec, source), tuple(source.input_shape), source.classes)
+    return trial.operations(model_builder(spec, source), tuple(source.input_shape), source.classes, kept)

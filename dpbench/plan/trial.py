@@ -28,7 +28,7 @@ def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: i
     _once(key, _modules(build), known or Cache(), lambda: operations(build, shape, classes))
 
 
-def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
+def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> int:
     """The floating-point operations of a forward pass for one example. Raises what the model raises.
 
     The model is built once, where all its layers allow that on torch's device `meta`, without first values for its
@@ -36,14 +36,20 @@ def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: 
     """
     key = (*_identity(build), shape, classes)
     if key not in _OPERATIONS:
-        try:
-            _OPERATIONS[key] = _counted(build, shape, classes, "meta")
-        except Exception:  # noqa: BLE001 - a layer that needs values, or a mistake: the processor tells
-            _OPERATIONS[key] = _counted(build, shape, classes, "cpu")
+        words = [_words(part) for part in key]
+        count = partial(_counted, build, shape, classes)
+        _OPERATIONS[key] = (known or Cache()).operations(words, _modules(build), count)
     return _OPERATIONS[key]
 
 
-def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, device: str) -> int:
+def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
+    try:
+        return _counted_on("meta", build, shape, classes)
+    except Exception:  # noqa: BLE001 - a layer that needs values, or a mistake: the processor tells
+        return _counted_on("cpu", build, shape, classes)
+
+
+def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
     import torch
 
     from dpbench.plan.probe import check_output

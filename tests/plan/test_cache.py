@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +14,75 @@ import pytest
 
 from dpbench.events import Composition, SampledGaussian
 from dpbench.plan.cache import FILE, Cache, cache_file
+from dpbench.plan.noise import calibrated, confirmed
+from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.privacy.calibration import solve
+from dpbench.spec.loading import Budget, load_specs
+from dpbench.store.records import Store
 
-TARGET = (3.0, 1e-5)
+BUDGET = Budget(epsilon=3.0, delta=1e-5, noise_multiplier=None, calibrate_with=None)
 
 
 def ledger(sigma: float) -> Composition:
     return Composition(((SampledGaussian(0.01, sigma), 100),))
 
 
-TRUTH = solve("noise_multiplier", ledger, epsilon=TARGET[0], delta=TARGET[1])
+TRUTH = solve("noise_multiplier", ledger, epsilon=3.0, delta=1e-5)
+
+
+def asked_of(cache: Cache) -> tuple[float, int]:
+    """The calibrated noise by a cache, and for how many noise multipliers a ledger was made."""
+    made: list[float] = []
+
+    def counted(sigma: float) -> Composition:
+        made.append(sigma)
+        return ledger(sigma)
+
+    sigma, stated = calibrated(counted, BUDGET, "a mechanism", cache)
+    assert stated["epsilon"] <= 3.0
+    return sigma, len(made)
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     cache = Cache(tmp_path / FILE)
-    assert cache.calibrated(ledger, *TARGET, None).value == TRUTH.value
+    assert asked_of(cache)[0] == TRUTH.value
     cache.passes(["a trial"], ["dpbench.models.mlp"])
+    cache.operations(["a model"], ["dpbench.models.mlp"], lambda: 12)
     cache.write()
     return tmp_path / FILE
 
 
-def test_a_second_process_asks_twice(written: Path) -> None:
+def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     again = Cache(written)
-    found = again.calibrated(ledger, *TARGET, None)
-    assert (found.value, found.asked) == (TRUTH.value, 2)
-    assert found.attained == TRUTH.attained
+    assert asked_of(again) == (TRUTH.value, 1)  # the ledger at 1 is the question
+    assert calibrated(ledger, BUDGET, "a mechanism", again)[1]["epsilon"] == TRUTH.attained.value
     assert again.passed(["a trial"], ["dpbench.models.mlp"])
     assert not again.passed(["another trial"], ["dpbench.models.mlp"])
+    assert again.operations(["a model"], ["dpbench.models.mlp"], lambda: 13) == 12
+    assert again.operations(["another"], ["dpbench.models.mlp"], lambda: 13) == 13
 
 
-@pytest.mark.parametrize("value", [0.5, 100.0, TRUTH.neighbour, -1.0, 0.0, 1e400, "1.5", None, True, [1], {}])
-def test_a_tampered_noise_is_dropped(written: Path, value: Any) -> None:
+MALFORMED = [-1.0, 1e400, "1.5", None, True, [1], {}, 1]
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "epsilon"])
+@pytest.mark.parametrize("value", MALFORMED)
+def test_what_is_no_number_is_dropped(written: Path, name: str, value: Any) -> None:
     data = json.loads(written.read_text())
-    (key,) = data["noise"]
-    data["noise"][key] = value
+    (found,) = data["noise"].values()
+    found[name] = value
     written.write_text(json.dumps(data))
-    assert Cache(written).calibrated(ledger, *TARGET, None).value == TRUTH.value
+    sigma, asked = asked_of(Cache(written))
+    assert sigma == TRUTH.value
+    assert asked > 2
+
+
+@pytest.mark.parametrize("value", [TRUTH.value, TRUTH.neighbour, 0.0, 1e-9, 0.5, 100.0, 1e30])
+def test_only_the_calibrated_noise_is_confirmed(value: float) -> None:
+    _, stated = calibrated(ledger, BUDGET, "a mechanism", None)
+    assert confirmed(value, stated, ledger, BUDGET) == (value == TRUTH.value)
+    assert not confirmed(value, stated | {"epsilon": 2.0}, ledger, BUDGET)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"noise": 3}', '{"noise": {}, "trials": []}', "[" * 100_000])
@@ -57,9 +90,9 @@ def test_a_broken_file_is_as_good_as_none(written: Path, text: str) -> None:
     written.write_text(text)
     cache = Cache(written)
     assert not cache.passed(["a trial"], ["dpbench.models.mlp"])
-    assert cache.calibrated(ledger, *TARGET, None).value == TRUTH.value
+    assert asked_of(cache)[0] == TRUTH.value
     cache.write()
-    assert Cache(written).calibrated(ledger, *TARGET, None).asked == 2
+    assert asked_of(Cache(written)) == (TRUTH.value, 1)
 
 
 def test_two_processes_keep_what_both_have_found(tmp_path: Path) -> None:
@@ -127,3 +160,25 @@ def test_a_plan_is_the_same_without_a_cache_with_an_empty_one_and_with_a_full_on
     assert all((line["epsilon"] is None) == (line["label"] == "no privacy") for line in lines)
     assert shown(tmp_path / "cache") == first
     assert shown(tmp_path / "file") == first
+
+
+def test_a_tampered_noise_is_shown_but_never_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is the user's own file: a plan repeats what it says, a run asks the accountant before it trains."""
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "small.yaml").write_text(SPECS)
+    specs, store = load_specs([tmp_path / "small.yaml"]), Store(tmp_path / "out")
+
+    def planned(every_epsilon: bool) -> Run:
+        choices = Choices(only=("calibrated",))
+        return make_plan(specs, store, choices, every_epsilon=every_epsilon).runs[0]
+
+    truth = planned(every_epsilon=True)
+    file = tmp_path / "cache" / FILE
+    data = json.loads(file.read_text())
+    for one in data["noise"].values():
+        if one.get("noise_multiplier") == truth.noise_multiplier:
+            one["noise_multiplier"] = 0.25
+    file.write_text(json.dumps(data))
+    assert planned(every_epsilon=True).noise_multiplier == 0.25
+    assert planned(every_epsilon=False) == replace(truth, true_epsilon=planned(every_epsilon=False).true_epsilon)
+    assert planned(every_epsilon=True) == truth  # and the file is mended
