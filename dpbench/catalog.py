@@ -36,6 +36,7 @@ KINDS: Mapping[str, str] = {
     "models": "model",
     "samplers": "sampler",
     "preparations": "preparation",
+    "smoothings": "smoothing",
     "rules": "rule",
     "noise": "noise",
     "updates": "update",
@@ -50,6 +51,7 @@ FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
     "peers": "dpbench.judging.peers",
     "samplers": "dpbench.step.samplers",
     "preparations": "dpbench.step.preparations",
+    "smoothings": "dpbench.step.smoothings",
     "rules": "dpbench.clipping.rules",
     "noise": "dpbench.step.noise",
     "updates": "dpbench.step.updates",
@@ -58,6 +60,7 @@ FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
 STAGES: Mapping[str, str] = {
     "sample": "samplers",
     "prepare": "preparations",
+    "smooth": "smoothings",
     "clip": "rules",
     "noise": "noise",
     "update": "updates",

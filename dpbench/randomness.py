@@ -43,6 +43,7 @@ GRADES: Mapping[str, str] = {
 INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
 PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), into microbatches, noise on statistics of the inputs
 ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
+SMOOTHING = 8  # shifts of the parameters (DPlis)
 STREAMS = (
     "initial parameters",
     "batches",
@@ -52,6 +53,7 @@ STREAMS = (
     "statistics",
     "estimates",
     "rejection",
+    "smoothing",
 )
 
 _WORD = 0xFFFFFFFF
@@ -80,7 +82,7 @@ def table(seeds: Iterable[int]) -> Tensor:
     """The keys of runs that differ in their seeds only: int64 (R, S). For checks and simulations.
 
     >>> table(range(3)).shape
-    torch.Size([3, 8])
+    torch.Size([3, 9])
     """
     return torch.stack([keys(seed, kind="common") for seed in seeds])
 

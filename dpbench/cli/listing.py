@@ -16,6 +16,7 @@ KINDS = {
     "datasets": 0,
     "samplers": 0,
     "preparations": 0,
+    "smoothings": 0,
     "rules": 0,
     "noise": 0,
     "updates": 0,
@@ -32,8 +33,9 @@ KINDS = {
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
-    mechanisms, models and datasets for a spec; samplers, preparations, rules, noise, updates and clipping (the engines)
-    as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench verify` judges.
+    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates and clipping
+    (the engines) as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench verify`
+    judges.
 
     \b
     Examples:

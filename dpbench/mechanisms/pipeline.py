@@ -1,8 +1,8 @@
-"""A mechanism from its stages: sample, prepare, clip, noise, update, each a name or a name with parameters.
+"""A mechanism from its stages: sample, prepare, smooth, clip, noise, update, each a name or one with parameters.
 
 Every preset is written in this form (`presets.py`); docs/own_mechanism.md has examples. `noise: none` is training
-without privacy, `prepare: none` leaves the inputs unchanged. `engine` computes the sum of a rule with weights; it
-changes no result beyond rounding and is no part of a run's key.
+without privacy, `prepare: none` leaves the inputs unchanged, `smooth: none` the loss. `engine` computes the sum of a
+rule with weights; it changes no result beyond rounding and is no part of a run's key.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 from typing import Annotated, Any
 
 from dpbench.catalog import OfKind, build
+from dpbench.errors import DpbenchError
 from dpbench.step.pipeline import Pipeline
 from dpbench.step.stages import Weights
 
@@ -25,6 +26,7 @@ def mechanism(
     *,
     sample: Annotated[Stage, OfKind("samplers")] = "poisson",
     prepare: Annotated[Stage, OfKind("preparations", none=True)] = "none",
+    smooth: Annotated[Stage, OfKind("smoothings", none=True)] = "none",
     clip: Annotated[Stage, OfKind("rules")] = "flat",
     noise: Annotated[Stage, OfKind("noise", none=True)] = "constant",
     update: Annotated[Stage, OfKind("updates")] = "sgd",
@@ -40,6 +42,11 @@ def mechanism(
     """
     rule = build("rules", clip)
     chosen = _engine(rule, engine)
+    if smooth != "none" and chosen == "ghost":
+        raise DpbenchError(
+            "engine: ghost takes gradients at the parameters themselves, not at the shifted ones of a smoothed loss;"
+            " expected vmap or loop"
+        )
     return Pipeline(
         sample=build("samplers", sample),
         rule=rule,
@@ -47,6 +54,7 @@ def mechanism(
         optimizer=build("updates", update),
         engine=None if chosen is None else build("clipping", chosen),
         preparation=None if prepare == "none" else build("preparations", prepare),
+        smoothing=None if smooth == "none" else build("smoothings", smooth),
     )
 
 

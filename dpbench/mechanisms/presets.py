@@ -33,6 +33,7 @@ class Preset:
     noise: str = "constant"
     update: str | tuple[str, ...] = "sgd"
     prepare: str = "none"
+    smooth: str = "none"
     sample: str = "poisson"
     as_printed: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Preset:
         return {
             "sample": self.sample,
             "prepare": self.prepare,
+            "smooth": self.smooth,
             "clip": self.clip,
             "noise": self.noise,
             "update": self.update,
@@ -64,6 +66,7 @@ PRESETS: Mapping[str, Preset] = {
         prepare="channel_statistics",
         update=("momentum", "sgd", "adam"),
     ),
+    "dplis": Preset("DPlis (dplis2021, Algorithm 2): NoisySGD on a smoothed loss.", smooth="gaussian"),
     "microbatched_sgd": Preset("DP-SGD with microbatches and the right sensitivity.", clip="microbatch"),
     "dp_sgd_jl": Preset(
         "DP-SGD-JL (jl2021, Algorithm 1): norms estimated by random projections.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,9 @@ class Examples:
     def part(self, start: int, stop: int) -> Examples:
         return Examples(self.inputs[:, start:stop], self.targets[:, start:stop], self.mask_RB[:, start:stop])
 
+    def runs(self, of: slice) -> Examples:
+        return Examples(self.inputs[of], self.targets[of], self.mask_RB[of])
+
 
 @dataclass(frozen=True)
 class Clipped:
@@ -34,6 +37,15 @@ class Clipped:
     sum_RP: Tensor
     norm_RB: Tensor
     loss_RB: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[Clipped]) -> Clipped:
+        """The runs of all parts, one after the other."""
+        return Clipped(
+            torch.cat([part.sum_RP for part in parts]),
+            torch.cat([part.norm_RB for part in parts]),
+            torch.cat([part.loss_RB for part in parts]),
+        )
 
 
 # (norm, clip) -> the factor for a gradient of that norm; tensors of one dtype that broadcast
@@ -62,7 +74,7 @@ class ClippedSum(Protocol):
 
 @dataclass(frozen=True)
 class Draw:
-    """How the batch of a step was drawn, for a rule that draws random numbers itself.
+    """How the batch of a step was drawn, for a stage that draws random numbers itself.
 
     `keys_RS` and `step_R` give the randomness of each run. `index_RB` holds positions in the training set, int64.
     `rate_R` is the sampling rate, float64; `examples` is the number of training examples.
@@ -73,6 +85,9 @@ class Draw:
     index_RB: Tensor
     rate_R: Tensor
     examples: int
+
+    def runs(self, of: slice) -> Draw:
+        return Draw(self.keys_RS[of], self.step_R[of], self.index_RB[of], self.rate_R[of], self.examples)
 
 
 def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:

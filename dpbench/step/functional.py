@@ -68,6 +68,52 @@ class Network:
         return nn.functional.cross_entropy(self.outputs(named, example[None], operators), target[None])
 
 
+@dataclass(frozen=True)
+class Smoothed(Network):
+    """The network `plain` of one run, with its loss averaged over K shifted parameters: (1/K) Σ_j loss(θ + Δ_j).
+
+    `shifts` are the Δ_j as named tensors (K, *shape). The places are computed one after the other, so that only the
+    activations are K times as many. A rule or engine takes `example_loss`; other uses raise DpbenchError.
+    """
+
+    plain: Network
+    shifts: dict[str, Tensor]
+
+    def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
+        del named, inputs, operators  # whatever they are
+        raise DpbenchError(
+            "smooth: a smoothed loss has no outputs of its own; expected a rule that uses `example_loss`"
+        )
+
+    def example_loss(
+        self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
+    ) -> Tensor:
+        if operators is not None:
+            raise DpbenchError(
+                "smooth: the engine watches the parameters, which a smoothed loss shifts; expected vmap or loop"
+            )
+        places = [dict(zip(self.shifts, one, strict=True)) for one in zip(*self.shifts.values(), strict=True)]
+        losses = [
+            self.plain.example_loss({name: named[name] + by for name, by in place.items()}, example, target)
+            for place in places
+        ]
+        return torch.stack(losses).mean()
+
+
+def smoothed(net: Network, shifts_KP: Tensor) -> Network:
+    """The network with its loss averaged over the parameters θ + Δ_j, for shifts Δ_j (K, P) that gradients pass by.
+
+    >>> net = network(nn.Linear(2, 3))
+    >>> named = {name: value[0] for name, value in net.split(torch.zeros(1, 9)).items()}
+    >>> example, target = torch.ones(2), torch.tensor(1)
+    >>> one = smoothed(net, torch.ones(1, 9)).example_loss(named, example, target)
+    >>> other = net.example_loss({name: value + 1 for name, value in named.items()}, example, target)
+    >>> torch.equal(one, other)
+    True
+    """
+    return Smoothed(net.module, net.shapes, net.size, net, net.split(shifts_KP))
+
+
 def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
     """Lay out a module's trained parameters. `plan.probe.try_model` tests whether a module can be trained."""
     shapes = tuple((name, value.shape) for name, value in trained(module).items())

@@ -1,4 +1,4 @@
-"""A mechanism composed of stages: sample, prepare, clip (a rule and an engine), noise, update.
+"""A mechanism composed of stages: sample, prepare, smooth, clip (a rule and an engine), noise, update.
 
 docs/mechanisms.md describes the presets; their table is `dpbench/mechanisms/presets.py`. A mechanism that is not such a
 chain of stages implements `step.mechanism.Mechanism` itself. Shapes: R runs, B batch, P parameters, N examples.
@@ -19,9 +19,9 @@ from torch.func import vmap
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
-from dpbench.step.stages import Noise, OwnSum, Preparation, Rule, Sampling, Update, Weights, gaussian_noise
+from dpbench.step.stages import Noise, OwnSum, Preparation, Rule, Sampling, Smoothing, Update, Weights, gaussian_noise
 
 NUMERICS = 1
 
@@ -44,6 +44,7 @@ class Pipeline:
     optimizer: Update
     engine: ClippedSum | None = None
     preparation: Preparation | None = None
+    smoothing: Smoothing | None = None
 
     def __post_init__(self) -> None:
         name = type(self.rule).__name__
@@ -59,6 +60,8 @@ class Pipeline:
             raise DpbenchError(f"engine: {name} computes its sum itself; expected no engine")
         if isinstance(self.rule, Weights) and self.engine is None:
             raise DpbenchError(f"engine: {name} needs one; expected an engine, such as vmap")
+        if self.smoothing is not None and self.noise is None:
+            raise DpbenchError("smooth: its scale is a multiple of the noise; expected noise, or `smooth: none`")
         if self.noise is not None:
             event = self.event(1.0, 1.0)  # a rule without an event raises
             sampler = getattr(event, "sampler", self.sample.sampler)
@@ -82,7 +85,7 @@ class Pipeline:
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a stage cannot work with these numbers."""
-        stages: tuple[Any, ...] = (self.sample, self.preparation, self.rule, self.noise, self.optimizer)
+        stages: tuple[Any, ...] = (self.sample, self.preparation, self.smoothing, self.rule, self.noise, self.optimizer)
         for stage in stages:
             if hasattr(stage, "check"):
                 stage.check(setting)
@@ -159,18 +162,13 @@ class Pipeline:
             seen = self.preparation(state.memory, seen)
         draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
-        clipped = self._sum(draw, net, state.theta_RP, examples, hyper.clip_norm_R, chunk)
+        deviation_R = self._deviation(state, hyper)
+        clipped = self._smoothed_sum(draw, net, state.theta_RP, examples, hyper, deviation_R, chunk)
         drawn_R = batch.mask_RB.sum(1)
         # An empty batch sums to 0, whatever stood in its places; 0·∞ is not 0.
         sum_RP = torch.where(drawn_R[:, None] > 0, clipped.sum_RP, torch.zeros_like(clipped.sum_RP))
         total_RP = sum_RP
         if self.noise is not None:
-            # Without noise (σ = 0) the clip norm may be infinite.
-            deviation_R = torch.where(
-                hyper.noise_multiplier_R > 0,
-                hyper.noise_multiplier_R * self.noise.factor(state.step_R, rate_R) * hyper.clip_norm_R,
-                torch.zeros_like(hyper.clip_norm_R),
-            )
             total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
         mean_RP = total_RP / (rate_R * count).to(total_RP.dtype)[:, None]
         divisor_R = self.rule.divisor(rate_R, count)
@@ -189,6 +187,49 @@ class Pipeline:
         """The optimizer's step, for every run. Raises DpbenchError for whatever the optimizer raises."""
         theta_RP, kept = optimised(self.optimizer, state, rate_R, released.gradient_RP)
         return replace(state, theta_RP=theta_RP, memory={**state.memory, **kept}, step_R=state.step_R + 1)
+
+    def _deviation(self, state: State, hyper: Hyperparameters) -> Tensor:
+        """The deviation of this step's noise on the sum, σC, float64 (R,)."""
+        none_R = torch.zeros_like(hyper.clip_norm_R)
+        if self.noise is None:
+            return none_R
+        factor_R = self.noise.factor(state.step_R, hyper.sampling_rate_R)
+        # Without noise (σ = 0) the clip norm may be infinite.
+        return torch.where(
+            hyper.noise_multiplier_R > 0, hyper.noise_multiplier_R * factor_R * hyper.clip_norm_R, none_R
+        )
+
+    def _smoothed_sum(
+        self,
+        draw: Draw,
+        net: Network,
+        theta_RP: Tensor,
+        examples: Examples,
+        hyper: Hyperparameters,
+        deviation_R: Tensor,
+        chunk: int,
+    ) -> Clipped:
+        """The sum of the loss, smoothed if a stage says so: run by run, as each has its own shifts (K, P)."""
+        parts = []
+        for run in range(len(theta_RP) if self.smoothing is not None else 0):
+            of = slice(run, run + 1)
+            assert self.smoothing is not None
+            shifts_1KP = self.smoothing.shifts(
+                draw.runs(of), hyper.learning_rate_R[of], deviation_R[of], net.size, theta_RP.dtype
+            )
+            if shifts_1KP is None:
+                break
+            parts.append(
+                self._sum(
+                    draw.runs(of),
+                    smoothed(net, shifts_1KP[0]),
+                    theta_RP[of],
+                    examples.runs(of),
+                    hyper.clip_norm_R[of],
+                    chunk,
+                )
+            )
+        return Clipped.joined(parts) if parts else self._sum(draw, net, theta_RP, examples, hyper.clip_norm_R, chunk)
 
     def _sum(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int

@@ -1,6 +1,7 @@
-"""The interfaces of a pipeline's stages: sampling, preparation, rule, noise, update; and the Gaussian noise.
+"""The interfaces of a pipeline's stages: sampling, preparation, smoothing, rule, noise, update; and Gaussian noise.
 
-The stages are in folders, one file each: samplers/, preparations/, noise/, updates/ here, and clipping/rules/. They are
+The stages are in folders, one file each: samplers/, preparations/, smoothings/, noise/, updates/ here, and
+clipping/rules/. They are
 pure functions of tensors. A stage may have `check(setting)`, which raises DpbenchError if it cannot work with the
 numbers of a run. Shapes: R runs, N examples, B batch, P parameters.
 """
@@ -62,6 +63,20 @@ class Preparation(Protocol):
 
     def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """The prepared inputs, (R, B, ...) to (R, B, ...)."""
+        ...
+
+
+class Smoothing(Protocol):
+    """Replaces the loss of each record by its mean over K shifted parameters, before its gradient is taken."""
+
+    def shifts(
+        self, draw: Draw, learning_rate_R: Tensor, deviation_R: Tensor, size: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        """The shifts of the parameters of each run in this step, (R, K, P) of `dtype`; None: the loss is unchanged.
+
+        They depend on nothing in the data but the number of records, which is public. `deviation_R` is that of this
+        step's noise on the sum, σC, and `learning_rate_R` the learning rate, both float64; `size` is P.
+        """
         ...
 
 

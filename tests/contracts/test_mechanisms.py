@@ -23,7 +23,7 @@ from dpbench.judging.check_tools.problems import batch, hyperparameters, linear_
 from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, has_event, sample_event, shown, views
 from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms.presets import noisy_adam, noisy_sgd, non_private
-from dpbench.randomness import NOISE, SAMPLE
+from dpbench.randomness import NOISE, SAMPLE, SMOOTHING
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Mechanism, Observed, State, updated
@@ -39,6 +39,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "dp_adam_jl": {"projections": 2, "noise_decay": 0.05},
     "dp_sgd_jl": {"projections": 5},
     "dpis": {"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0},
+    "dplis": {"smoothing_samples": 3},
     "pipeline": {  # stages that no preset puts together
         "prepare": {"name": "channel_statistics", "parameters": {"mean_bound": 0.5}},
         "clip": {"name": "jl", "parameters": {"projections": 3}},
@@ -239,15 +240,40 @@ def plain_gradients(mechanism: Any, step: Step, stack: Hyperparameters) -> Tenso
         seed, at, rate = stack.keys_RS[run].tolist(), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
         drawn = [i for i in range(N) if uniform(seed, SAMPLE, at, i) < math.floor(rate * 2**53)]
         theta_1P = step.before.theta_RP[run : run + 1]
-        places = Examples(seen_RN[run, drawn][None], targets[drawn][None], torch.ones(1, len(drawn), dtype=torch.bool))
         clip = float(stack.clip_norm_R[run]) if mechanism.private else math.inf
-        total = reference(net, theta_1P, places, torch.tensor([clip], dtype=torch.float64)).sum_RP[0]
+        deviation = float(step.multipliers()[run]) * clip if mechanism.private else 0.0
+        places_KP = theta_1P + plain_shifts(mechanism, seed, at, rate, float(stack.learning_rate_R[run]), deviation)
+        one_by_one = plain_mean(net, places_KP, seen_RN[run, drawn], targets[drawn])
+        total = sum((g * min(1.0, clip / float(norm)) for g, norm, _ in one_by_one), torch.zeros(net.size).double())
         if mechanism.private:
-            deviation = float(step.multipliers()[run]) * clip
             noise = [deviation * gauss(seed, NOISE, at, i) for i in range(net.size)]
             total = total + torch.tensor(noise, dtype=torch.float64)
         rows.append(total / (rate * N))
     return torch.stack(rows)
+
+
+def plain_shifts(mechanism: Any, seed: list[int], at: int, rate: float, learning: float, deviation: float) -> Tensor:
+    """The shifts of the parameters (K, P) of a smoothed loss, one number at a time; one of zero for another loss."""
+    size, smoothing = data()[0].size, getattr(mechanism, "smoothing", None)
+    if smoothing is None:
+        return torch.zeros(1, size, dtype=torch.float64)
+    scale = smoothing.smoothing_radius * learning / (rate * N) * deviation
+    count = smoothing.smoothing_samples * size
+    numbers = [scale * gauss(seed, SMOOTHING, at, i) for i in range(count)]
+    return torch.tensor(numbers, dtype=torch.float64).reshape(-1, size)
+
+
+def plain_mean(net: Network, places_KP: Tensor, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Of each example the mean over the places of its gradient (P,), the norm of that mean, and the mean loss."""
+    whole_K = torch.full((len(places_KP),), math.inf, dtype=torch.float64)
+    found = []
+    for one, target in zip(inputs, targets, strict=True):
+        alone = Examples(
+            one.expand(len(places_KP), 1, *one.shape), target.expand(len(places_KP), 1), whole_K[:, None] > 0
+        )
+        each = reference(net, places_KP, alone, whole_K)
+        found.append((each.sum_RP.mean(0), each.sum_RP.mean(0).norm(), each.loss_RB.mean()))
+    return found
 
 
 @every_algorithm_1
@@ -325,7 +351,7 @@ def test_every_mechanism_without_noise_and_clipping_is_its_plain_one(name: str) 
     """
     mechanism = MECHANISMS[name]
     if isinstance(mechanism, Pipeline) and not hasattr(mechanism.rule, "most_weight"):
-        plain: Any = replace(mechanism, rule=Unclipped(), engine=None, noise=None)
+        plain: Any = replace(mechanism, rule=Unclipped(), engine=None, noise=None, smoothing=None)
     elif hasattr(mechanism, "plain"):
         plain = mechanism.plain()
     else:
@@ -385,16 +411,16 @@ def test_observed_counts_and_losses(name: str) -> None:
             seed, rate = stack.keys_RS[run].tolist(), float(stack.sampling_rate_R[run])
             drawn = [i for i in range(N) if uniform(seed, SAMPLE, int(before.step_R[run]), i) < int(rate * 2**53)]
             assert int(seen.drawn_R[run]) == len(drawn)
-            filled = torch.ones(1, len(drawn), dtype=torch.bool)
-            truth = reference(
-                net,
-                before.theta_RP[run : run + 1],
-                Examples(seen_RN[run, drawn][None], targets[drawn][None], filled),
-                stack.clip_norm_R[run : run + 1],
+            deviation = float(stack.noise_multiplier_R[run] * stack.clip_norm_R[run])
+            shifts_KP = plain_shifts(
+                mechanism, seed, int(before.step_R[run]), rate, float(stack.learning_rate_R[run]), deviation
             )
-            assert float(seen.loss_R[run]) == pytest.approx(float(truth.loss_RB.sum()), rel=1e-9, abs=1e-12)
+            truth = plain_mean(net, before.theta_RP[run] + shifts_KP, seen_RN[run, drawn], targets[drawn])
+            losses = sum(float(loss) for _, _, loss in truth)
+            assert float(seen.loss_R[run]) == pytest.approx(losses, rel=1e-9, abs=1e-12)
             if mechanism.private and is_algorithm_1(mechanism):
-                assert int(seen.clipped_R[run]) == int((truth.norm_RB > stack.clip_norm_R[run]).sum())
+                clipped = sum(float(norm) > float(stack.clip_norm_R[run]) for _, norm, _ in truth)
+                assert int(seen.clipped_R[run]) == clipped
 
 
 @every_mechanism
@@ -447,7 +473,8 @@ def test_one_entry_that_is_not_finite_is_reported(name: str, value: float) -> No
     """Wherever in the sum it stands, and for its own run alone."""
     net, inputs, targets = data()
     for place in (0, 1, net.size // 2, net.size - 1):
-        mechanism = replace(MECHANISMS[name], rule=Spoiled(MECHANISMS[name].rule, place, value), engine=None)
+        rule = Spoiled(MECHANISMS[name].rule, place, value)
+        mechanism = replace(MECHANISMS[name], rule=rule, engine=None, smoothing=None)
         _, seen = one_step(mechanism, net, begin(mechanism, net, mixed(0, 1, 2)), mixed(0, 1, 2), inputs, targets, N)
         assert seen.finite_R.tolist() == [True, False, True]
 

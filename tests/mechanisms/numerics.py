@@ -39,6 +39,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "dp_sgd_jl": {"projections": 3, "noise_decay": 0.05},
     "dp_adam_jl": {"projections": 3},
     "dpis": {"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0},
+    "dplis": {"smoothing_samples": 3},
     "microbatched_sgd": {"microbatch_size": 2},
 }
 OF_A_STAGE: Mapping[str, Mapping[str, Any]] = {"channel_statistics": {"mean_bound": 0.5}, "jl": {"projections": 3}}

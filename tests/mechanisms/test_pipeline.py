@@ -81,6 +81,7 @@ IN_FULL: dict[str, dict[str, Any]] = {
     "non_private": {"clip": "none", "noise": "none"},
     "decaying_sgd": {"noise": {"name": "decaying", "parameters": {"noise_decay": 0.01}}},
     "microbatched_sgd": {"clip": "microbatch"},
+    "dplis": {"smooth": "gaussian"},
     "dp_sgd_jl": {"clip": {"name": "jl", "parameters": {"projections": 30}}},
     "dp_adam_jl": {"clip": "jl", "update": {"name": "adam", "parameters": {}}},
 }

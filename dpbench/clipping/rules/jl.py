@@ -142,14 +142,8 @@ class ProjectedSum:
         parts = []
         for start in range(0, len(theta_RP), step):
             of = slice(start, start + step)
-            drawn = Draw(draw.keys_RS[of], draw.step_R[of], draw.index_RB[of], draw.rate_R[of], draw.examples)
-            some = Examples(examples.inputs[of], examples.targets[of], examples.mask_RB[of])
-            parts.append(self._sum_of_runs(drawn, net, theta_RP[of], some, clip_R[of], chunk))
-        return Clipped(
-            torch.cat([part.sum_RP for part in parts]),
-            torch.cat([part.norm_RB for part in parts]),
-            torch.cat([part.loss_RB for part in parts]),
-        )
+            parts.append(self._sum_of_runs(draw.runs(of), net, theta_RP[of], examples.runs(of), clip_R[of], chunk))
+        return Clipped.joined(parts)
 
     def _sum_of_runs(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dpbench.events import Event, RandomSensitivityGaussian
+from dpbench.step.clipped_sum import Draw
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, updated
 
@@ -179,6 +180,38 @@ def can_be_shown(mechanism: Any) -> bool:
 def preparation(mechanism: Any) -> Any:
     """The mechanism's preparation of the inputs; None without one."""
     return getattr(mechanism, "preparation", None)
+
+
+def unsmoothed(mechanism: Any) -> Any:
+    """The mechanism without smoothing of the loss, if it has any: with the gradients of the loss itself."""
+    return mechanism if smoothing(mechanism) is None else dataclasses.replace(mechanism, smoothing=None)
+
+
+def smoothing(mechanism: Any) -> Any:
+    """The mechanism's smoothing of the loss; None without one."""
+    return getattr(mechanism, "smoothing", None)
+
+
+@dataclass(frozen=True)
+class _Public:
+    """A smoothing whose shifts are those for `examples` records, however many there are."""
+
+    smoothing: Any
+    examples: int
+
+    def shifts(
+        self, draw: Draw, learning_rate_R: Tensor, deviation_R: Tensor, size: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        public = dataclasses.replace(draw, examples=self.examples)
+        shifts: Tensor | None = self.smoothing.shifts(public, learning_rate_R, deviation_R, size, dtype)
+        return shifts
+
+
+def with_public_size(mechanism: Any, examples: int) -> Any:
+    """The mechanism with the same number of records in the scale of its smoothing, for two neighbouring data sets."""
+    if smoothing(mechanism) is None:
+        return mechanism
+    return dataclasses.replace(mechanism, smoothing=_Public(mechanism.smoothing, examples))
 
 
 def released_events(mechanism: Any, state: State, hyper: Hyperparameters) -> list[list[Event]]:

@@ -3,7 +3,8 @@
 The mean of many draws at fixed parameters is compared with (1/N)·Σ g_i in every coordinate, with Bernstein's
 inequality: the estimate of a step is the sum over the included examples of g_i/(N·p_i), plus normal noise of the
 ledger's deviation. p_i is q unless the mechanism declares other probabilities or weights; g_i is the gradient at the
-prepared input. Clipping makes a mechanism biased, so nothing is clipped here.
+prepared input. Clipping makes a mechanism biased, so nothing is clipped here, and a smoothed loss has another gradient,
+so the loss is not smoothed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
-from dpbench.judging.check_tools.steps import OwnSteps, can_be_shown, random_projections, shown, views
+from dpbench.judging.check_tools.steps import OwnSteps, can_be_shown, random_projections, shown, unsmoothed, views
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
@@ -49,7 +50,7 @@ class GradientUnbiased(Check):
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Average `seeds`·`steps` draws at each of three sampling rates."""
-        mechanism = subject.value
+        mechanism = unsmoothed(subject.value)
         generator = torch.Generator().manual_seed(seed)
         net = small_network()
         data = batch(generator, 1, self.examples, filled=2.0)

@@ -25,7 +25,7 @@ from torch.nn.functional import one_hot
 from dpbench import randomness
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import hyperparameters, linear_network
-from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, preparation, shown, views
+from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, preparation, shown, unsmoothed, views
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import watched
@@ -59,7 +59,7 @@ class MechanismInclusion(Check):
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `seeds`·`steps` batches at each of two sampling rates."""
-        mechanism = subject.value
+        mechanism = unsmoothed(subject.value)  # smoothing draws no batches
         if preparation(mechanism) is not None:  # the inputs are not prepared: preparation draws no batches
             mechanism = dataclasses.replace(mechanism, preparation=None)
         generator = torch.Generator().manual_seed(seed)

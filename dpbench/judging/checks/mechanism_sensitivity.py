@@ -1,9 +1,9 @@
 """One added example moves the sum of a step, without its noise, by at most the sensitivity of the event.
 
 With q = 1 every example is in the batch, so the batches with and without the added example are neighbours. The sum is
-the gradient of the update times qN; the division by qN takes N as public, and the released values of a preparation are
-the same on both sides. Δ is the sensitivity that the event claims for clip norm C: Cσ over the noise multiplier of the
-event.
+the gradient of the update times qN; the division by qN and the scale of a smoothing take N as public, and the released
+values of a preparation are the same on both sides. A smoothed loss has the shifts of a step with noise. Δ is the
+sensitivity that the event claims for clip norm C: Cσ over the noise multiplier of the event.
 
 - An event of fixed sensitivity: by at most Δ, for adversarial examples. Deterministic. The example is the last of the
   data; and, if the sampler can be replaced, any of them, drawn or not, with the draws of the others unchanged: who
@@ -30,10 +30,19 @@ from torch import Tensor
 
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters, small_network
-from dpbench.judging.check_tools.steps import has_event, random_projections, sample_event, shown
+from dpbench.judging.check_tools.steps import (
+    has_event,
+    random_projections,
+    sample_event,
+    shown,
+    smoothing,
+    unsmoothed,
+    with_public_size,
+)
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.judging.checks.clipping_sensitivity import rounding
 from dpbench.step.functional import Network
+from dpbench.step.letting_out import watched
 from dpbench.step.mechanism import Hyperparameters
 from dpbench.step.stages import Batch, filled
 from dpbench.verdicts import Verdict
@@ -81,19 +90,20 @@ class MechanismSensitivity(Check):
             inputs, targets, added, label = _neighbours(base.inputs[0].float(), base.targets[0], turn % 4)
             numbers = range(seed, seed + self.runs)
             stack = hyperparameters(numbers, 1.0, clip_norm=clip_R.tolist(), noise_multiplier=0.0)
-            before_TRP = _sums(subject.value, net, theta_RP, stack, (inputs, targets), (inputs, targets), 1)
+            mechanism = with_public_size(subject.value, len(targets))
+            before_TRP = _exact(mechanism, net, theta_RP, stack, (inputs, targets), (inputs, targets), 1)
             more = torch.cat([inputs, added]), torch.cat([targets, label])
-            change_R = (_sums(subject.value, net, theta_RP, stack, more, (inputs, targets), 1) - before_TRP)[0]
+            change_R = (_exact(mechanism, net, theta_RP, stack, more, (inputs, targets), 1) - before_TRP)[0]
             ratio = float(change_R.norm(dim=1).max())
             worst = max(worst, ratio)
             if not ratio <= limit:
                 wrong = wrong or f"one example more changes the sum by {ratio:.7g}·Δ; expected at most {limit:.7g}·Δ"
-            drawn = _largest_by_draw(subject.value, net, theta_RP, stack, more)
+            drawn = _largest_by_draw(mechanism, net, theta_RP, stack, more)
             worst = max(worst, drawn)
             if not drawn <= limit:
                 what = "that is drawn, the others' draws being the same,"
                 wrong = wrong or f"an example {what} changes the sum by {drawn:.7g}·Δ; expected at most {limit:.7g}·Δ"
-            wrong = wrong or _noise_of_data(subject.value, net, theta_RP, stack, more, (inputs, targets))
+            wrong = wrong or _noise_of_data(mechanism, net, theta_RP, stack, more, (inputs, targets))
         evidence = {"largest_change_over_sensitivity": worst, "rounds": self.rounds}
         holds = "one example more changes the noise-free sum by at most what the event says, up to rounding"
         return self.certain(subject, wrong, evidence, holds)
@@ -126,14 +136,17 @@ class MechanismSensitivity(Check):
         inputs, targets = data.inputs[0].tanh(), data.targets[0]
         theta_RP = torch.randn(net.size, generator=generator, dtype=torch.float64).repeat(self.seeds, 1)
 
-        def totals(clip: float, number: int, noise: float = 0.0) -> Tensor:
+        mechanism = with_public_size(mechanism, self.examples - 1)
+
+        def totals(clip: float, number: int, noise: float = 0.0, of: Any = mechanism) -> Tensor:
             """The sums (T, R, P) of the first `number` examples, in units of Δ; noise-free as a rule."""
             stack = hyperparameters(range(seed, seed + self.seeds), 1.0, clip_norm=clip, noise_multiplier=noise)
             part, begun_on = (inputs[:number], targets[:number]), (inputs[1:], targets[1:])
-            return _sums(mechanism, net, theta_RP, stack, part, begun_on, self.steps)
+            return (_sums if noise else _exact)(of, net, theta_RP, stack, part, begun_on, self.steps)
 
-        whole, found = self.examples, []
-        alone = (totals(1e6, whole) - totals(1e6, whole - 1))[0, 0]  # clipped with probability below 1e-6
+        whole, found, plain = self.examples, [], unsmoothed(mechanism)
+        # Clipped with probability below 1e-6.
+        alone = (totals(1e6, whole, of=plain) - totals(1e6, whole - 1, of=plain))[0, 0]
         norm = 1e6 * float(alone.norm()) / sample_event(mechanism).noise_multiplier
         for clip in (1e-5 * norm, norm):
             quiet = [totals(clip, number) for number in (whole, whole - 1)]
@@ -161,6 +174,18 @@ def _sums(
     return torch.stack([step.gradient_RP.double() / step.reach()[:, None] for step in taken])
 
 
+def _exact(mechanism: Any, net: Network, theta_RP: Tensor, stack: Hyperparameters, *rest: Any) -> Tensor:
+    """The same without noise; `stack` has none. A smoothing is that of noise, whose exact values are let out."""
+    if smoothing(mechanism) is None:
+        return _sums(mechanism, net, theta_RP, stack, *rest)
+    with watched(lambda exact, *_: exact):
+        return _sums(mechanism, net, theta_RP, _loud(stack), *rest)
+
+
+def _loud(stack: Hyperparameters) -> Hyperparameters:
+    return dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
+
+
 @dataclass(frozen=True)
 class _Forced:
     """A sampler that draws the same examples (N,) every time."""
@@ -186,7 +211,7 @@ def _largest_by_draw(
     whole_N = torch.ones(len(data[1]), dtype=torch.bool)
     all_but_one_NN = ~torch.eye(len(data[1]), dtype=torch.bool)
     sums = [
-        _sums(_forced(mechanism, drawn_N), net, theta_RP, stack, data, data, 1)[0]
+        _exact(_forced(mechanism, drawn_N), net, theta_RP, stack, data, data, 1)[0]
         for drawn_N in (whole_N, *all_but_one_NN)
     ]
     return float((torch.stack(sums[1:]) - sums[0]).norm(dim=2).max())
@@ -204,12 +229,11 @@ def _noise_of_data(
 
     The tolerance 1e-4 allows for rounding in float32, of sums and noise of a few Δ.
     """
-    loud = dataclasses.replace(stack, noise_multiplier_R=torch.ones_like(stack.noise_multiplier_R))
     cases = [(mechanism, data), (mechanism, less)]
     if has_field(mechanism, "sample"):
         cases.append((_forced(mechanism, torch.zeros(len(data[1]), dtype=torch.bool)), data))
     noises = [
-        _sums(one, net, theta_RP, loud, part, less, 1) - _sums(one, net, theta_RP, stack, part, less, 1)
+        _sums(one, net, theta_RP, _loud(stack), part, less, 1) - _exact(one, net, theta_RP, stack, part, less, 1)
         for one, part in cases
     ]
     return None if all(torch.allclose(noise, noises[0], rtol=0, atol=1e-4) for noise in noises) else DATA

@@ -1,5 +1,5 @@
 """Faults in the kinds of mechanisms beside the plain one, with their sound frames: projections, decaying noise, sums
-that one example moves by 2C, statistics of the inputs, and own probabilities of inclusion.
+that one example moves by 2C, smoothed losses, statistics of the inputs, and own probabilities of inclusion.
 
 `SOUND` must pass every check; each of the other tables is one frame with one thing wrong.
 Shapes: S keys of a run; R runs, B batch, N examples, P parameters, K statistics.
@@ -24,11 +24,12 @@ from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussi
 from dpbench.judging.faults.frames import Frame, Seen, noised, noisy_sgd
 from dpbench.judging.faults.parts import per_example
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, Smoothed
 from dpbench.step.letting_out import let_out
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
 from dpbench.step.noise.decaying import DecayingNoise
 from dpbench.step.pipeline import Pipeline, optimised
+from dpbench.step.smoothings.gaussian import GaussianSmoothing
 from dpbench.step.stages import Noise, Update, filled, gaussian_noise
 from dpbench.step.updates.sgd import Sgd
 
@@ -175,6 +176,49 @@ MICROBATCHED: Mapping[str, Pipeline] = {
     "microbatches accounted with C": noisy_sgd(Pipeline, rule=PairsByIndex(moves=1.0)),
     # Whoever is drawn before the others shifts them all: about as many sums turn as there are pairs.
     "microbatches by place in the batch, accounted with 2C": noisy_sgd(Pipeline, rule=Moved(), engine=clip_pairs),
+}
+
+# Smoothed losses
+
+
+@dataclass(frozen=True)
+class Shifting(GaussianSmoothing):
+    """The smoothing of DPlis, after the place of its draws has been changed."""
+
+    smoothing_samples: int = 3
+    change: Callable[[Draw], Draw] = _same
+
+    def shifts(
+        self, draw: Draw, learning_rate_R: Tensor, deviation_R: Tensor, size: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        return super().shifts(self.change(draw), learning_rate_R, deviation_R, size, dtype)
+
+
+def smoothed(change: Callable[[Draw], Draw] = _same, **wrong: Any) -> Pipeline:
+    """A pipeline with a smoothed loss."""
+    return noisy_sgd(Pipeline, smoothing=Shifting(change=change), **wrong)
+
+
+def _clipped_at_each(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int) -> Clipped:
+    """Each gradient at a shifted place is clipped, and all are added up: one example moves the sum by KC."""
+    if not isinstance(net, Smoothed):
+        return vmap.clipping(net, theta_RP, examples, clip_R, chunk)
+    shifts_KP = net.join(net.shifts)
+    parts = [vmap.clipping(net.plain, theta_RP + one_P, examples, clip_R, chunk) for one_P in shifts_KP]
+    total_RP = torch.stack([part.sum_RP for part in parts]).sum(0)
+    return Clipped(total_RP, parts[0].norm_RB, parts[0].loss_RB)
+
+
+def _by_drawn(draw: Draw) -> Draw:
+    """The scale is divided by the size of the batch that is drawn: each example shifts all gradients."""
+    drawn_R = torch.full_like(draw.rate_R, draw.index_RB.shape[1] / draw.examples)
+    return replace(draw, rate_R=drawn_R)
+
+
+SMOOTHED: Mapping[str, Pipeline] = {
+    "clipped at each shifted place and added up": smoothed(engine=_clipped_at_each),
+    "shifted by the size of the batch drawn": smoothed(_by_drawn),
+    "shifts that know an example": smoothed(lambda draw: replace(draw, step_R=draw.index_RB.sum(1))),
 }
 
 # Noise that depends on the data, or the data's clipping on the noise
@@ -378,6 +422,7 @@ SOUND: Mapping[str, Any] = {
     "estimated norms": projected(),
     "decaying noise": decaying(DecayingNoise(0.05)),
     "pairs, accounted with 2C": PAIRS,
+    "a smoothed loss": smoothed(),
     "centred inputs": centred(),
     "own probabilities": Importance(),
 }

@@ -16,7 +16,15 @@ from torch import Tensor
 from dpbench import randomness
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.faults.frames import Frame, Seen, noisy_sgd
-from dpbench.judging.faults.mechanisms import DECAYING, DEPENDENT, IMPORTANCE, MICROBATCHED, PREPARED, PROJECTED
+from dpbench.judging.faults.mechanisms import (
+    DECAYING,
+    DEPENDENT,
+    IMPORTANCE,
+    MICROBATCHED,
+    PREPARED,
+    PROJECTED,
+    SMOOTHED,
+)
 from dpbench.judging.faults.parts import (
     DIFFERENT,
     DISTRIBUTIONS,
@@ -151,7 +159,9 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE}),
     "mechanism_releases": _subjects("mechanisms", RELEASED),
     "mechanism_replay": _subjects("mechanisms", LEAKING),
-    "mechanism_sensitivity": _subjects("mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **DEPENDENT}),
+    "mechanism_sensitivity": _subjects(
+        "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **SMOOTHED, **DEPENDENT}
+    ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "preparation_release": _subjects("mechanisms", PREPARED),
     "gradient_unbiased": _subjects("mechanisms", BIASED),
