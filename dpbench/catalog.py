@@ -175,7 +175,7 @@ def _of_python(found: Any) -> bool:
 def is_code(name: str) -> bool:
     """Whether a name has the form `package.module:factory`, and would be imported.
 
-    >>> is_code("my_lab.rules:Automatic"), is_code("noisy_sgd"), is_code("Table 1: rows")
+    >>> is_code("my_lab.rules:Smooth"), is_code("noisy_sgd"), is_code("Table 1: rows")
     (True, False, False)
     """
     return _CODE.fullmatch(name) is not None

@@ -67,6 +67,16 @@ PRESETS: Mapping[str, Preset] = {
         update=("momentum", "sgd", "adam"),
     ),
     "dplis": Preset("DPlis (dplis2021, Algorithm 2): NoisySGD on a smoothed loss.", smooth="gaussian"),
+    "automatic_sgd": Preset(
+        "DP-SGD with automatic clipping: every gradient times C/(norm + norm_offset) (Bu et al. 2023).",
+        clip="automatic",
+        update=ANY,
+    ),
+    "quantile_clipping_sgd": Preset(
+        "DP-SGD whose clip norm follows a private quantile of the norms (Andrew et al. 2021).",
+        clip="quantile",
+        update=ANY,
+    ),
     "microbatched_sgd": Preset("DP-SGD with microbatches and the right sensitivity.", clip="microbatch"),
     "dp_sgd_jl": Preset(
         "DP-SGD-JL (jl2021, Algorithm 1): norms estimated by random projections.",
@@ -116,7 +126,9 @@ class Factory:
             for one in _each(names):
                 loaded = None if one == "none" and stage != "clip" else find(STAGES[stage], one)
                 if loaded is not None:
-                    found |= {parameter.name: parameter for parameter in _parameters(loaded.load())}
+                    for own in _parameters(loaded.load()):
+                        _refuse_unlike(name, found.get(own.name, own), own)
+                        found[own.name] = own
                     engines += getattr(importlib.import_module(loaded.module), "ENGINE", ())
         if self._printed:
             found["variant"] = _parameter("variant", Literal["proven", "as_printed"], "proven")
@@ -155,6 +167,15 @@ class Factory:
         return self._make(**{one.name: parameters[one.name] for one in self._own if one.name in parameters}, **stages)
 
 
+def _refuse_unlike(preset: str, one: inspect.Parameter, other: inspect.Parameter) -> None:
+    """Raise DpbenchError where two stages have a parameter of one name that means different things."""
+    if (one.default, one.annotation) != (other.default, other.annotation):
+        raise DpbenchError(
+            f"mechanism {preset}: two of its stages have a parameter {one.name!r}, with the defaults {one.default!r}"
+            f" and {other.default!r}; expected one meaning for each name: rename one of them"
+        )
+
+
 def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
@@ -171,10 +192,10 @@ def __getattr__(name: str) -> Factory:
     """The factory of a row, made at first use because stages import torch."""
     if name not in PRESETS:
         raise AttributeError(f"module {__name__} has no attribute {name!r}")
-    from dpbench.mechanisms.pipeline import mechanism
+    from dpbench.mechanisms.pipeline import DEFAULT_ENGINE, mechanism
 
     row = PRESETS[name]
-    engine = {"engine": "vmap"} if row.clip == "flat" else {}
+    engine = {"engine": DEFAULT_ENGINE} if hasattr(find("rules", row.clip).load(), "weight") else {}
     made = Factory(name, mechanism, row.stages | engine, row.about, row.as_printed, row.defaults)
     globals()[name] = made
     return made

@@ -6,7 +6,7 @@ chain of stages implements `step.mechanism.Mechanism` itself. Shapes: R runs, B 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -21,7 +21,18 @@ from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
 from dpbench.step.functional import Network, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
-from dpbench.step.stages import Noise, OwnSum, Preparation, Rule, Sampling, Smoothing, Update, Weights, gaussian_noise
+from dpbench.step.stages import (
+    AdaptiveClipping,
+    Noise,
+    OwnSum,
+    Preparation,
+    Rule,
+    Sampling,
+    Smoothing,
+    Update,
+    Weights,
+    gaussian_noise,
+)
 
 NUMERICS = 1
 
@@ -62,6 +73,8 @@ class Pipeline:
             raise DpbenchError(f"engine: {name} needs one; expected an engine, such as vmap")
         if self.smoothing is not None and self.noise is None:
             raise DpbenchError("smooth: its scale is a multiple of the noise; expected noise, or `smooth: none`")
+        if isinstance(self.rule, AdaptiveClipping) and self.noise is None:
+            raise DpbenchError(f"clip: {name} moves the clip norm by a noisy count; expected noise, such as constant")
         if self.noise is not None:
             event = self.event(1.0, 1.0)  # a rule without an event raises
             sampler = getattr(event, "sampler", self.sample.sampler)
@@ -142,9 +155,28 @@ class Pipeline:
     def start(self, theta_RP: Tensor, hyper: Hyperparameters, inputs: Tensor, targets: Tensor) -> State:
         del targets  # nothing is released of them before the first step
         memory = {name: torch.zeros_like(theta_RP) for name in self.optimizer.memory}
+        if isinstance(self.rule, AdaptiveClipping):
+            memory["clip_scale_R"] = torch.ones_like(hyper.clip_norm_R)
         if self.preparation is not None:
             memory |= self.preparation.start(hyper.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
+
+    def clip_norm(self, state: State, hyper: Hyperparameters) -> Tensor:
+        """C of the step after this state, float64 (R,): that of the run, unless the rule moves it."""
+        if isinstance(self.rule, AdaptiveClipping):
+            return hyper.clip_norm_R * state.memory["clip_scale_R"]
+        return hyper.clip_norm_R
+
+    def gradient_share(self, state: State, hyper: Hyperparameters, examples: int) -> Tensor:
+        """The noise multiplier of the step over that of its gradient alone, float64 (R,), 1 or less.
+
+        It is below 1 where the event tells of a count as well.
+        """
+        if not isinstance(self.rule, AdaptiveClipping):
+            return torch.ones_like(hyper.noise_multiplier_R)
+        multiplier_R = self._multiplier(state, hyper)
+        share_R = self.rule.count_share(multiplier_R, hyper.sampling_rate_R * examples)
+        return (1 - share_R.square()).sqrt()
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         if self.preparation is None:
@@ -162,14 +194,24 @@ class Pipeline:
             seen = self.preparation(state.memory, seen)
         draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
-        deviation_R = self._deviation(state, hyper)
-        clipped = self._smoothed_sum(draw, net, state.theta_RP, examples, hyper, deviation_R, chunk)
+        clip_R = self.clip_norm(state, hyper)
+        multiplier_R = self._multiplier(state, hyper)
+        # Without noise (σ = 0) the clip norm may be infinite.
+        deviation_R = torch.where(multiplier_R > 0, multiplier_R * clip_R, torch.zeros_like(clip_R))
+        shifts_by_run = self._shifts(draw, hyper, deviation_R, net.size, state.theta_RP.dtype)
+        clipped = self._smoothed_sum(shifts_by_run, draw, net, state.theta_RP, examples, clip_R, chunk)
         drawn_R = batch.mask_RB.sum(1)
         # An empty batch sums to 0, whatever stood in its places; 0·∞ is not 0.
         sum_RP = torch.where(drawn_R[:, None] > 0, clipped.sum_RP, torch.zeros_like(clipped.sum_RP))
         total_RP = sum_RP
+        values: dict[str, Tensor] = {}
         if self.noise is not None:
-            total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
+            if isinstance(self.rule, AdaptiveClipping):
+                count_R = self.rule.count(clipped.norm_RB, clip_R, batch.mask_RB)
+                total_RP, noisy_R = self._with_count(sum_RP, count_R, deviation_R, state, hyper, count)
+                values["below_R"] = noisy_R / (rate_R * count) + 0.5
+            else:
+                total_RP = gaussian_noise(total_RP, deviation_R, hyper.keys_RS, state.step_R)
         mean_RP = total_RP / (rate_R * count).to(total_RP.dtype)[:, None]
         divisor_R = self.rule.divisor(rate_R, count)
         if divisor_R is not None:
@@ -178,58 +220,75 @@ class Pipeline:
         observed = Observed(
             drawn_R=drawn_R,
             loss_R=loss_RB.double().sum(1),
-            clipped_R=(batch.mask_RB & (clipped.norm_RB > hyper.clip_norm_R[:, None])).sum(1),
+            clipped_R=(batch.mask_RB & (clipped.norm_RB > clip_R[:, None])).sum(1),
             finite_R=sum_RP.isfinite().all(1),
         )
-        return Released(mean_RP, partial(self._events, state, hyper)), Kept(observed)
+        return Released(mean_RP, partial(self._events, state, hyper), values), Kept(observed)
 
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
         """The optimizer's step, for every run. Raises DpbenchError for whatever the optimizer raises."""
         theta_RP, kept = optimised(self.optimizer, state, rate_R, released.gradient_RP)
+        if isinstance(self.rule, AdaptiveClipping):
+            kept["clip_scale_R"] = self.rule.moved(state.memory["clip_scale_R"], released.values["below_R"])
         return replace(state, theta_RP=theta_RP, memory={**state.memory, **kept}, step_R=state.step_R + 1)
 
-    def _deviation(self, state: State, hyper: Hyperparameters) -> Tensor:
-        """The deviation of this step's noise on the sum, σC, float64 (R,)."""
-        none_R = torch.zeros_like(hyper.clip_norm_R)
+    def _multiplier(self, state: State, hyper: Hyperparameters) -> Tensor:
+        """The noise multiplier of the step, float64 (R,)."""
         if self.noise is None:
-            return none_R
-        factor_R = self.noise.factor(state.step_R, hyper.sampling_rate_R)
-        # Without noise (σ = 0) the clip norm may be infinite.
-        return torch.where(
-            hyper.noise_multiplier_R > 0, hyper.noise_multiplier_R * factor_R * hyper.clip_norm_R, none_R
-        )
+            return torch.zeros_like(hyper.noise_multiplier_R)
+        return hyper.noise_multiplier_R * self.noise.factor(state.step_R, hyper.sampling_rate_R)
+
+    def _with_count(
+        self,
+        sum_RP: Tensor,
+        count_R: Tensor,
+        deviation_R: Tensor,
+        state: State,
+        hyper: Hyperparameters,
+        examples: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The sum (R, P) and the count (R,) with their noise: one release, as one vector of noise σC in every entry.
+
+        With c = σ/(2σ_b) and a = (1 − c²)^½ the vector (a·S, 2cC·D) changes by at most (a² + c²)^½·C = C.
+        """
+        assert isinstance(self.rule, AdaptiveClipping)
+        clip_R = self.clip_norm(state, hyper)
+        share_R = self.rule.count_share(self._multiplier(state, hyper), hyper.sampling_rate_R * examples)
+        first_R1 = self.gradient_share(state, hyper, examples)[:, None].to(sum_RP.dtype)
+        # In units of C; of an infinite one, which has no noise, in units of 1.
+        last_R1 = (2 * share_R * torch.where(clip_R.isfinite(), clip_R, 1.0))[:, None].to(sum_RP.dtype)
+        whole_RQ = torch.cat([first_R1 * sum_RP, last_R1 * count_R[:, None].to(sum_RP.dtype)], 1)
+        noisy_RQ = gaussian_noise(whole_RQ, deviation_R, hyper.keys_RS, state.step_R)
+        return noisy_RQ[:, :-1] / first_R1, (noisy_RQ[:, -1:] / last_R1)[:, 0].double()
+
+    def _shifts(
+        self, draw: Draw, hyper: Hyperparameters, deviation_R: Tensor, size: int, dtype: torch.dtype
+    ) -> Iterator[Tensor]:
+        """The shifts (K, P) of each run in turn; nothing where the loss is not smoothed."""
+        for run in range(len(deviation_R) if self.smoothing is not None else 0):
+            of = slice(run, run + 1)
+            assert self.smoothing is not None
+            shifts_1KP = self.smoothing.shifts(draw.runs(of), hyper.learning_rate_R[of], deviation_R[of], size, dtype)
+            if shifts_1KP is not None:
+                yield shifts_1KP[0]
 
     def _smoothed_sum(
         self,
+        shifts_by_run: Iterable[Tensor],
         draw: Draw,
         net: Network,
         theta_RP: Tensor,
         examples: Examples,
-        hyper: Hyperparameters,
-        deviation_R: Tensor,
+        clip_R: Tensor,
         chunk: int,
     ) -> Clipped:
         """The sum of the loss, smoothed if a stage says so: run by run, as each has its own shifts (K, P)."""
         parts = []
-        for run in range(len(theta_RP) if self.smoothing is not None else 0):
+        for run, shifts_KP in enumerate(shifts_by_run):
             of = slice(run, run + 1)
-            assert self.smoothing is not None
-            shifts_1KP = self.smoothing.shifts(
-                draw.runs(of), hyper.learning_rate_R[of], deviation_R[of], net.size, theta_RP.dtype
-            )
-            if shifts_1KP is None:
-                break
-            parts.append(
-                self._sum(
-                    draw.runs(of),
-                    smoothed(net, shifts_1KP[0]),
-                    theta_RP[of],
-                    examples.runs(of),
-                    hyper.clip_norm_R[of],
-                    chunk,
-                )
-            )
-        return Clipped.joined(parts) if parts else self._sum(draw, net, theta_RP, examples, hyper.clip_norm_R, chunk)
+            shifted = smoothed(net, shifts_KP)
+            parts.append(self._sum(draw.runs(of), shifted, theta_RP[of], examples.runs(of), clip_R[of], chunk))
+        return Clipped.joined(parts) if parts else self._sum(draw, net, theta_RP, examples, clip_R, chunk)
 
     def _sum(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int

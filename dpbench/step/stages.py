@@ -101,12 +101,50 @@ class Rule(Protocol):
 
 @runtime_checkable
 class Weights(Rule, Protocol):
-    """A rule that multiplies each gradient by a function of its norm; any engine computes the sum."""
+    """A rule that multiplies each gradient by a function of its norm; any engine computes the sum.
+
+    `scales_every_gradient = True` says that small gradients are not left alone: the sum then estimates the mean of the
+    weighted gradients, whatever the clip norm (`scales_every_gradient`).
+    """
 
     @property
     def weight(self) -> Weight:
         """The factor for a gradient of some norm; factor·norm is at most the clip norm."""
         ...
+
+
+@runtime_checkable
+class AdaptiveClipping(Weights, Protocol):
+    """A rule with weights whose clip norm moves with a count that every step releases together with the sum.
+
+    Sum and count are one release with the noise multiplier of the step, so the gradient alone has a larger one. The
+    clip norm of a step is the run's times `clip_scale_R` of the state's memory, which is 1 at the start.
+    """
+
+    def count(self, norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:
+        """The count, float64 (R,), which one record changes by ½ at most."""
+        ...
+
+    def count_share(self, multiplier_R: Tensor, expected_R: Tensor) -> Tensor:
+        """The step's noise multiplier over that of the count alone: float64 (R,), above 0 and below 1.
+
+        `expected_R` is the expected batch size.
+        """
+        ...
+
+    def moved(self, scale_R: Tensor, below_R: Tensor) -> Tensor:
+        """The next `clip_scale_R`, from this one and from ½ plus the noisy count over the expected batch size."""
+        ...
+
+
+def scales_every_gradient(rule: object) -> bool:
+    """Whether a rule changes gradients of every norm, so that no clip norm makes its sum that without clipping.
+
+    >>> from dpbench.clipping.rules import automatic, flat
+    >>> scales_every_gradient(automatic.rule()), scales_every_gradient(flat.rule())
+    (True, False)
+    """
+    return bool(getattr(rule, "scales_every_gradient", False))
 
 
 @runtime_checkable

@@ -24,12 +24,12 @@ from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, has_
 from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.mechanisms.presets import noisy_adam, noisy_sgd, non_private
 from dpbench.randomness import NOISE, SAMPLE, SMOOTHING
-from dpbench.step.clipped_sum import Clipped, Draw, Examples
+from dpbench.step.clipped_sum import Clipped, Draw, Examples, Weight
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Mechanism, Observed, State, updated
 from dpbench.step.mechanism import step as one_step
 from dpbench.step.pipeline import Pipeline, optimised
-from dpbench.step.stages import Rule
+from dpbench.step.stages import Rule, Weights, scales_every_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,10 +59,19 @@ def told_by_a_release(mechanism: Any) -> bool:
 
 
 def is_algorithm_1(mechanism: Any) -> bool:
-    """Whether a step is that of NoisySGD: its event says that one example moves the sum by C and no more."""
+    """Whether a step is that of NoisySGD: its event says that one example moves the sum by C and no more.
+
+    The factor of a gradient may be another one (`own_weight`).
+    """
     if not isinstance(mechanism, Pipeline):
         return False
     return not mechanism.private or sample_event(mechanism) == events.SampledGaussian(1.0, 1.0)
+
+
+def own_weight(mechanism: Any) -> Weight | None:
+    """The factor of a gradient by its norm, of a rule that scales those below the clip norm too; else None."""
+    rule = getattr(mechanism, "rule", None)
+    return rule.weight if scales_every_gradient(rule) and isinstance(rule, Weights) else None
 
 
 def named(holds: Any) -> list[str]:
@@ -240,12 +249,15 @@ def plain_gradients(mechanism: Any, step: Step, stack: Hyperparameters) -> Tenso
         seed, at, rate = stack.keys_RS[run].tolist(), int(step.before.step_R[run]), float(stack.sampling_rate_R[run])
         drawn = [i for i in range(N) if uniform(seed, SAMPLE, at, i) < math.floor(rate * 2**53)]
         theta_1P = step.before.theta_RP[run : run + 1]
-        clip = float(stack.clip_norm_R[run]) if mechanism.private else math.inf
-        deviation = float(step.multipliers()[run]) * clip if mechanism.private else 0.0
-        places_KP = theta_1P + plain_shifts(mechanism, seed, at, rate, float(stack.learning_rate_R[run]), deviation)
+        clip = float(step.clip_norms()[run]) if mechanism.private else math.inf
+        spread = float(step.multipliers()[run]) * clip if mechanism.private else 0.0
+        places_KP = theta_1P + plain_shifts(mechanism, seed, at, rate, float(stack.learning_rate_R[run]), spread)
         one_by_one = plain_mean(net, places_KP, seen_RN[run, drawn], targets[drawn])
-        total = sum((g * min(1.0, clip / float(norm)) for g, norm, _ in one_by_one), torch.zeros(net.size).double())
+        scaled = own_weight(mechanism) or (lambda norm, clip: min(1.0, clip / norm))
+        bound = torch.tensor(clip, dtype=torch.float64)
+        total = sum((g * scaled(norm, bound) for g, norm, _ in one_by_one), torch.zeros(net.size).double())
         if mechanism.private:
+            deviation = float(step.deviation()[run]) * rate * N
             noise = [deviation * gauss(seed, NOISE, at, i) for i in range(net.size)]
             total = total + torch.tensor(noise, dtype=torch.float64)
         rows.append(total / (rate * N))
@@ -347,9 +359,13 @@ def test_every_mechanism_without_noise_and_clipping_is_its_plain_one(name: str) 
     """As above, for members of the catalog that are not known here.
 
     A pipeline's counterpart has an ordinary backward pass; others say what theirs is (`plain`). Where examples enter
-    with random weights there is none: that the weights are right is in `mechanism_inclusion`.
+    with random weights there is none: that the weights are right is in `mechanism_inclusion`. Nor is there one where
+    gradients of every norm are scaled: `test_step_is_the_algorithm` looks at their sum.
     """
     mechanism = MECHANISMS[name]
+    if own_weight(mechanism) is not None:
+        assert is_algorithm_1(mechanism)
+        return
     if isinstance(mechanism, Pipeline) and not hasattr(mechanism.rule, "most_weight"):
         plain: Any = replace(mechanism, rule=Unclipped(), engine=None, noise=None, smoothing=None)
     elif hasattr(mechanism, "plain"):
@@ -404,14 +420,16 @@ def test_observed_counts_and_losses(name: str) -> None:
     net, inputs, targets = data()
     state = begin(mechanism, net, stack)
     for _ in range(4):
-        before = state
+        before, clip_R = state, stack.clip_norm_R
+        if hasattr(mechanism, "clip_norm"):
+            clip_R = mechanism.clip_norm(before, stack)
         seen_RN = views(mechanism, before, inputs)
         state, seen = one_step(mechanism, net, state, stack, inputs, targets, 5)
         for run in range(3):
             seed, rate = stack.keys_RS[run].tolist(), float(stack.sampling_rate_R[run])
             drawn = [i for i in range(N) if uniform(seed, SAMPLE, int(before.step_R[run]), i) < int(rate * 2**53)]
             assert int(seen.drawn_R[run]) == len(drawn)
-            deviation = float(stack.noise_multiplier_R[run] * stack.clip_norm_R[run])
+            deviation = float(stack.noise_multiplier_R[run] * clip_R[run])
             shifts_KP = plain_shifts(
                 mechanism, seed, int(before.step_R[run]), rate, float(stack.learning_rate_R[run]), deviation
             )
@@ -419,7 +437,7 @@ def test_observed_counts_and_losses(name: str) -> None:
             losses = sum(float(loss) for _, _, loss in truth)
             assert float(seen.loss_R[run]) == pytest.approx(losses, rel=1e-9, abs=1e-12)
             if mechanism.private and is_algorithm_1(mechanism):
-                clipped = sum(float(norm) > float(stack.clip_norm_R[run]) for _, norm, _ in truth)
+                clipped = sum(float(norm) > float(clip_R[run]) for _, norm, _ in truth)
                 assert int(seen.clipped_R[run]) == clipped
 
 

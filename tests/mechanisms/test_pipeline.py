@@ -80,6 +80,8 @@ IN_FULL: dict[str, dict[str, Any]] = {
     "noisy_adam": {"update": "adam"},
     "non_private": {"clip": "none", "noise": "none"},
     "decaying_sgd": {"noise": {"name": "decaying", "parameters": {"noise_decay": 0.01}}},
+    "automatic_sgd": {"clip": "automatic"},
+    "quantile_clipping_sgd": {"clip": "quantile"},
     "microbatched_sgd": {"clip": "microbatch"},
     "dplis": {"smooth": "gaussian"},
     "dp_sgd_jl": {"clip": {"name": "jl", "parameters": {"projections": 30}}},
@@ -102,7 +104,7 @@ def test_every_preset_is_compared_or_prepares() -> None:
 
 
 @pytest.mark.parametrize("update", sorted(catalog("updates")))
-@pytest.mark.parametrize("clip", ["flat", "jl", "microbatch"])
+@pytest.mark.parametrize("clip", ["automatic", "flat", "jl", "microbatch", "quantile"])
 def test_every_rule_goes_with_every_update(clip: str, update: str) -> None:
     made = pipeline(clip=clip, update=update, noise="decaying")
     state = trained(made)

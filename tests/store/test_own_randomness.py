@@ -457,7 +457,9 @@ def test_a_secure_run_does_not_go_on_with_other_noise(tmp_path: Path) -> None:
 STATISTICS = {"normalised_sgd": {"statistics_noise_multiplier": 1.0, "mean_bound": 1.0, "square_bound": 1.0}}
 
 
-@pytest.mark.parametrize("name", ["normalised_sgd", "dp_sgd_jl", "microbatched_sgd", "decaying_sgd"])
+@pytest.mark.parametrize(
+    "name", ["normalised_sgd", "dp_sgd_jl", "microbatched_sgd", "decaying_sgd", "quantile_clipping_sgd"]
+)
 def test_mechanisms_of_stages_may_be_secure(name: str) -> None:
     assert find("mechanisms", name).load()(**STATISTICS.get(name, {})).secure
 

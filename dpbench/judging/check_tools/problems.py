@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbench.randomness import table
-from dpbench.step.clipped_sum import Clipped, Examples
+from dpbench.step.clipped_sum import Clipped, Examples, Weight
 from dpbench.step.functional import Network, network
 from dpbench.step.mechanism import Hyperparameters
 
@@ -89,10 +89,13 @@ def append(one: Examples, other: Examples) -> Examples:
     return Examples(inputs, targets, mask_RB)
 
 
-def reference(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor) -> Clipped:
+def reference(
+    net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, weight: Weight | None = None
+) -> Clipped:
     """The clipped sum by its definition: float64, one example, one ordinary backward pass at a time.
 
-    The parameters are put into a copy of the module, so no code of `Network` or of an engine is used.
+    The parameters are put into a copy of the module, so no code of `Network` or of an engine is used. `weight` is that
+    of a rule other than flat clipping.
     """
     runs, places = examples.mask_RB.shape
     sums = torch.zeros(theta_RP.shape, dtype=torch.float64)
@@ -109,6 +112,9 @@ def reference(net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor
             pieces = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, materialize_grads=True)
             one_P = torch.cat([piece.flatten() for piece in pieces])
             norm, clip = float(one_P.square().sum().sqrt()), float(clip_R[run])
-            sums[run] += one_P if norm <= clip else one_P * (clip / norm)
+            factor = 1.0 if norm <= clip else clip / norm
+            if weight is not None:
+                factor = float(weight(*torch.tensor([norm, clip], dtype=torch.float64)))
+            sums[run] += one_P * factor
             norm_RB[run, place], loss_RB[run, place] = norm, loss.item()
     return Clipped(sums, norm_RB, loss_RB)

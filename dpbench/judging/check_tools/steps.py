@@ -8,6 +8,8 @@ a method `event(rate, noise_multiplier)`, or the small methods below; the checks
 | size | the estimate of the mean is not a sum divided by N | the divisor of the sum over all examples |
 | rule.divisor | the sum is not divided by qN | its divisor |
 | rule.most_weight | examples have random weights (microbatches) | a bound of the sum of all weights |
+| clip_norm | the clip norm moves along the way | that of the step after a state, (R,) |
+| gradient_share | an event tells of more than the gradient | its noise multiplier over that of the gradient, (R,) |
 | reach, inclusion | no such event describes a step | see `OwnSteps` |
 | plain | the limit without privacy is not that of a pipeline | that limit |
 
@@ -91,6 +93,25 @@ class Step:
         """The noise multiplier of this step in the ledger."""
         return torch.tensor([event.noise_multiplier for event in self.events()], dtype=torch.float64)
 
+    def clip_norms(self) -> Tensor:
+        """The clip norm of this step."""
+        found: Tensor = self.hyper.clip_norm_R
+        if hasattr(self.mechanism, "clip_norm"):
+            found = self.mechanism.clip_norm(self.before, self.hyper)
+        return found
+
+    def deviation(self) -> Tensor:
+        """The deviation of the noise in every coordinate of the gradient, according to the ledger.
+
+        What is released beside the gradient by the same event takes its share, so the gradient has more noise then; a
+        declared share above 1, which would be less noise, counts as 1.
+        """
+        whole_R = self.multipliers() * self.reach()
+        if not hasattr(self.mechanism, "gradient_share"):
+            return whole_R
+        share_R: Tensor = self.mechanism.gradient_share(self.before, self.hyper, len(self.targets))
+        return whole_R / share_R.clamp_max(1)
+
     def reach(self) -> Tensor:
         """How far one example may move the gradient according to the event.
 
@@ -102,7 +123,7 @@ class Step:
             return self.mechanism.reach(self.after, self.hyper, examples)
         rule = getattr(self.mechanism, "rule", None)
         divisor_R = None if rule is None else rule.divisor(rate_R, examples)
-        sensitivity_R: Tensor = self.hyper.clip_norm_R / sample_event(self.mechanism).noise_multiplier
+        sensitivity_R: Tensor = self.clip_norms() / sample_event(self.mechanism).noise_multiplier
         return sensitivity_R / (rate_R * examples if divisor_R is None else divisor_R)
 
     def inclusion(self) -> Tensor:

@@ -3,8 +3,8 @@
 The mean of many draws at fixed parameters is compared with (1/N)·Σ g_i in every coordinate, with Bernstein's
 inequality: the estimate of a step is the sum over the included examples of g_i/(N·p_i), plus normal noise of the
 ledger's deviation. p_i is q unless the mechanism declares other probabilities or weights; g_i is the gradient at the
-prepared input. Clipping makes a mechanism biased, so nothing is clipped here, and a smoothed loss has another gradient,
-so the loss is not smoothed.
+prepared input; of a rule that scales every gradient it is the weighted one. Clipping makes a mechanism biased, so
+nothing is clipped here, and a smoothed loss has another gradient, so the loss is not smoothed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import State
+from dpbench.step.stages import AdaptiveClipping, scales_every_gradient
 from dpbench.verdicts import Verdict
 
 RATES = (0.05, 0.3, 1.0)
@@ -63,10 +64,16 @@ class GradientUnbiased(Check):
         theta_RP = theta_P.expand(seeds, -1).contiguous()
         begun = mechanism.start(theta_RP, hyperparameters(numbers), inputs, targets)
         gradient_RNP = each_gradient(net, theta_P, mechanism, begun, inputs, targets)
-        largest = float(gradient_RNP.norm(dim=2).max())
-        # Nothing is clipped: an estimate of a norm may be far above it, but not 10^4 times.
-        times = 2.0 if not mechanism.private or random_projections(mechanism) is None else 1e4
+        norm_RN = gradient_RNP.norm(dim=2)
+        largest = float(norm_RN.max())
+        # Nothing is clipped: an estimate of a norm may be far above it, but not 10^4 times, nor falls a clip norm as
+        # far in so few steps.
+        rule: Any = getattr(mechanism, "rule", None)
+        estimated = mechanism.private and random_projections(mechanism) is not None
+        times = 1e4 if estimated or isinstance(rule, AdaptiveClipping) else 2.0
         sigma = 0.2 / times if mechanism.private else 0.0
+        if scales_every_gradient(rule):
+            gradient_RNP = gradient_RNP * rule.weight(norm_RN, norm_RN.new_tensor(times * largest))[:, :, None]
         draws, found = seeds * self.steps, []
         for rate in RATES:
             stack = hyperparameters(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
@@ -78,7 +85,7 @@ class GradientUnbiased(Check):
                 variance_P += variance_RP.sum(0)
                 one_P = one_P.maximum(most_RP.amax(0))
                 if mechanism.private:
-                    variance_P += (step.multipliers() * step.reach()).square().sum()
+                    variance_P += step.deviation().square().sum()
             # Rounding of float32, of every draw: 10^4 roundings as in `clipping_reference`, of the sizes added up.
             slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
             columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)

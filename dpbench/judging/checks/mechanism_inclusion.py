@@ -185,7 +185,7 @@ def _weights(step: Step) -> tuple[Tensor, Tensor]:
     norm_RN = square_RN.sqrt() * seen_RNF.norm(dim=-1)
     rule = getattr(step.mechanism, "rule", None)
     if isinstance(rule, Weights) and step.mechanism.private:
-        weight_RN = weight_RN / rule.weight(norm_RN, step.hyper.clip_norm_R[:, None])
+        weight_RN = weight_RN / rule.weight(norm_RN, step.clip_norms()[:, None])
     return weight_RN, norm_RN
 
 

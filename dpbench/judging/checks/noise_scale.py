@@ -1,7 +1,8 @@
 """Noise: every coordinate of the gradient has independent normal noise of the stated deviation, in every step and seed.
 
 The stated deviation is s·Δ: s is the noise multiplier of the step in the ledger, Δ how far one example may move the
-gradient according to the event (s·Δ = σ·C/(qN) for NoisySGD). The network has one class, so its gradients are exactly
+gradient according to the event (s·Δ = σ·C/(qN) for NoisySGD); where the event tells of a count as well, the gradient
+has more noise by the share that the mechanism declares. The network has one class, so its gradients are exactly
 zero, and the update gets the noise alone. The runs of the stack differ in C, σ and q; the batches are random and
 sometimes empty. So noise without the factor C, noise that decays when the ledger says that it does not, and a sum
 divided by the number of drawn examples are found. Half of the steps are the first ones, the others are at random places
@@ -50,7 +51,7 @@ def standardised(mechanism: Any, seed: int, steps: int, parameters: int, planned
     theta_RP = torch.linspace(-1, 1, runs * net.size).reshape(runs, net.size)
     units = []
     for step in shown(mechanism, net, theta_RP, stack, inputs, targets, looked):
-        units.append(step.gradient_RP.double() / (step.multipliers() * step.reach())[:, None])
+        units.append(step.gradient_RP.double() / step.deviation()[:, None])
     return torch.stack(units).numpy()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.clipping import vmap
+from dpbench.clipping.rules.automatic import Automatic
 from dpbench.clipping.rules.flat import Flat
 from dpbench.clipping.rules.jl import ProjectedSum
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian, Sampler
@@ -220,6 +221,37 @@ SMOOTHED: Mapping[str, Pipeline] = {
     "shifted by the size of the batch drawn": smoothed(_by_drawn),
     "shifts that know an example": smoothed(lambda draw: replace(draw, step_R=draw.index_RB.sum(1))),
 }
+
+# Gradients that are all scaled
+
+
+@dataclass(frozen=True)
+class OffsetOutside(Automatic):
+    """C/norm + γ instead of C/(norm + γ): a long gradient adds more than C."""
+
+    def weight(self, norm: Tensor, clip: Tensor) -> Tensor:
+        return clip / norm.clamp_min(1e-12) + self.norm_offset
+
+
+@dataclass(frozen=True)
+class OffsetLost(Automatic):
+    """C/(norm − γ): a gradient adds more than C."""
+
+    def weight(self, norm: Tensor, clip: Tensor) -> Tensor:
+        return clip / (norm - self.norm_offset).clamp_min(1e-12)
+
+
+class ScaledUnsaid(Automatic):
+    """Scales every gradient, and passes for a rule that leaves small ones alone."""
+
+    scales_every_gradient = False
+
+
+AUTOMATIC: Mapping[str, Pipeline] = {
+    "automatic clipping with the offset beside the fraction": noisy_sgd(Pipeline, rule=OffsetOutside()),
+    "automatic clipping with the offset subtracted": noisy_sgd(Pipeline, rule=OffsetLost()),
+}
+SCALED: Mapping[str, Pipeline] = {"small gradients are scaled unsaid": noisy_sgd(Pipeline, rule=ScaledUnsaid())}
 
 # Noise that depends on the data, or the data's clipping on the noise
 

@@ -17,12 +17,14 @@ from dpbench import randomness
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.faults.frames import Frame, Seen, noisy_sgd
 from dpbench.judging.faults.mechanisms import (
+    AUTOMATIC,
     DECAYING,
     DEPENDENT,
     IMPORTANCE,
     MICROBATCHED,
     PREPARED,
     PROJECTED,
+    SCALED,
     SMOOTHED,
 )
 from dpbench.judging.faults.parts import (
@@ -133,6 +135,7 @@ BIASED: Mapping[str, Pipeline] = {
     "not a number": _noise(lambda seen: seen.found.sum_RP * torch.nan),
     "clips at C / 10": noisy_sgd(Pipeline, engine=changed(lambda e, c: (e, c / 10))),
 }
+MOVED: Mapping[str, Pipeline] = {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **DEPENDENT}
 # Read off the gradients of a whole mechanism, with fewer draws than the check of a sampler alone has.
 UNEVEN: Mapping[str, Any] = {
     **{name: noisy_sgd(Pipeline, sample=FaultySampler(draw)) for name, draw in SAMPLERS.items() if name not in SMALL},
@@ -160,9 +163,9 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "mechanism_releases": _subjects("mechanisms", RELEASED),
     "mechanism_replay": _subjects("mechanisms", LEAKING),
     "mechanism_sensitivity": _subjects(
-        "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **SMOOTHED, **DEPENDENT}
+        "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **DEPENDENT}
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "preparation_release": _subjects("mechanisms", PREPARED),
-    "gradient_unbiased": _subjects("mechanisms", BIASED),
+    "gradient_unbiased": _subjects("mechanisms", {**BIASED, **SCALED}),
 }

@@ -21,6 +21,7 @@ from torch import Tensor
 from dpbench import randomness
 from dpbench.clipping import vmap
 from dpbench.clipping.rules.flat import Flat
+from dpbench.clipping.rules.quantile import PrivateQuantile
 from dpbench.events import Composition, Event, Gaussian, Sampler
 from dpbench.judging.faults.frames import Frame, Seen, noised, noisy_sgd
 from dpbench.mechanisms._dpis_epoch import Run
@@ -30,6 +31,7 @@ from dpbench.step.functional import Network
 from dpbench.step.letting_out import let_out
 from dpbench.step.mechanism import Hyperparameters, Kept, Released, State
 from dpbench.step.pipeline import Pipeline
+from dpbench.step.stages import gaussian_noise
 
 # Noise and rates that the ledger does not hear of
 
@@ -177,6 +179,65 @@ class Counted(Pipeline):
         return (*(event for event, _ in self._count()), *super()._events(state, hyper, run))
 
 
+# A count that steers the clip norm
+
+
+@dataclass(frozen=True)
+class CountWithoutNoise(Pipeline):
+    """The sum has the noise of the ledger, and the count is used as it is."""
+
+    def _with_count(
+        self, sum_RP: Tensor, count_R: Tensor, deviation_R: Tensor, state: State, hyper: Hyperparameters, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        del examples
+        return gaussian_noise(sum_RP, deviation_R, hyper.keys_RS, state.step_R), count_R
+
+
+@dataclass(frozen=True)
+class CountNotCharged(Pipeline):
+    """The gradient keeps the noise σ, as if the count, with noise of deviation σ, were for nothing."""
+
+    def _with_count(
+        self, sum_RP: Tensor, count_R: Tensor, deviation_R: Tensor, state: State, hyper: Hyperparameters, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        del examples
+        clip_R1 = self.clip_norm(state, hyper)[:, None].to(sum_RP.dtype)
+        whole_RQ = torch.cat([sum_RP, clip_R1 * count_R[:, None]], 1)
+        noisy_RQ = gaussian_noise(whole_RQ, deviation_R, hyper.keys_RS, state.step_R)
+        return noisy_RQ[:, :-1], (noisy_RQ[:, -1:] / clip_R1)[:, 0]
+
+
+@dataclass(frozen=True)
+class CountApart(Pipeline):
+    """Two releases, each with the noise multiplier of the ledger, for one event."""
+
+    def _with_count(
+        self, sum_RP: Tensor, count_R: Tensor, deviation_R: Tensor, state: State, hyper: Hyperparameters, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        del examples
+        place = (hyper.keys_RS, state.step_R, randomness.ESTIMATE)
+        noisy_R1 = gaussian_noise(count_R[:, None], hyper.noise_multiplier_R / 2, *place)
+        return gaussian_noise(sum_RP, deviation_R, hyper.keys_RS, state.step_R), noisy_R1[:, 0]
+
+
+@dataclass(frozen=True)
+class CountOfOnes(PrivateQuantile):
+    """The number of gradients below the clip norm, which one record changes by 1 and not by ½.
+
+    ½ plus their share is what is held to the target, so with a target of 1 half of them are below.
+    """
+
+    def count(self, norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor) -> Tensor:
+        return super().count(norm_RB, clip_R, mask_RB) + 0.5 * mask_RB.sum(1)
+
+
+QUANTILES: Mapping[str, Any] = {
+    "a count below the clip norm without noise": noisy_sgd(CountWithoutNoise, rule=PrivateQuantile()),
+    "a count below the clip norm that is not charged": noisy_sgd(CountNotCharged, rule=PrivateQuantile()),
+    "a count below the clip norm as a second release": noisy_sgd(CountApart, rule=PrivateQuantile()),
+    "a count below the clip norm of ones": noisy_sgd(Pipeline, rule=CountOfOnes(target_quantile=1.0)),
+}
+
 # N, K and K* of DPIS
 
 
@@ -233,6 +294,7 @@ RELEASED: Mapping[str, Any] = {
         Frame, draws=lambda seen: seen.found.sum_RP if _of_system(seen) else noised(seen)
     ),
     "twice the sum in pieces": noisy_sgd(Pipeline, engine=_twice_in_pieces),
+    **QUANTILES,
     "half of the steps are planned": planned(lambda steps: max(1, steps // 2)),
     "the last step is not planned": planned(lambda steps: steps - (steps == 100)),
     "a step tells of twice the noise of its ledger": noisy_sgd(Frame, says=_half_as_private),
