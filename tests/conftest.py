@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests import sampled, thirds
+from tests import parts, sampled
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads than that only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,20 +22,20 @@ NOT_IN_CI = ("imdb_glove",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    chosen = ["auto", *map(str, range(thirds.THIRDS))]
-    parser.addoption("--third", choices=chosen, help="of the long tests only this third; auto: today's")
+    chosen = ["auto", *map(str, range(parts.PARTS))]
+    parser.addoption("--part", choices=chosen, help="of the long tests only this part; auto: today's")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.third == "auto":  # workers are told the number: midnight may pass before they start
-        config.option.third = str(thirds.todays())
+    if config.option.part == "auto":  # workers are told the number: midnight may pass before they start
+        config.option.part = str(parts.todays())
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     sampled.mark(items)
-    if config.option.third is not None:
-        thirds.keep(int(config.option.third), config, items)
+    if config.option.part is not None:
+        parts.keep(int(config.option.part), config, items)
 
 
 @pytest.hookimpl(wrapper=True)

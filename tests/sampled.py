@@ -1,7 +1,7 @@
 """Which tests the default command runs for a few of their parameters only, so that it stays under ten minutes.
 
-The others wear the mark `long`, as tests of minutes do: `python -m pytest -m long` runs them, and CI a third of them a
-day (tests/thirds.py). A test is named here for its time, not for its worth.
+The others wear the mark `long`, as tests of minutes do: `python -m pytest -m long` runs them, and CI a seventh of them
+a day (tests/parts.py). A test is named here for its time, not for its worth.
 """
 
 from __future__ import annotations

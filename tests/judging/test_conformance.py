@@ -67,7 +67,7 @@ def test_no_accountant_refuses_everything(name: str) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_accountant_at_some_stored_points(name: str) -> None:
-    """CI holds it against all of them by `dpbench conform`, a third a day."""
+    """CI holds it against all of them by `dpbench conform`, a seventh a day."""
     found = list(hold([name], POINTS[::111]))
     assert [held for held in found if held.verdict not in ("sound", "loose", "refuses")] == []
     assert any(held.verdict == "sound" for held in found)

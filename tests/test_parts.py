@@ -1,4 +1,4 @@
-"""The thirds of the long tests: each test is in one of them, and three days in a row run them all."""
+"""The parts of the long tests: each test is in one of them, and seven days in a row run them all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.thirds import THIRDS, third_of, todays
+from tests.parts import PARTS, part_of, todays
 
 ROOT = Path(__file__).parents[1]
 SOME = """
@@ -40,25 +40,23 @@ def collected(project: Path, *arguments: str) -> set[str]:
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
-def test_the_thirds_are_disjoint_and_complete_and_auto_takes_todays(project: Path) -> None:
-    parts = [collected(project, "-m", "long", "--third", str(third)) for third in range(THIRDS)]
+def test_a_part_is_run_beside_all_other_tests_and_auto_takes_todays(project: Path) -> None:
+    ids = [f"test_some.py::test_long[{number}]" for number in range(30)]
+    parts = [{one for one in ids if part_of(one) == part} for part in range(PARTS)]
     assert all(parts)
-    assert sum(map(len, parts)) == len(set().union(*parts)) == 30
+    quick = {f"test_some.py::test_quick[{number}]" for number in range(5)}
+    assert collected(project, "-m", "long or not long", "--part", "2") == parts[2] | quick
     before = todays()
-    assert collected(project, "-m", "long", "--third", "auto") in (parts[before], parts[todays()])  # midnight may pass
-
-
-def test_other_tests_run_whatever_the_third(project: Path) -> None:
-    assert len(collected(project, "--third", "0")) == 5
+    assert collected(project, "-m", "long", "--part", "auto") in (parts[before], parts[todays()])  # midnight may pass
 
 
 @pytest.mark.parametrize("start", [date(2026, 11, 23), date(2026, 12, 30), date(2028, 2, 28), date(2028, 12, 31)])
-def test_three_days_in_a_row_take_all_thirds(start: date) -> None:
-    assert {todays(start + timedelta(days=day)) for day in range(THIRDS)} == set(range(THIRDS))
+def test_seven_days_in_a_row_take_all_parts(start: date) -> None:
+    assert {todays(start + timedelta(days=day)) for day in range(PARTS)} == set(range(PARTS))
 
 
-def test_a_third_is_the_same_everywhere_and_about_a_third() -> None:
-    ids = [f"tests/test_a.py::test_b[{number}]" for number in range(3000)]
-    assert [third_of(one) for one in ids[:6]] == [1, 1, 2, 2, 2, 2]
-    sizes = [sum(third_of(one) == third for one in ids) for third in range(THIRDS)]
+def test_a_part_is_the_same_everywhere_and_about_a_seventh() -> None:
+    ids = [f"tests/test_a.py::test_b[{number}]" for number in range(7000)]
+    assert [part_of(one) for one in ids[:6]] == [1, 3, 2, 6, 2, 5]
+    sizes = [sum(part_of(one) == part for one in ids) for part in range(PARTS)]
     assert min(sizes) > 900
