@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from dpbench.errors import DpbenchError
 
-Task = Literal["classification", "regression", "language_modelling"]
+Task = Literal["classification", "regression", "rating", "language_modelling"]
 Loss = Literal["cross_entropy", "squared_error"]
 MetricName = Literal["accuracy", "rmse", "perplexity"]
 
@@ -121,12 +121,15 @@ _LARGEST = math.log(sys.float_info.max)
 _LOSSES: Mapping[Task, tuple[Loss, ...]] = {
     "classification": ("cross_entropy", "squared_error"),
     "regression": ("squared_error",),
+    "rating": ("cross_entropy", "squared_error"),
     "language_modelling": ("cross_entropy",),
 }
 _METRICS: Mapping[tuple[Task, Loss], tuple[MetricName, ...]] = {
     ("classification", "cross_entropy"): ("accuracy", "rmse", "perplexity"),
     ("classification", "squared_error"): ("rmse",),
     ("regression", "squared_error"): ("rmse",),
+    ("rating", "cross_entropy"): ("rmse", "accuracy"),
+    ("rating", "squared_error"): ("rmse",),
     ("language_modelling", "cross_entropy"): ("perplexity", "accuracy"),
 }
 CLASSIFICATION = Objective("cross_entropy", "accuracy")

@@ -51,13 +51,17 @@ TEST = RemoteFile(
 
 @dataclass(frozen=True)
 class AdultSource(FileSource):
-    """Adult under one of its preparations; see the module."""
+    """Adult under one of its preparations; see the module.
+
+    `shared_records` is the number of different training inputs that occur among the test inputs too.
+    """
 
     preparation: Preparation
     files: tuple[RemoteFile, ...]
     train_size: int
     test_size: int
     sha256: str
+    shared_records: int
     name: str = "adult"
     title: str = "Adult: income above 50,000 dollars, binary features of LIBSVM's a9a"
     classes: int = 2
@@ -80,7 +84,9 @@ class AdultSource(FileSource):
 
 
 def parse(content: bytes, dataset: str, file: str) -> tuple[Array, Array]:
-    """Features (N, 123) float32 and classes (N,) int64 of a file in LIBSVM's format. Raises DatasetCorrupt with the line.
+    """Features (N, 123) float32 and classes (N,) int64 of a file in LIBSVM's format.
+
+    Raises DatasetCorrupt with the line.
 
     >>> inputs, targets = parse(b"-1 3:1 11:1\\n+1 1:1\\n", "adult", "a9a")
     >>> targets.tolist(), inputs.sum(1).tolist(), inputs[0, 2].item()
@@ -123,9 +129,15 @@ _SOURCES: dict[str, AdultSource] = {
         32_561 - HELD_OUT,
         HELD_OUT,
         "bfd0a629c0c4e9f5b8e38c8a329ff08c6ef11fd3f610bc85039d9d0b11ff962b",
+        891,
     ),
     "libsvm": AdultSource(
-        "libsvm", (TRAIN, TEST), 32_561, 16_281, "92b452f81dc1ad44cce77ac5a1b48b7d6eacf262289253ea5ded5568ce5b4c25"
+        "libsvm",
+        (TRAIN, TEST),
+        32_561,
+        16_281,
+        "92b452f81dc1ad44cce77ac5a1b48b7d6eacf262289253ea5ded5568ce5b4c25",
+        3383,
     ),
 }
 

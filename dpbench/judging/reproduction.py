@@ -2,8 +2,9 @@
 
 A printed accuracy, or other metric, is the mean of m runs of the source; ours are n seeds with mean x̄ and
 standard deviation s (n − 1 in its denominator). If all runs are independent draws of one normal distribution,
-(printed − x̄) / (s sqrt(1/n + 1/m)) follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m) contains the printed mean with 95 %
-probability. The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
+(printed − x̄) / (s sqrt(1/n + 1/m)) follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m)
+contains the printed mean with 95 % probability.
+The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
 """
 
 from __future__ import annotations
