@@ -15,7 +15,7 @@ import dpbench
 
 ROOT = Path(dpbench.__path__[0])
 ROOMS = """
-    atomic catalog errors events randomness verdicts
+    atomic catalog errors events randomness tasks verdicts
     step
     clipping models datasets
     spec

@@ -21,6 +21,7 @@ from dpbench.cli.console import LINE_SECONDS, Watch, emit
 from dpbench.job import Watcher
 from dpbench.plan.planning import Plan, Run, Stack
 from dpbench.privacy.formatting import SIGNS, bound, duration, seeds
+from dpbench.tasks import metric_of
 
 if TYPE_CHECKING:
     from dpbench.job import Summary
@@ -32,8 +33,10 @@ def outcome_line(outcome: Outcome) -> str:
     if outcome.error is not None:
         return f"failed    {outcome.run.title}: {outcome.error}"
     assert outcome.result is not None
-    accuracy = outcome.result["result"]["test_accuracy"]
-    return f"finished  {outcome.run.title}: test accuracy {100 * accuracy:.2f} %"
+    result = outcome.result["result"]
+    metric = metric_of(result)
+    assert metric is not None
+    return f"finished  {outcome.run.title}: {metric.said(metric.scale * result[metric.field])}"
 
 
 def checked_line(name: str, found: Checked) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from dpbench.cli.options import allow_code, say_error
 from dpbench.cli.training import SPECS, out_option
 from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.tasks import METRICS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,21 +64,25 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
 
 
 _MOST_NAMED = 5
-_GATE = "Exit with 1 if a run is `different`, or absent from the second or lower by more than N points: `accuracy=N`."
+Gate = Mapping[str, float] | None
+_GATE = (
+    "Exit with 1 if a run is `different`, or absent from the second or worse by more than N: `accuracy=N`, `rmse=N`."
+)
 
 
-def _gates(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[float | None, ...]:
-    """The points of accuracy that a run may lose; None where nothing may differ."""
-    found: list[float | None] = []
+def _gates(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[Gate, ...]:
+    """By how much a metric may become worse, in its unit; None where nothing may differ."""
+    found: list[Gate] = []
     for text in given:
         name, _, number = text.partition("=")
         try:
             most = None if text == "different" else float(number)
         except ValueError:
             most = math.nan
-        if (name, text) != ("different", "different") and (name != "accuracy" or not 0 <= (most or 0) < math.inf):
-            raise click.BadParameter(f"{text!r}: expected different, or accuracy=N with a number of points such as 1")
-        found.append(most)
+        if (name, text) != ("different", "different") and (name not in METRICS or not 0 <= (most or 0) < math.inf):
+            names = " or ".join(f"{metric}=N" for metric in METRICS)
+            raise click.BadParameter(f"{text!r}: expected different, or {names} with a number in its unit, such as 1")
+        found.append(None if most is None else {name: most})
     return tuple(found)
 
 
@@ -86,7 +91,7 @@ def _gates(_context: click.Context, _parameter: click.Parameter, given: tuple[st
 @click.argument("second", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per difference.")
 @click.option("--fail-if", "gates", multiple=True, metavar="GATE", callback=_gates, help=_GATE)
-def diff(first: Path, second: Path, as_json: bool, gates: tuple[float | None, ...]) -> int:
+def diff(first: Path, second: Path, as_json: bool, gates: tuple[Gate, ...]) -> int:
     """Compare two folders of records: results, times, environments, and what is only in one.
 
     \b
@@ -125,7 +130,7 @@ def _table(found: Sequence[Difference]) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", overflow="fold")
-    for name in ("accuracy A", "accuracy B", "change", "seconds A", "seconds B"):
+    for name in ("metric A", "metric B", "change", "seconds A", "seconds B"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what differs", overflow="fold")
     for row in found:
@@ -136,11 +141,13 @@ def _table(found: Sequence[Difference]) -> Table:
             words.insert(0, f"key format {one} -> {other}: different formats are never the same run")
         words += [f"code of {name}" for name in row.sources]
         only = {"only_a": ["only in A"], "only_b": ["only in B"]}.get(row.matched, [])
+        metric = METRICS[row.metric]
+        form = f"{metric.name} {{:.{metric.decimals}f}}{' ' * bool(metric.unit)}{metric.unit}"
         table.add_row(
             row.title,
-            _cell(row.accuracy_a, "{:.2f} %"),
-            _cell(row.accuracy_b, "{:.2f} %"),
-            _cell(row.accuracy_change, "{:+.2f}"),
+            _cell(row.measured_a, form),
+            _cell(row.measured_b, form),
+            _cell(row.change, f"{{:+.{metric.decimals}f}}"),
             _cell(row.seconds_a, "{:.1f}"),
             _cell(row.seconds_b, "{:.1f}"),
             "; ".join([*only, *words]) or ("nothing" if row.same_result else "the result"),

@@ -29,6 +29,7 @@ from dpbench.datasets._base import (
 )
 from dpbench.datasets._fetch import DownloadFailed, FileStatus, Progress, check, fetch, missing_bytes
 from dpbench.errors import DpbenchError
+from dpbench.tasks import task_of
 
 __all__ = [
     "Dataset",
@@ -102,6 +103,7 @@ def _wrap(name: str, dataset: Dataset) -> ArraysSource:
         *(dataset.train_inputs, dataset.train_targets, dataset.test_inputs, dataset.test_targets),
         real=dataset.real,
         classes=dataset.classes,
+        task=dataset.task,
     )
     if dataset.sha256 != source.sha256:
         raise DpbenchError(
@@ -130,6 +132,7 @@ def summary(source: DatasetSource, folder: Folder = None) -> dict[str, Any]:
     facts = ("name", "title", "train_size", "test_size", "input_shape", "classes", "real", "licence", "citation", "url")
     return {
         **{name: getattr(source, name) for name in (*facts, "sha256")},
+        "task": task_of(source),
         "input_shape": list(source.input_shape),
         "state": state(source, folder),
         "folder": None if place is None else str(place),
@@ -151,7 +154,7 @@ def describe(source: DatasetSource, folder: Folder = None) -> str:
     lines = [
         f"{source.name} ({facts['state']}): {source.title}",
         f"  {source.train_size:,} training and {source.test_size:,} test records, {kind}; shape {shape};"
-        f" {source.classes} classes",
+        f" {'regression' if task_of(source) == 'regression' else f'{source.classes} classes'}",
         f"  licence: {source.licence}",
         f"  cite: {source.citation}",
     ]

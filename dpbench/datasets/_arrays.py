@@ -10,6 +10,7 @@ import numpy as np
 
 from dpbench.datasets._base import Dataset, RemoteFile, build, content_hash
 from dpbench.errors import DpbenchError
+from dpbench.tasks import Task, objective
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +29,7 @@ class ArraysSource:
     real: bool
     arrays: tuple[Array, Array, Array, Array] = field(repr=False)
     files: tuple[RemoteFile, ...] = ()
+    task: Task = "classification"
 
     @property
     def train_size(self) -> int:
@@ -61,6 +63,7 @@ def from_arrays(
     *,
     real: bool = True,
     classes: int | None = None,
+    task: Task = "classification",
     title: str = "",
     licence: str = "not stated",
     citation: str = "not stated",
@@ -69,14 +72,16 @@ def from_arrays(
     """A dataset source from four arrays, tensors or nested lists, for use as `package.module:factory` in a spec.
 
     Inputs are (N, *input_shape) floating-point numbers, kept as float32 and not scaled; targets are (N,) integers from
-    0 to classes - 1, where `classes` is by default the largest target plus one. The arrays are copied. Give
-    `real=False` for synthetic data: their results are never compared with a paper's number. Raises DpbenchError that
-    lists all mistakes.
+    0 to classes - 1, where `classes` is by default the largest target plus one, or, with `task="regression"`, numbers,
+    which are kept as float32 and not scaled. The arrays are copied. Give `real=False` for synthetic data: their
+    results are never compared with a paper's number. Raises DpbenchError that lists all mistakes.
 
     >>> source = from_arrays("tiny", [[0.0], [1.0]], [0, 1], [[0.5]], [1], real=False)
     >>> source.train_size, source.input_shape, source.classes
     (2, (1,), 2)
     """
+    objective(task)
+    numbers = task == "regression"
     mistakes: list[str] = []
     given = {
         "train_inputs": _array("train_inputs", train_inputs, mistakes),
@@ -86,22 +91,25 @@ def from_arrays(
     }
     if not mistakes:
         for part in ("train", "test"):
-            _check_part(part, given[f"{part}_inputs"], given[f"{part}_targets"], mistakes)
+            _check_part(part, given[f"{part}_inputs"], given[f"{part}_targets"], mistakes, numbers)
     if not mistakes:
         shapes = [given[f"{part}_inputs"].shape[1:] for part in ("train", "test")]
         if shapes[0] != shapes[1]:
             mistakes.append(f"test_inputs have records of shape {shapes[1]}: expected {shapes[0]} as in train_inputs")
-        largest = max(int(given[f"{part}_targets"].max()) for part in ("train", "test"))
+        largest = 0 if numbers else max(int(given[f"{part}_targets"].max()) for part in ("train", "test"))
         classes = largest + 1 if classes is None else classes
-        if largest >= classes:
+        if numbers and classes != 1:
+            mistakes.append(f"classes = {classes}: expected 1, or to leave it out, for a regression")
+        elif largest >= classes:
             mistakes.append(f"classes = {classes}: expected more than the largest target, {largest}")
     if mistakes or classes is None:
         raise DpbenchError(f"dataset {name!r}: " + "; ".join(mistakes))
+    kind = np.float32 if numbers else np.int64
     arrays = (
         np.array(given["train_inputs"], np.float32, order="C"),
-        np.array(given["train_targets"], np.int64, order="C"),
+        np.array(given["train_targets"], kind, order="C"),
         np.array(given["test_inputs"], np.float32, order="C"),
-        np.array(given["test_targets"], np.int64, order="C"),
+        np.array(given["test_targets"], kind, order="C"),
     )
     return ArraysSource(
         name=name,
@@ -113,6 +121,7 @@ def from_arrays(
         url=url,
         real=real,
         arrays=arrays,
+        task=task,
     )
 
 
@@ -129,16 +138,20 @@ def _finite(inputs: Array) -> bool:
         return bool(np.isfinite(inputs.astype(np.float32)).all())
 
 
-def _check_part(part: str, inputs: Array, targets: Array, mistakes: list[str]) -> None:
+def _check_part(part: str, inputs: Array, targets: Array, mistakes: list[str], numbers: bool) -> None:
     if inputs.dtype.kind != "f":
         mistakes.append(f"{part}_inputs has dtype {inputs.dtype}: expected floating point (divide pixels by 255)")
     elif inputs.ndim < 2 or len(inputs) == 0:
         mistakes.append(f"{part}_inputs has shape {inputs.shape}: expected (records, ...) with at least one record")
     elif not _finite(inputs):
         mistakes.append(f"{part}_inputs holds values that are not finite in float32")
-    if targets.dtype.kind not in "iu":
+    if numbers and targets.dtype.kind not in "iuf":
+        mistakes.append(f"{part}_targets has dtype {targets.dtype}: expected numbers")
+    elif not numbers and targets.dtype.kind not in "iu":
         mistakes.append(f"{part}_targets has dtype {targets.dtype}: expected integers")
     elif targets.shape != inputs.shape[:1]:
         mistakes.append(f"{part}_targets has shape {targets.shape}: expected {inputs.shape[:1]}, one per record")
-    elif targets.size and int(targets.min()) < 0:
+    elif numbers and not _finite(targets):
+        mistakes.append(f"{part}_targets holds values that are not finite in float32")
+    elif targets.size and not numbers and int(targets.min()) < 0:
         mistakes.append(f"{part}_targets holds {int(targets.min())}: expected classes from 0")

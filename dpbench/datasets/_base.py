@@ -14,16 +14,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from dpbench.errors import DpbenchError
+from dpbench.tasks import Task, objective, task_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Task = Literal["classification"]
 Folder = str | os.PathLike[str] | None
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, Array, Array, Array]
@@ -78,7 +78,8 @@ class RemoteFile:
 class Dataset:
     """A dataset in memory: CPU tensors, ready for training.
 
-    Inputs are (N, *input_shape) float32, targets (N,) int64 in 0..classes-1. `sha256` is `content_hash` of the four
+    Inputs are (N, *input_shape) float32, targets (N,) int64 in 0..classes-1, or for regression float32, where `classes`
+    is 1. `sha256` is `content_hash` of the four
     tensors. `real` is False for synthetic data, whose results are never compared with a paper's number.
     Raises DpbenchError if shapes or dtypes do not fit together.
     """
@@ -94,12 +95,16 @@ class Dataset:
     real: bool
 
     def __post_init__(self) -> None:
+        objective(self.task)
+        kind = "torch.float32" if self.task == "regression" else "torch.int64"
+        if self.task == "regression":
+            _expect("classes", self.classes, 1)
         for part, inputs, targets in (
             ("train", self.train_inputs, self.train_targets),
             ("test", self.test_inputs, self.test_targets),
         ):
             _expect(f"{part}_inputs.dtype", str(inputs.dtype), "torch.float32")
-            _expect(f"{part}_targets.dtype", str(targets.dtype), "torch.int64")
+            _expect(f"{part}_targets.dtype", str(targets.dtype), kind)
             _expect(f"{part}_targets.shape", tuple(targets.shape), (len(inputs),))
         _expect("test_inputs.shape[1:]", tuple(self.test_inputs.shape[1:]), self.input_shape)
 
@@ -112,8 +117,10 @@ class Dataset:
 class DatasetSource(Protocol):
     """The facts about a dataset that need no loading, and how to load it.
 
-    `files` is () where the data need no folder (embedded in a package, or made by the user's code). `sha256` is the
-    `content_hash` of what `load` returns, known beforehand, so that a plan can name a run without loading anything.
+    A source may also have a `task` (`dpbench.tasks`); without one it is for classification. `classes` is 1 for a
+    regression. `files` is () where the data need no folder (embedded in a package, or made by the user's code).
+    `sha256` is the `content_hash` of what `load` returns, known beforehand, so that a plan can name a run without
+    loading anything.
     """
 
     @property
@@ -289,7 +296,7 @@ def in_memory(
 ) -> Dataset:
     """The Dataset of a source from its four tensors, whose hash is not tested."""
     tensors = (train_inputs, train_targets, test_inputs, test_targets)
-    return Dataset(source.name, "classification", *tensors, source.classes, source.sha256, source.real)
+    return Dataset(source.name, task_of(source), *tensors, source.classes, source.sha256, source.real)
 
 
 class FileSource:
@@ -303,7 +310,7 @@ class FileSource:
         return find_missing(self.files, folder)
 
     def load(self, folder: Path | None = None) -> Dataset:
-        """Read and verify the files: inputs (N, *input_shape) float32, targets (N,) int64.
+        """Read and verify the files: inputs (N, *input_shape) float32, targets (N,) int64, float32 for regression.
 
         Raises DatasetMissing with the command that gets the files, DatasetCorrupt with both hashes.
         """

@@ -1,9 +1,10 @@
 """Are printed numbers reproduced? Statistics over seeds, and a verdict for each printed number.
 
-A printed accuracy is the mean of m runs of the source; ours are n seeds with mean x̄ and standard deviation s (n − 1 in
-its denominator). If all runs are independent draws of one normal distribution, (printed − x̄) / (s sqrt(1/n + 1/m))
-follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m) contains the printed mean with 95 %
-probability. The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
+A printed accuracy, or other metric, is the mean of m runs of the source; ours are n seeds with mean x̄ and
+standard deviation s (n − 1 in its denominator). If all runs are independent draws of one normal distribution,
+(printed − x̄) / (s sqrt(1/n + 1/m)) follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m)
+contains the printed mean with 95 % probability.
+The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from dpbench.privacy.formatting import percent
 from dpbench.spec.keys import Printed
+from dpbench.tasks import METRICS, Metric
 from dpbench.verdicts import Verdict
 
 LEVEL = 0.95
@@ -90,25 +92,26 @@ def prediction_interval(
     return ours.mean - half, ours.mean + half
 
 
-def accuracy_verdict(
+def metric_verdict(
     subject: str,
-    percents: Sequence[float],
+    values: Sequence[float],
     printed: Printed,
     averaged_over: int | None,
     *,
+    metric: Metric = METRICS["accuracy"],
     source: str = "",
     barred: str | None = None,
 ) -> Verdict:
-    """The printed test accuracy (percent) against our seeds' last-epoch accuracies.
+    """The printed metric against our seeds' last-epoch values, both in its unit (accuracy: per cent).
 
     `barred` says why the two may not be compared (a reduced setting, synthetic data). If the source does not say over
     how many runs it averages, one is assumed, which gives the widest interval.
     """
-    check = "printed_accuracy"
-    if barred is not None or not percents:
+    check = f"printed_{metric.name}"
+    if barred is not None or not values:
         reason = "no finished run" if barred is None else f"not compared: {barred}"
         return Verdict(check, subject, "not_run", reason, {"printed": printed.text}, 0.0, source)
-    ours = spread(percents)
+    ours = spread(values)
     difference = ours.mean - printed.value
     evidence = {
         "printed": printed.text,
@@ -118,17 +121,20 @@ def accuracy_verdict(
         "deviation": ours.deviation,
         "difference": difference,
     }
-    stated = f"ours {ours.mean:.2f}, printed {printed.text}: a difference of {difference:+.2f} percentage points"
+    digits = metric.decimals
+    unit = f" {metric.points}" if metric.points else ""
+    stated = f"ours {ours.mean:.{digits}f}, printed {printed.text}: a difference of {difference:+.{digits}f}{unit}"
     if ours.count < 2:
         reason = f"{stated}; one seed does not show the deviation of seeds"
         return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
     runs = averaged_over or 1
-    low, high = prediction_interval(percents, runs, printed.half_unit)
+    low, high = prediction_interval(values, runs, printed.half_unit)
     evidence |= {"low": low, "high": high, "level": LEVEL}
     holds = low - _SLACK * printed.half_unit <= printed.value <= high + _SLACK * printed.half_unit
     over = f"the mean of {runs} runs" if averaged_over else "a single run (how many were averaged is not stated)"
     reason = (
-        f"{stated}; {'inside' if holds else 'outside'} the 95 % prediction interval for {over}, {low:.2f} to {high:.2f}"
+        f"{stated}; {'inside' if holds else 'outside'} the 95 % prediction interval for {over}, {low:.{digits}f}"
+        f" to {high:.{digits}f}"
     )
     return Verdict(check, subject, "holds" if holds else "refuted", reason, evidence, round(1 - LEVEL, 12), source)
 

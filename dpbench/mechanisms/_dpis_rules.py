@@ -84,12 +84,12 @@ def below(bits: Tensor, probability: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Weighted(Network):
-    """The same network with targets (2,): class and weight, in the dtype of the parameters."""
+    """The same network with targets (2,): class or number, and weight, in the dtype of the parameters."""
 
     def example_loss(
         self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
     ) -> Tensor:
-        return target[1] * super().example_loss(named, example, target[0].long(), operators)
+        return target[1] * super().example_loss(named, example, target[0], operators)
 
 
 def norms(engine: ClippedSum, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> Clipped:
@@ -124,6 +124,6 @@ def weighted_sum(
     """
     kept_RB = torch.where(examples.mask_RB, weight_RB, 0.0)
     pairs = torch.stack([examples.targets.to(theta_RP.dtype), kept_RB.to(theta_RP.dtype)], -1)
-    weighted = _Weighted(net.module, net.shapes, net.size)
+    weighted = _Weighted(net.module, net.shapes, net.size, objective=net.objective)
     found = engine(weighted, theta_RP, Examples(examples.inputs, pairs, examples.mask_RB), longest_R, chunk)
     return torch.where(examples.mask_RB.any(1)[:, None], found.sum_RP, 0.0)

@@ -43,6 +43,7 @@ from dpbench.store.run_key import (
     version_changes,
     versions,
 )
+from dpbench.tasks import Objective, objective, task_of, unusual
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +91,7 @@ def make_plan(
             source, mechanism = dataset_source(spec), build_mechanism(spec)
             build, shape = model_builder(spec, source), tuple(source.input_shape)
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
-            try_network(code_entries(spec), build, shape, source.classes, weight, kept)
+            try_network(code_entries(spec), build, shape, outputs_of(spec, source), weight, kept)
             try_rule(mechanism, build, shape, kept)
     if to_confirm and not all(_confirmed(run) for run in due_by_spec):  # what is remembered is wrong: again without it
         return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
@@ -200,7 +201,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
             " stages.gaussian_noise; expected own or common, or another mechanism"
         )
     entries = code_entries(spec)
-    try_build(model_builder(spec, source), tuple(source.input_shape), source.classes, kept)
+    try_build(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)
     resolved: dict[str, Any] = {
         "format": FORMAT,
         "dataset": {
@@ -211,6 +212,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         "model": chosen("models", spec.model, skip=2) | weights_key(spec, _plain_builder(spec, source)),
         "mechanism": chosen("mechanisms", spec.mechanism),
         "randomness": spec.randomness,
+        **unusual(task_of(source), objective_of(spec, source)),
         **numbers,
         **({} if spends is None else asked),
         "numerics": versions(entries),
@@ -281,6 +283,16 @@ def dataset_source(spec: Spec) -> DatasetSource:
 _SOURCES: dict[tuple[str, str], DatasetSource] = {}
 
 
+def objective_of(spec: Spec, source: DatasetSource) -> Objective:
+    """What a spec's runs train and measure. Raises DpbenchError where the loss or the metric does not fit the data."""
+    return objective(task_of(source), spec.loss, spec.metric)
+
+
+def outputs_of(spec: Spec, source: DatasetSource) -> int:
+    """The number of outputs of a spec's model."""
+    return objective_of(spec, source).outputs(source.classes)
+
+
 def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) -> Callable[[], nn.Module]:
     """A function that builds the spec's model anew for the shape and classes of its dataset, with its weights.
 
@@ -295,7 +307,7 @@ def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) 
 
 def _plain_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
     factory = find("models", spec.model.name).load()
-    return partial(factory, tuple(source.input_shape), source.classes, **spec.model.parameters)
+    return partial(factory, tuple(source.input_shape), outputs_of(spec, source), **spec.model.parameters)
 
 
 def build_mechanism(spec: Spec) -> Mechanism:
@@ -452,7 +464,7 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
 
 def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     """What the runs of one stack have in common, as a string."""
-    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness")]
+    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness", "loss", "metric")]
     return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
@@ -465,4 +477,4 @@ def _rough_step_seconds(one_pass: int, expected_batch: float, device: str) -> fl
 def operations(spec: Spec, kept: Cache | None = None) -> int:
     """Floating-point operations of one forward pass of the spec's model for one example."""
     source = dataset_source(spec)
-    return trial.operations(model_builder(spec, source), tuple(source.input_shape), source.classes, kept)
+    return trial.operations(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpbench.catalog import catalog, in_short
 from dpbench.conformance import Conformance
-from dpbench.judging.reproduction import accuracy_verdict, number_verdict, spread
+from dpbench.judging.reproduction import metric_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.privacy.statement import large_delta
 from dpbench.reporting.contents import (
@@ -49,6 +49,7 @@ from dpbench.store.records import (
     taken_on_trust,
 )
 from dpbench.store.run_key import FORMAT, changed_versions, key_format
+from dpbench.tasks import Metric, MetricName
 from dpbench.verdicts import Verdict
 
 MOST_CURVE_POINTS = 40  # evaluations for which the ε spent so far is computed, over all ledgers of a report
@@ -58,6 +59,7 @@ _ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "devi
 Record = RunRecord | Mapping[str, Any]
 Failure = FailureRecord | Mapping[str, Any]
 AnyContext = Context | Mapping[str, Any]
+Subject = tuple[str, str, MetricName]
 Place = tuple[RunRecord, Context]
 
 
@@ -216,7 +218,7 @@ def _row(
 ) -> Row:
     runs = sorted((run for run, _ in members), key=lambda run: run.seed)
     first, context = members[0]
-    percents = [100 * run.result.test_accuracy for run in runs]
+    metric, values = runs[0].result.metric, [run.result.shown for run in runs]
     losses = [run.result.test_loss for run in runs if run.result.test_loss is not None]
     barred = context.reduced and f"this setting is reduced ({context.reduced})"
     if barred is None and not all(run.facts.dataset_real for run in runs):
@@ -235,16 +237,17 @@ def _row(
         seeds=tuple(run.seed for run in runs),
         run_keys=tuple(run.run_key for run in runs),
         failed_seeds=failed_seeds,
-        accuracy=spread(percents),
+        measured=spread(values),
         test_loss=spread(losses) if len(losses) == len(runs) and all(map(math.isfinite, losses)) else None,
         seconds=spread([run.seconds if run.own_seconds is None else run.own_seconds for run in runs]),
         guarantees=lines,
-        verdicts=_verdicts(percents, context, lines, barred, variant),
+        verdicts=_verdicts(metric, values, context, lines, barred, variant),
         curve=(),
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
         checked=known,
         engine=first.environment.get("engine") or {},
+        metric_name=metric.name,
     )
     return replace(row, curve=_curve(runs, context, row.shown, accounted, points))
 
@@ -301,7 +304,12 @@ def _value(value: Any) -> str:
 
 
 def _verdicts(
-    percents: Sequence[float], context: Context, lines: Sequence[GuaranteeLine], barred: str | None, variant: str
+    metric: Metric,
+    values: Sequence[float],
+    context: Context,
+    lines: Sequence[GuaranteeLine],
+    barred: str | None,
+    variant: str,
 ) -> tuple[Verdict, ...]:
     published, source = context.published, context.source or ""
     subject = " · ".join(filter(None, [context.name, context.label, variant]))
@@ -309,9 +317,9 @@ def _verdicts(
     if published is None:
         return ()
     by_name = {line.accountant: line for line in lines}
-    if published.accuracy_percent is not None:
-        printed, runs = published.accuracy_percent, published.averaged_over
-        found.append(accuracy_verdict(subject, percents, printed, runs, source=source, barred=barred))
+    printed, runs = published.of(metric), published.averaged_over
+    if printed is not None:
+        found.append(metric_verdict(subject, values, printed, runs, metric=metric, source=source, barred=barred))
     numbers = [("printed_mu", MU_ACCOUNTANT, published.mu)] if published.mu else []
     for check, name, number in [*numbers, *(("printed_epsilon", n, p) for n, p in published.epsilon.items())]:
         assert number is not None
@@ -367,7 +375,7 @@ def _curve(
                 epoch=first.epoch,
                 step=step,
                 seconds=math.fsum(seconds) / len(seconds),
-                accuracy=spread([100 * point.test_accuracy for point in points]),
+                measured=spread([point.shown for point in points]),
                 train_loss=_mean([point.train_loss for point in points]),
                 test_loss=_mean([point.test_loss for point in points]),
                 epsilon=spent,
@@ -381,8 +389,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _subject(row: Row) -> tuple[str, str]:
-    return row.settings.dataset, row.settings.model
+def _subject(row: Row) -> Subject:
+    return row.settings.dataset, row.settings.model, row.metric_name
 
 
 def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
@@ -394,8 +402,8 @@ def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
     return tuple(linked)
 
 
-def _baselines(sections: Sequence[Section], subjects: Collection[tuple[str, str]], shipped: bool) -> tuple[str, ...]:
-    """The rows without noise of these (dataset, model): those with the same origin, or else the others."""
+def _baselines(sections: Sequence[Section], subjects: Collection[Subject], shipped: bool) -> tuple[str, ...]:
+    """The rows without noise of these (dataset, model, metric): those with the same origin, or else the others."""
     found: dict[bool, list[str]] = {True: [], False: []}
     for section in sections:
         found[section.shipped] += [
@@ -405,11 +413,11 @@ def _baselines(sections: Sequence[Section], subjects: Collection[tuple[str, str]
 
 
 def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
-    """One for each (dataset, model) that is trained with privacy: the reader's own first, the largest of them first.
+    """One for each (dataset, model, metric) trained with privacy: the reader's own first, the largest of them first.
 
     But for the first of all, where there is more than one spec to see.
     """
-    groups: dict[tuple[bool, tuple[str, str]], dict[tuple[str, str], list[Row]]] = {}
+    groups: dict[tuple[bool, Subject], dict[tuple[str, str], list[Row]]] = {}
     for section in sections:
         for row in section.rows:
             if row.facts.private:
@@ -426,7 +434,9 @@ def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
         for (name, mechanism), rows in series.items():
             apart = rows[0].full_title if len(rows) == 1 else f"{name}: {mechanism}"
             named.append((name if specs[name] == 1 else apart, tuple(row.id for row in rows)))
-        found.append(Comparison(f"comparison-{len(found) + 1}", *subject, tuple(named), baselines, shipped))
+        dataset, model, metric = subject
+        number = len(found) + 1
+        found.append(Comparison(f"comparison-{number}", dataset, model, tuple(named), baselines, shipped, metric))
     return tuple(found)
 
 
@@ -450,7 +460,8 @@ def _record_lines(
                 label=context.label,
                 seed=run.seed,
                 row=row_of[run.run_key],
-                accuracy=100 * run.result.test_accuracy,
+                measured=run.result.shown,
+                metric_name=run.result.metric.name,
                 steps=int(run.resolved["steps"]),
                 device=str(around.get("device") or "not recorded"),
                 device_name=str(around.get("device_name") or "not recorded"),

@@ -11,9 +11,11 @@ from typing import Any
 
 from dpbench.conformance import Conformance
 from dpbench.judging.claims.summary import ClaimsReport
-from dpbench.judging.reproduction import Spread
+from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
+from dpbench.spec.keys import Printed
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
+from dpbench.tasks import METRICS, Metric, MetricName
 from dpbench.verdicts import VERDICTS, Verdict
 
 
@@ -61,7 +63,7 @@ class GuaranteeLine:
 
 @dataclass(frozen=True)
 class CurveLine:
-    """One evaluation along training, over the seeds: accuracy in percent, seconds, losses, ε spent by accountant.
+    """One evaluation along training, over the seeds: the metric in its unit, seconds, losses, ε spent by accountant.
 
     `seconds` are those of the stack's clock times the run's own share of them; ε is that of the row's figures.
     """
@@ -69,7 +71,7 @@ class CurveLine:
     epoch: float
     step: int
     seconds: float
-    accuracy: Spread
+    measured: Spread
     train_loss: float | None
     test_loss: float | None
     epsilon: Mapping[str, float] = field(default_factory=dict)
@@ -95,7 +97,8 @@ class Row:
     """One configuration over its seeds.
 
     `variant` distinguishes rows of one label when the spec changed between runs; `barred` says why nothing printed is
-    compared with it; `engine` is what the runs were computed with. Accuracies in percent, seconds per run.
+    compared with it; `engine` is what the runs were computed with. `measured` is in its metric's unit (accuracy:
+    per cent), seconds are per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
     """
 
@@ -108,7 +111,7 @@ class Row:
     seeds: tuple[int, ...]
     run_keys: tuple[str, ...]
     failed_seeds: tuple[int, ...]
-    accuracy: Spread
+    measured: Spread
     test_loss: Spread | None
     seconds: Spread
     guarantees: tuple[GuaranteeLine, ...]
@@ -118,6 +121,32 @@ class Row:
     stale_seeds: tuple[int, ...] = ()
     checked: Checked | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    metric_name: MetricName = "accuracy"
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the row's runs."""
+        return METRICS[self.metric_name]
+
+    @property
+    def figures(self) -> str:
+        """Mean ± half the width of its interval, without the unit."""
+        return plus_minus(self.measured, self.metric.decimals)
+
+    @property
+    def reached(self) -> str:
+        """The same with the unit."""
+        return " ".join(filter(None, [self.figures, self.metric.unit]))
+
+    @property
+    def printed(self) -> Printed | None:
+        """What the source prints for the metric."""
+        return self.context.published and self.context.published.of(self.metric)
+
+    @property
+    def metric_verdict(self) -> Verdict | None:
+        """The verdict on that."""
+        return self.verdict(f"printed_{self.metric_name}")
 
     @property
     def withheld(self) -> bool:
@@ -215,7 +244,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every private row that trains one model on one dataset, at its tightest promised ε, and the baselines.
+    """Every private row with one metric, model and dataset, at its tightest promised ε, and the baselines.
 
     `series`: (name, ids of the rows) for each spec, and for each mechanism where a spec has several. `baselines`: ids
     of the rows without noise: the reader's own, else those that came with the project.
@@ -227,6 +256,12 @@ class Comparison:
     series: tuple[tuple[str, tuple[str, ...]], ...]
     baselines: tuple[str, ...]
     shipped: bool = False
+    metric_name: MetricName = "accuracy"
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of its rows."""
+        return METRICS[self.metric_name]
 
 
 @dataclass(frozen=True)
@@ -241,7 +276,7 @@ class RecordLine:
     label: str
     seed: int
     row: str
-    accuracy: float
+    measured: float
     steps: int
     device: str
     device_name: str
@@ -256,6 +291,12 @@ class RecordLine:
     reduced: str | None
     shipped: bool = False
     trusted: tuple[str, ...] = ()
+    metric_name: MetricName = "accuracy"
+
+    @property
+    def reached(self) -> str:
+        """What was measured, with its unit."""
+        return METRICS[self.metric_name].text(self.measured)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,10 @@ def _drawn(figures: list[Drawn]) -> list[dict[str, Any]]:
     from markupsafe import Markup
 
     # Safe: `draw` builds the element from a tree, so every text in it is escaped.
-    return [{"figure": item.figure, "legend": item.legend, "svg": Markup(draw(item.figure))} for item in figures]
+    return [
+        {"figure": item.figure, "legend": item.legend, "caption": item.caption, "svg": Markup(draw(item.figure))}
+        for item in figures
+    ]
 
 
 def _policy(style: str, script: str) -> str:

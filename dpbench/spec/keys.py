@@ -15,6 +15,7 @@ from pydantic import Field
 
 from dpbench.spec.annotations import Slot, fields_of
 from dpbench.spec.points import CHOICES, MOST_RUNS
+from dpbench.tasks import Loss, Metric, MetricName
 
 KINDS = ("run", "claims", "events")
 LARGEST_SEED = 2**32 - 1
@@ -99,6 +100,8 @@ class Printed:
 class Published:
     """The numbers that a paper prints for this setting. `epsilon` is by accountant; accuracies are in per cent.
 
+    Of accuracy, RMSE and perplexity a source prints that of the run's metric.
+
     `seconds_per_epoch` and `memory_percent` (of the source's device) depend on the source's machine: they are shown
     beside the measured values and get no verdict.
     """
@@ -109,6 +112,13 @@ class Published:
     epsilon: Mapping[str, Printed] = field(default_factory=dict)
     seconds_per_epoch: Printed | None = None
     memory_percent: Printed | None = None
+    rmse: Printed | None = None
+    perplexity: Printed | None = None
+
+    def of(self, metric: Metric) -> Printed | None:
+        """What is printed for a metric, in its unit."""
+        found: Printed | None = getattr(self, metric.column)
+        return found
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,9 @@ class Weights:
 class Spec:
     """One setting to train, once for each seed: one point of a file's rows x zip x grid.
 
-    `label` names the point within the file, "" if there is only one. Empty `accountants` means all that support the
-    run. The position in the file (`file`, `line`) is ignored when specs are compared.
+    `loss` and `metric` are None where those of the dataset's task are meant. `label` names the point within
+    the file, "" if there is only one. Empty `accountants` means all that support the run. The
+    position in the file (`file`, `line`) is ignored when specs are compared.
     """
 
     name: str
@@ -157,6 +168,8 @@ class Spec:
     reduced: str | None = None
     tuned: str | None = None
     weights: Weights | None = None
+    loss: str | None = None
+    metric: str | None = None
     folder: str = field(default="", compare=False)
 
 
@@ -172,8 +185,16 @@ PUBLISHED: Mapping[str, Slot] = {
     "test_accuracy_percent": Slot(
         "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
     ),
+    "test_rmse": Slot("rmse", _Positive, None, "root mean square error on the test records, digit for digit", (0.915,)),
+    "test_perplexity": Slot(
+        "perplexity",
+        Annotated[float, Field(ge=1, allow_inf_nan=False)],
+        None,
+        "test perplexity, digit for digit",
+        (88.1,),
+    ),
     "averaged_over": Slot(
-        "averaged_over", Annotated[int, Field(ge=1)], None, "number of runs behind the accuracy", (10,)
+        "averaged_over", Annotated[int, Field(ge=1)], None, "number of runs behind the accuracy or other metric", (10,)
     ),
     "mu": Slot("mu", _Positive, None, "μ of the central limit theorem, digit for digit", (0.23,)),
     "epsilon": Slot("epsilon", dict[str, _Positive], None, "ε by accountant, digit for digit", ({"gdp_clt": 0.83},)),
@@ -212,6 +233,8 @@ RUN: Mapping[str, Slot] = {
         examples=("logistic", {"name": "mlp", "parameters": {"hidden": [64]}}),
     ),
     "mechanism": Slot("mechanism", Choice, description="how to train", examples=("noisy_sgd",)),
+    "loss": Slot("loss", Loss, None, "what is trained (default: that of the dataset's task)", ("squared_error",)),
+    "metric": Slot("metric", MetricName, None, "what is measured (default: that of the dataset's task)", ("rmse",)),
     "budget": Slot(
         "budget",
         Budget,
@@ -265,7 +288,7 @@ RUN: Mapping[str, Slot] = {
 }
 SETTABLE = (
     *CHOICES,
-    *("budget", "training", "randomness"),
+    *("budget", "training", "randomness", "loss", "metric"),
     *(f"budget.{name}" for name in BUDGET),
     *(f"training.{name}" for name in TRAINING),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import advice, catalog
+from dpbench.errors import DpbenchError
 from dpbench.spec.annotations import shown
 from dpbench.spec.keys import (
     HOMES,
@@ -25,6 +26,7 @@ from dpbench.spec.keys import (
 from dpbench.spec.names import CatalogObjects, Chosen
 from dpbench.spec.points import CHOICES, Mistakes, Point
 from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
+from dpbench.tasks import METRICS, Objective, objective, task_of
 
 
 class SpecReader:
@@ -32,7 +34,7 @@ class SpecReader:
 
     def __init__(self, mistakes: Mistakes, objects: CatalogObjects) -> None:
         self.mistakes, self.objects = mistakes, objects
-        self.accuracies: dict[Place, Point] = {}
+        self.printed: dict[Place, Point] = {}
 
     def spec(self, tree: Table, point: Point | None) -> Spec | None:
         """The spec of a tree, None if anything is wrong; without a point, only the keys present are checked."""
@@ -54,7 +56,8 @@ class SpecReader:
             self._accountant(item)
         values |= self._budget(tree, chosen.get("mechanism"), point)
         values |= self._training(tree, chosen, point)
-        values |= self._published(tree, chosen.get("dataset"), point)
+        measured = self._objective(tree, chosen.get("dataset"), values, point)
+        values |= self._published(tree, chosen.get("dataset"), measured, point)
         values |= self._weights(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
@@ -123,7 +126,9 @@ class SpecReader:
             self.mistakes.add(batch.place, message)
         return {"training": Training(**values)} if values is not None and point is not None else {}
 
-    def _published(self, tree: Table, dataset: Chosen | None, point: Point | None) -> dict[str, Any]:
+    def _published(
+        self, tree: Table, dataset: Chosen | None, measured: Objective | None, point: Point | None
+    ) -> dict[str, Any]:
         entry = tree.entries.get("published")
         if entry is None:
             return {}
@@ -141,10 +146,31 @@ class SpecReader:
                 self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
         if point is not None:
             self._comparable(tree, entry, dataset, point)
+            for metric in METRICS.values() if measured else ():
+                if metric.key in node.entries and measured and metric.name != measured.metric:
+                    message = f"the metric of this run is {measured.metric}; expected {METRICS[measured.metric].key}"
+                    self.mistakes.add(node.entries[metric.key].key, message, f"add `metric: {metric.name}`", "metric")
         if values is None or None in (*printed.values(), *epsilon.values()):
             return {}
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
         return {"published": Published(**{**values, **single, "epsilon": epsilon})}
+
+    def _objective(
+        self, tree: Table, dataset: Chosen | None, values: dict[str, Any], point: Point | None
+    ) -> Objective | None:
+        """The loss and the metric of a point; None where they are not known, after reporting why."""
+        if dataset is None or point is None or any(key in tree.entries and key not in values for key in _OBJECTIVE):
+            return None
+        task = task_of(dataset.made)
+        for given in ((values.get("loss"), None), (values.get("loss"), values.get("metric"))):
+            try:
+                found = objective(task, *given)
+            except DpbenchError as error:
+                key = "loss" if given[1] is None else "metric"
+                place = tree.entries[key].value.place if key in tree.entries else tree.entries["dataset"].value.place
+                self.mistakes.add(place, str(error).removeprefix(f"{key} = "), kind="task")
+                return None
+        return found
 
     def _weights(self, tree: Table, point: Point | None) -> dict[str, Any]:
         node = tree.get("weights")
@@ -191,15 +217,20 @@ class SpecReader:
             hint = "add `source` with paper, version, table and page"
             self.mistakes.missing(point, tree.place, "source", "is missing; published numbers need a source", hint)
         assert isinstance(entry.value, Table)
-        accuracy = entry.value.entries.get("test_accuracy_percent")
-        if accuracy and self.accuracies.setdefault(accuracy.key, point) is not point:
-            message = "this accuracy would stand beside several settings; expected it in the one row that it belongs to"
-            self.mistakes.add(accuracy.key, message, "move `published` into `rows`", "several")
+        for metric in METRICS.values():
+            printed = entry.value.entries.get(metric.key)
+            if printed and self.printed.setdefault(printed.key, point) is not point:
+                name = metric.name.replace("rmse", "RMSE")
+                message = (
+                    f"this {name} would stand beside several settings; expected it in the one row that it belongs to"
+                )
+                self.mistakes.add(printed.key, message, "move `published` into `rows`", "several")
 
     def _accountant(self, node: Node) -> None:
         if isinstance(node, Scalar) and isinstance(node.value, str):
             self.objects.check_name("accountants", node, self.mistakes)
 
 
-_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
-_SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
+_OBJECTIVE = ("loss", "metric")
+_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned", *_OBJECTIVE)
+_SINGLE = (*(metric.key for metric in METRICS.values()), "mu", "seconds_per_epoch", "memory_percent")

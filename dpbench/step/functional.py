@@ -7,7 +7,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from dpbench import randomness
 from dpbench.errors import DpbenchError
+from dpbench.step import losses
 from dpbench.step.recurrent import WrittenOut
+from dpbench.tasks import CLASSIFICATION, Objective
 
 NUMERICS = 1
 
@@ -25,12 +27,13 @@ NUMERICS = 1
 class Network:
     """A module with the layout of its trained parameters in one flat vector of length `size`.
 
-    Frozen parameters stay in the module and are the same for every run.
+    Frozen parameters stay in the module and are the same for every run. `objective` is what is trained and measured.
     """
 
     module: nn.Module
     shapes: tuple[tuple[str, torch.Size], ...]
     size: int
+    objective: Objective = field(default=CLASSIFICATION, kw_only=True)
 
     def split(self, theta_RP: Tensor) -> dict[str, Tensor]:
         """Flat parameters (R, P) as named tensors of shape (R, *shape); views, nothing is copied."""
@@ -64,8 +67,11 @@ class Network:
     def example_loss(
         self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
     ) -> Tensor:
-        """Cross-entropy in nats of one example (no batch axis) under one run's parameters."""
-        return nn.functional.cross_entropy(self.outputs(named, example[None], operators), target[None])
+        """The loss of one example (no batch axis) under one run's parameters: cross-entropy or squared error.
+
+        Source: `step.losses.loss`, for the network's objective.
+        """
+        return losses.loss(self.objective.loss, self.outputs(named, example[None], operators), target[None], "mean")
 
 
 @dataclass(frozen=True)
@@ -111,16 +117,16 @@ def smoothed(net: Network, shifts_KP: Tensor) -> Network:
     >>> torch.equal(one, other)
     True
     """
-    return Smoothed(net.module, net.shapes, net.size, net, net.split(shifts_KP))
+    return Smoothed(net.module, net.shapes, net.size, net, net.split(shifts_KP), objective=net.objective)
 
 
-def network(module: nn.Module, device: torch.device | str = "cpu") -> Network:
+def network(module: nn.Module, device: torch.device | str = "cpu", objective: Objective = CLASSIFICATION) -> Network:
     """Lay out a module's trained parameters. `plan.probe.try_model` tests whether a module can be trained."""
     shapes = tuple((name, value.shape) for name, value in trained(module).items())
     size = sum(shape.numel() for _, shape in shapes)
     if size == 0:
         raise DpbenchError("the model has no parameters to train; expected a torch module with at least one")
-    return Network(module.to(device), shapes, size)
+    return Network(module.to(device), shapes, size, objective=objective)
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -153,14 +159,16 @@ def evaluate(
     chunk: int,
     view: Callable[[Tensor], Tensor | None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean loss and accuracy (a fraction) of each run on one set of examples: two float64 tensors of shape (R,).
+    """Mean loss and metric of each run on one set of examples: two float64 tensors of shape (R,).
+
+    The metric is that of the network's objective: accuracy as a fraction, RMSE, or perplexity.
 
     `view` maps inputs (B, ...) to what each run's network gets, (R, B, ...), or to None for the inputs themselves.
     The network gets copies. Raises DpbenchError if it writes into them or into the parameters.
     """
     named, version = net.split(theta_RP), theta_RP._version
     loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)
-    right_R = torch.zeros_like(loss_R)
+    score_R = torch.zeros_like(loss_R)
     with torch.no_grad():
         for start in range(0, len(targets), chunk):
             x, y_B = inputs[start : start + chunk].clone(), targets[start : start + chunk]
@@ -168,7 +176,7 @@ def evaluate(
             output_RBC = vmap(net.outputs, in_dims=(0, None if seen is None else 0))(named, x if seen is None else seen)
             if x._version or theta_RP._version != version:
                 raise DpbenchError("the model writes into its inputs or parameters: compute on copies, not in place")
-            score_RBC = output_RBC.double().log_softmax(-1)
-            loss_R -= score_RBC.gather(-1, y_B[None, :, None].expand(len(loss_R), -1, 1)).sum((1, 2))
-            right_R += (output_RBC.argmax(-1) == y_B).sum(1)
-    return loss_R / len(targets), right_R / len(targets)
+            more_R, right_R = losses.sums(net.objective, output_RBC, y_B)
+            loss_R += more_R
+            score_R += right_R
+    return loss_R / len(targets), losses.measured(net.objective.metric, score_R, len(targets))

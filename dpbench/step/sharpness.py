@@ -17,10 +17,11 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
 from dpbench.errors import DpbenchError
+from dpbench.step import losses
 from dpbench.step.functional import Network, evaluate
 
 SHARES = (1.0, 0.5, 0.25, 0.125)  # of the way to a corner
@@ -42,6 +43,7 @@ def sharpness(
     `reach` is ε, `chunk` the examples per call, `view` as in `evaluate`. Not private: it reads the examples without
     noise. Raises DpbenchError unless `reach` is finite and above 0 and `iterations` is 1 or more.
 
+    >>> from torch import nn
     >>> from dpbench.step.functional import network
     >>> net = network(nn.Linear(1, 2, bias=False))
     >>> found = sharpness(net, torch.zeros(1, 2), torch.ones(1, 1), torch.zeros(1, dtype=torch.int64), 1, reach=1.0)
@@ -86,7 +88,7 @@ def _gradient(
     """The gradient of each run's summed loss (R, P), by one backward pass for each chunk."""
 
     def total(named: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(net.outputs(named, inputs_B), targets_B, reduction="sum")
+        return losses.loss(net.objective.loss, net.outputs(named, inputs_B), targets_B, "sum")
 
     found_RP = torch.zeros_like(theta_RP)
     for start in range(0, len(targets), chunk):

@@ -21,10 +21,12 @@ from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
 from dpbench.spec.keys import Randomness
 from dpbench.store.run_key import FORMAT, key_format, plain, run_key, shipped
+from dpbench.tasks import METRICS, objective, task_of, words
 
 MOST_EPOCHS = 1e6  # of a run; a ledger may have an event for each
 MOST_EVENTS = 3_300  # different ones in a ledger: dpis has up to three for each of at most 1,000 epochs
 _SLACK = 1e-9  # relative, of an ε that the mechanism's own filter has rounded
+_ROUNDED = 1e-12  # relative, of a metric that its loss determines: one root or exponential of the same float64
 _FACTS = ("adjacency", "sampler", "privacy_unit")
 
 
@@ -66,7 +68,8 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"seed = {data['seed']}, but it resolved seed = {resolved.get('seed')}"
     yield from _of_curve(curve, resolved)
     last = curve[-1] if curve else {}
-    for name in ("test_accuracy", "test_loss"):
+    yield from _of_metric(data)
+    for name in (*(metric.field for metric in METRICS.values()), "test_loss"):
         if not _same(data["result"].get(name), last.get(name)):
             yield f"result.{name} = {data['result'].get(name)}, but the curve ends with {last.get(name)}"
     own = data.get("own_seconds")
@@ -80,6 +83,31 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"randomness = {randomness}: expected {', '.join(get_args(Randomness))}"
     yield from _of_dataset(resolved["dataset"], facts)
     yield from _of_ledger(data)
+
+
+def _of_metric(data: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the metric is the one of its task, and agrees with the loss that determines it."""
+    resolved = data["resolved"]
+    source = _source(resolved["dataset"])
+    stated = data["facts"].get("task")
+    task = stated or "classification" if source is None else task_of(source)
+    if stated is not None and stated != task:
+        yield f"facts.task = {stated}, but its dataset is for {words(task)}"
+    try:
+        aim = objective(task, resolved.get("loss"), resolved.get("metric"))
+    except DpbenchError as error:
+        yield str(error)
+        return
+    metric = METRICS[aim.metric]
+    for name, values in (("result", data["result"]), *(("curve", point) for point in data["curve"])):
+        value, loss = values.get(metric.field), values.get("test_loss")
+        if value is None:
+            yield f"{name} has no {metric.field}, the metric of its run"
+            return
+        implied = None if loss is None else aim.implied(loss)
+        if implied is not None and not math.isclose(value, implied, rel_tol=_ROUNDED):
+            yield f"{name}.{metric.field} = {value}, but its test_loss = {loss} makes {implied}"
+            return
 
 
 def _same(one: float | None, other: float | None) -> bool:

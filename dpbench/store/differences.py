@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpbench.store.records import RunRecord, finite, run_record
+from dpbench.tasks import METRICS, MetricName
 
 Matched = Literal["run_key", "name", "only_a", "only_b"]
 _SELDOM_EQUAL = ("time_utc",)  # differs between any two runs
@@ -17,7 +18,8 @@ class Difference:
     """One run of A, of B, or of both.
 
     `matched`: by `run_key` (the same run), by `name` (same spec, label and seed, other settings), or `only_a`,
-    `only_b`. Accuracies in percent, `accuracy_change` in percentage points, B − A. `configuration`, `environment` and
+    `only_b`. `metric` is that of B, or of A without B; `measured_a` and `measured_b` are in the unit of each one's
+    metric (accuracy: per cent), `change` is B − A, None where the metrics differ. `configuration`, `environment` and
     `sources` hold what differs, each as (A's value, B's value).
     """
 
@@ -27,9 +29,10 @@ class Difference:
     seed: int
     key_a: str | None
     key_b: str | None
-    accuracy_a: float | None
-    accuracy_b: float | None
-    accuracy_change: float | None
+    metric: MetricName
+    measured_a: float | None
+    measured_b: float | None
+    change: float | None
     seconds_a: float | None
     seconds_b: float | None
     configuration: Mapping[str, tuple[Any, Any]]
@@ -43,26 +46,34 @@ class Difference:
 
     @property
     def same_result(self) -> bool:
-        """Both sides are there and their accuracies are equal to the last bit."""
-        return self.accuracy_a is not None and self.accuracy_a == self.accuracy_b
+        """Both sides are there and what was measured is equal to the last bit."""
+        return self.change is not None and self.measured_a == self.measured_b
 
-    def fails(self, most: float | None) -> bool:
-        """Whether B lacks the run or lost more than `most` points of accuracy; None: whether anything differs in it.
+    def fails(self, most: Mapping[str, float] | None) -> bool:
+        """Whether B lacks the run or became worse by more than `most` has for its metric, in the metric's unit.
 
-        Code and environment may differ: what they changed shows in the result.
+        None: whether anything differs in it. Code and environment may differ: what they changed shows in the result.
+        A run whose metric changed fails; one whose metric is not in `most` passes.
         """
         if most is None:
             return not self.same_result or bool(self.configuration)
-        return self.matched == "only_a" or (self.accuracy_change or 0.0) < -most
+        if self.matched == "only_a":
+            return True
+        if self.metric not in most or self.measured_a is None:
+            return False
+        return self.change is None or METRICS[self.metric].gain(self.change) < -most[self.metric]
 
     @property
     def in_words(self) -> str:
         """What differs, in a few words."""
-        if self.accuracy_a is None or self.accuracy_b is None:
-            return "only in the second folder" if self.accuracy_a is None else "only in the first folder"
+        if self.measured_a is None or self.measured_b is None:
+            return "only in the second folder" if self.measured_a is None else "only in the first folder"
         settings = ", ".join(f"{key} {a} -> {b}" for key, (a, b) in list(self.configuration.items())[:3])
-        accuracy = f"accuracy {self.accuracy_a:.2f} % -> {self.accuracy_b:.2f} %"
-        return f"{accuracy}; {settings}" if settings else accuracy
+        if self.change is None:
+            return f"another metric, {self.metric}{'; ' * bool(settings)}{settings}"
+        metric = METRICS[self.metric]
+        measured = f"{metric.name} {metric.text(self.measured_a)} -> {metric.text(self.measured_b)}"
+        return f"{measured}; {settings}" if settings else measured
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -105,7 +116,8 @@ def _name(run: RunRecord) -> tuple[str, str, int]:
 def _pair(matched: Matched, a: RunRecord | None, b: RunRecord | None) -> Difference:
     one = a or b
     assert one is not None
-    accuracy_a, accuracy_b = (None if run is None else 100 * run.result.test_accuracy for run in (a, b))
+    measured_a, measured_b = (None if run is None else run.result.shown for run in (a, b))
+    alike = a is not None and b is not None and a.result.metric == b.result.metric
     return Difference(
         matched=matched,
         name=one.context.name,
@@ -113,9 +125,10 @@ def _pair(matched: Matched, a: RunRecord | None, b: RunRecord | None) -> Differe
         seed=one.seed,
         key_a=None if a is None else a.run_key,
         key_b=None if b is None else b.run_key,
-        accuracy_a=accuracy_a,
-        accuracy_b=accuracy_b,
-        accuracy_change=None if accuracy_a is None or accuracy_b is None else accuracy_b - accuracy_a,
+        metric=(b or one).result.metric.name,
+        measured_a=measured_a,
+        measured_b=measured_b,
+        change=measured_b - measured_a if alike and measured_a is not None and measured_b is not None else None,
         seconds_a=None if a is None else a.seconds,
         seconds_b=None if b is None else b.seconds,
         configuration=_changes(a.resolved, b.resolved) if a and b else {},

@@ -26,6 +26,7 @@ from dpbench.spec.keys import Published
 from dpbench.store.agreement import disagreement, failure_disagreement, on_trust, other_data
 from dpbench.store.reading import check_digest, printable, read_json, signed
 from dpbench.store.run_key import FORMAT
+from dpbench.tasks import METRICS, Metric, metric_of
 
 __all__ = [
     "Checked",
@@ -44,6 +45,8 @@ SCHEMA_VERSION = 2
 SCHEMA_VERSIONS = (1, 2)  # those that are read; records of version 1 have no digest
 MOST_STEPS = 10**9  # of a run
 Fraction = Annotated[float, Field(ge=0, le=1)]
+RootError = Annotated[float, Field(ge=0)]
+Perplexity = Annotated[float, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -148,27 +151,65 @@ class Facts:
     generator: str | None = None
     dtype: str | None = None
     dataset_real: bool = True
+    task: str | None = None
+
+
+_METRIC_FIELDS = tuple(metric.field for metric in METRICS.values())
+
+
+class _Measured:
+    """What holds one metric: `test_accuracy` as a fraction, `test_rmse` or `test_perplexity`.
+
+    Raises ValueError unless it holds exactly one.
+    """
+
+    def __post_init__(self) -> None:
+        if metric_of(vars(self)) is None:
+            held = [name for name in _METRIC_FIELDS if vars(self)[name] is not None]
+            raise ValueError(
+                f"expected exactly one of {', '.join(_METRIC_FIELDS)}, found {' and '.join(held) or 'none'}"
+            )
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that it holds."""
+        found = metric_of(vars(self))
+        assert found is not None, "a record without its metric was read"
+        return found
+
+    @property
+    def shown(self) -> float:
+        """The value of the metric in its unit: accuracy in per cent."""
+        metric = self.metric
+        return metric.scale * float(getattr(self, metric.field))
 
 
 @dataclass(frozen=True)
-class CurvePoint:
-    """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction."""
+class CurvePoint(_Measured):
+    """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction.
+
+    Of `test_accuracy`, `test_rmse` and `test_perplexity` it has exactly one.
+    """
 
     epoch: Finite
     step: int
     seconds: Seconds
-    test_accuracy: Fraction
+    test_accuracy: Fraction | None = None
     releases: Count | None = None
     test_loss: float | None = None
     train_loss: float | None = None
+    test_rmse: RootError | None = None
+    test_perplexity: Perplexity | None = None
 
 
 @dataclass(frozen=True)
-class Result:
-    """The last epoch's figures, never the best ones; `test_accuracy` is a fraction."""
+class Result(_Measured):
+    """The last epoch's figures, never the best ones; `test_accuracy` is a fraction. It has one metric."""
 
-    test_accuracy: Fraction
+    test_accuracy: Fraction | None = None
     test_loss: float | None = None
+    test_rmse: RootError | None = None
+    test_perplexity: Perplexity | None = None
 
 
 @dataclass(frozen=True)

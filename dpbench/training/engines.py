@@ -21,7 +21,7 @@ from dpbench import randomness
 from dpbench.catalog import build, catalog, find
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import dataset_source, model_builder
+from dpbench.plan.planning import dataset_source, model_builder, objective_of, outputs_of
 from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
@@ -110,8 +110,8 @@ def _work(
 ) -> tuple[EngineCost, Work]:
     source = dataset_source(spec)
     make = model_builder(spec, source)
-    try_model(make, tuple(source.input_shape), source.classes)
-    net = network(make(), device)
+    try_model(make, tuple(source.input_shape), outputs_of(spec, source))
+    net = network(make(), device, objective_of(spec, source))
     absent = bool(source.missing(data))
     if absent:
         inputs, targets = torch.zeros(places, *source.input_shape), torch.arange(places) % source.classes

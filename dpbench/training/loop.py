@@ -27,6 +27,7 @@ from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
 from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.tasks import METRICS, objective
 from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
@@ -155,8 +156,10 @@ def train(
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    refuse_model(build, tuple(data.test_inputs.shape[1:]), data.classes, inputs=data.test_inputs)
-    net = network(build(), device)
+    spec = runs[0].spec
+    aim = objective(data.task, spec.loss, spec.metric)
+    refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
+    net = network(build(), device, aim)
     chunk = execution.chunk(len(runs), net.size)
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     shown = SMOKE_EXAMPLES if smoke else None
@@ -239,11 +242,11 @@ def _evaluated(
     index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
     places = max(50, EVALUATION_PLACES // len(due))
-    loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
+    loss_R, metric_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
     sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
-    figures = zip(due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), released, strict=True)
-    for at, loss, accuracy, sound, ledger in figures:
+    figures = zip(due, loss_R.tolist(), metric_R.tolist(), sound_R.tolist(), released, strict=True)
+    for at, loss, measured, sound, ledger in figures:
         course = courses[at]
         bad = course.bad
         if bad >= 0:
@@ -252,7 +255,12 @@ def _evaluated(
             error = f"the parameters after step {course.step}: not finite"
             yield at, Outcome(course.run, error=error, step=course.step), None
         else:
-            _point(course, loss, accuracy, _events_done(mechanism, course.run, ledger))
+            _point(
+                course,
+                loss,
+                {METRICS[net.objective.metric].field: measured},
+                _events_done(mechanism, course.run, ledger),
+            )
             if course.step == course.stops[-1]:
                 yield at, None, ledger
 
@@ -308,7 +316,7 @@ def _events_done(mechanism: Mechanism, run: Run, so_far: events.Composition | No
     return count if whole is not None and whole.prefix(count) == so_far else None
 
 
-def _point(course: _Course, loss: float, accuracy: float, releases: int | None) -> None:
+def _point(course: _Course, loss: float, measured: Mapping[str, float], releases: int | None) -> None:
     drawn = course.drawn
     course.curve.append(
         {
@@ -319,7 +327,7 @@ def _point(course: _Course, loss: float, accuracy: float, releases: int | None) 
             "train_loss": course.loss / drawn if drawn else None,
             "clipped_fraction": course.clipped / drawn if drawn and course.run.clip_norm is not None else None,
             "test_loss": loss,
-            "test_accuracy": accuracy,
+            **measured,
         }
     )
     course.drawn = course.loss = course.clipped = 0.0
@@ -344,13 +352,14 @@ def _result(
         "generator": randomness.GRADES[run.spec.randomness],
         "dtype": "float32",
         "dataset_real": data.real,
+        "task": data.task,
         **mechanism.facts(),
     }
     return {
         "facts": facts,
         "ledger": None if ledger is None else events.to_json(ledger),
         "curve": course.curve,
-        "result": {"test_accuracy": last["test_accuracy"], "test_loss": last["test_loss"]},
+        "result": {name: last[name] for name in (METRICS[net.objective.metric].field, "test_loss")},
         "seconds": round(course.seconds, 4),
         "own_seconds": round(course.share, 4),
         "stack_runs": stack_runs,

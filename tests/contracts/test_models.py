@@ -27,7 +27,7 @@ from dpbench.step.functional import Network, evaluate, initial_parameters, netwo
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (12,))
+SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (12,), (2,))
 CLASSES = 10
 FACTORIES: dict[str, Callable[..., nn.Module]] = {n: entry.load() for n, entry in sorted(catalog("models").items())}
 

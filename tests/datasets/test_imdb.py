@@ -90,7 +90,7 @@ def test_missing_and_corrupt_are_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_preprocessing_is_refused() -> None:
-    with pytest.raises(ValueError, match="preprocessing = 'raw': expected one of dpis2022, jl2021"):
+    with pytest.raises(ValueError, match="preprocessing = 'raw': expected one of dpis2022, jl2021, bu2020"):
         find_dataset("imdb", {"preprocessing": "raw"})
 
 

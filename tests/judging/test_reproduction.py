@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpbench.errors import DpbenchError
 from dpbench.events import from_json
-from dpbench.judging.reproduction import accuracy_verdict, number_verdict, prediction_interval, spread
+from dpbench.judging.reproduction import metric_verdict, number_verdict, prediction_interval, spread
 from dpbench.privacy.accounting import account
 from dpbench.reporting.collect import MOST_CURVE_POINTS, collect
 from dpbench.spec.keys import Printed
@@ -75,7 +75,7 @@ def test_a_wrong_paper_is_refuted() -> None:
     refuted = 0
     for _ in range(200):
         ours = [draw.gauss(95.0, 0.3) for _ in range(5)]
-        verdict = accuracy_verdict("row", ours, Printed.of("96.5"), 10)
+        verdict = metric_verdict("row", ours, Printed.of("96.5"), 10)
         refuted += verdict.verdict == "refuted"
     assert refuted > 180
 
@@ -101,29 +101,29 @@ def test_no_interval_from_nothing(values: list[float], runs: int, message: str) 
 def test_the_widening_by_half_a_unit_decides_at_its_edge() -> None:
     """Equal seeds: the interval is the half unit alone, so 95.05 still rounds to what is printed and 95.06 does not."""
     printed_95 = Printed.of("95.0")
-    assert accuracy_verdict("row", [95.05, 95.05], printed_95, 10).verdict == "holds"
-    assert accuracy_verdict("row", [94.95, 94.95], printed_95, 10).verdict == "holds"
-    assert accuracy_verdict("row", [95.06, 95.06], printed_95, 10).verdict == "refuted"
-    assert accuracy_verdict("row", [95.06, 95.06], Printed.of("95"), 10).verdict == "holds"
+    assert metric_verdict("row", [95.05, 95.05], printed_95, 10).verdict == "holds"
+    assert metric_verdict("row", [94.95, 94.95], printed_95, 10).verdict == "holds"
+    assert metric_verdict("row", [95.06, 95.06], printed_95, 10).verdict == "refuted"
+    assert metric_verdict("row", [95.06, 95.06], Printed.of("95"), 10).verdict == "holds"
 
 
 def test_what_cannot_be_decided_or_compared() -> None:
     number = Printed.of("95.0")
-    one = accuracy_verdict("row", [96.2], number, 10)
+    one = metric_verdict("row", [96.2], number, 10)
     assert (one.verdict, one.evidence["difference"]) == ("undecided", pytest.approx(1.2))
     assert "+1.20 percentage points" in one.reason
     assert one.false_alarm == 0
-    barred = accuracy_verdict("row", [95.0, 95.1], number, 10, barred="this setting is reduced (2 epochs)")
+    barred = metric_verdict("row", [95.0, 95.1], number, 10, barred="this setting is reduced (2 epochs)")
     assert barred.verdict == "not_run"
     assert "2 epochs" in barred.reason
     assert "difference" not in barred.evidence
-    assert accuracy_verdict("row", [], number, 10).verdict == "not_run"
+    assert metric_verdict("row", [], number, 10).verdict == "not_run"
 
 
 def test_an_unknown_number_of_runs_is_taken_as_one() -> None:
     values = [95.0, 95.2, 95.4]
-    known = accuracy_verdict("row", values, Printed.of("95.0"), 10)
-    unknown = accuracy_verdict("row", values, Printed.of("95.0"), None)
+    known = metric_verdict("row", values, Printed.of("95.0"), 10)
+    unknown = metric_verdict("row", values, Printed.of("95.0"), None)
     assert unknown.evidence["high"] > known.evidence["high"]
     assert "not stated" in unknown.reason
     assert known.false_alarm == 0.05
@@ -189,10 +189,10 @@ def test_rows_are_configurations_over_seeds() -> None:
     ]
     row = found.sections[1].rows[1]
     assert row.seeds == (0, 1, 2)
-    assert row.accuracy.mean == pytest.approx(96.0)
-    assert row.accuracy.deviation == pytest.approx(1.0)
+    assert row.measured.mean == pytest.approx(96.0)
+    assert row.measured.deviation == pytest.approx(1.0)
     # t at two degrees of freedom is 4.3027 (closed form: sqrt(2 · 0.95² / (1 − 0.95²)))
-    assert row.accuracy.half_width == pytest.approx(math.sqrt(2 * 0.95**2 / (1 - 0.95**2) / 3))
+    assert row.measured.half_width == pytest.approx(math.sqrt(2 * 0.95**2 / (1 - 0.95**2) / 3))
     assert len(found.records) == len(runs)
     assert {line.run_key for line in found.records} == {run["run_key"] for run in runs}
     assert found.sections[0].rows[0].guarantees == ()
@@ -328,7 +328,7 @@ def test_failures_are_shown_and_counted_in_no_mean() -> None:
     (row,) = next(section for section in found.sections if section.name == "quick").rows
     assert row.seeds == (0, 1)
     assert row.failed_seeds == (7,)
-    assert row.accuracy.mean == pytest.approx(90)
+    assert row.measured.mean == pytest.approx(90)
     alone = next(section for section in found.sections if section.name == "alone")
     assert alone.rows == ()
     assert len(alone.failures) == 1
@@ -398,12 +398,12 @@ def test_diff_matches_by_key_then_by_name() -> None:
         ("only_b", "row 3", 1),
     ]
     first, second, third, fourth = found
-    assert first.accuracy_change == pytest.approx(1.0)
+    assert first.change == pytest.approx(1.0)
     assert (first.seconds_a, first.seconds_b) == (160.0, 90.0)
     assert first.environment == {"threads": (2, 8)}
     assert first.configuration == {}
     assert second.configuration == {"learning_rate": (0.1, 0.2)}
-    assert (third.accuracy_b, third.accuracy_change, fourth.accuracy_a) == (None, None, None)
+    assert (third.measured_b, third.change, fourth.measured_a) == (None, None, None)
     assert json.dumps([row.to_json() for row in found], allow_nan=False)
 
 

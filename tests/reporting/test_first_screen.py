@@ -267,7 +267,7 @@ def test_every_point_of_every_figure_says_its_values(papers: tuple[Report, str])
     report, html = papers
     said = hover_texts(html)
     for row in report.rows():
-        assert [text for text in said if text.startswith(f"{row.title}: {row.accuracy.mean:.2f}")], row.id
+        assert [text for text in said if text.startswith(f"{row.title}: {row.measured.mean:.2f}")], row.id
     assert "row 1: printed 95.0 %" in said
 
 

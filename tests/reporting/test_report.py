@@ -154,8 +154,8 @@ def test_the_reviewers_facts_and_every_kind_of_number_are_there(html: str, page:
 def test_numbers_in_the_page_are_those_of_the_report(report: Report, page: Page) -> None:
     text = " ".join(page.text)
     for row in report.rows():
-        if row.accuracy.half_width is not None:
-            assert f"{row.accuracy.mean:.2f} ± {row.accuracy.half_width:.2f}" in text
+        if row.measured.half_width is not None:
+            assert f"{row.measured.mean:.2f} ± {row.measured.half_width:.2f}" in text
         for line in row.guarantees:
             assert bound(line.epsilon, line.kind) in text
     counts = report.counts()
@@ -270,7 +270,7 @@ def test_csv_has_a_line_per_row_and_per_record_unrounded(report: Report) -> None
     expected = list(report.rows())
     assert len(rows) == len(expected)
     for line, row in zip(rows, expected, strict=True):
-        assert float(line["accuracy_percent_mean_measured"]) == row.accuracy.mean
+        assert float(line["accuracy_percent_mean_measured"]) == row.measured.mean
         assert line["label"] == row.label
         for guarantee in row.guarantees:
             assert float(line[f"epsilon_{guarantee.accountant}"]) == guarantee.epsilon
@@ -281,7 +281,7 @@ def test_csv_has_a_line_per_row_and_per_record_unrounded(report: Report) -> None
     assert float(paper["epsilon_moments"]) == pytest.approx(7.10, abs=0.005)
     records = list(csv.DictReader(io.StringIO(records_csv(report))))
     assert [line["run_key"] for line in records] == [record.run_key for record in report.records]
-    assert records[0]["test_accuracy_percent"] == repr(report.records[0].accuracy)
+    assert records[0]["test_accuracy_percent"] == repr(report.records[0].measured)
 
 
 # Writing

@@ -143,7 +143,7 @@ def _without(data: dict[str, Any], *path: str) -> dict[str, Any]:
     ("change", "where"),
     [
         (lambda d: _without(d, "context", "name"), "context.name"),
-        (lambda d: _without(d, "result", "test_accuracy"), "result.test_accuracy"),
+        (lambda d: _without(d, "result", "test_accuracy"), "exactly one of test_accuracy"),
         (lambda d: _without(d, "resolved", "steps"), "steps = None"),
         (lambda d: d | {"result": {"test_accuracy": 95.0}}, "result.test_accuracy"),
         (lambda d: d | {"result": {"test_accuracy": math.nan}}, "result.test_accuracy"),

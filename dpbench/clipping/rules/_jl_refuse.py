@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from dpbench.errors import DpbenchError
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network, trained
 from dpbench.step.watch import entered, layer_names, sentence
+from dpbench.tasks import objective
 
 NUMERICS = 1
 
@@ -46,9 +48,14 @@ def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
     theta_1P = theta_1P + 0.01 * torch.randn(theta_1P.shape, generator=generator, dtype=torch.float64)
     tangent_11P = torch.randn(1, 1, net.size, generator=generator, dtype=torch.float64)
     for inputs in _tried(example.double(), generator):
-        target = _unlikely(net, theta_1P, inputs)
-        gradient_P = None if target is None else _gradient(net, theta_1P, inputs, target)
-        if target is None or gradient_P is None:
+        score_C = _score(net, theta_1P, inputs)
+        if score_C is None:
+            continue
+        if len(score_C) == 1:  # a cross-entropy of one class would be constant
+            net = replace(net, objective=objective("regression"))
+        target = score_C.argmin()  # the least likely class, whose gradient does not vanish
+        gradient_P = _gradient(net, theta_1P, inputs, target)
+        if gradient_P is None:
             continue
         examples = Examples(inputs[None, None], target[None, None], torch.ones(1, 1) > 0)
         with entered(net.module) as trail:
@@ -76,8 +83,8 @@ def _tried(example: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
     yield torch.randn(example.shape, generator=generator, dtype=example.dtype)
 
 
-def _unlikely(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
-    """The least likely class, whose gradient does not vanish; None if the model does not accept the input.
+def _score(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
+    """The outputs for one input; None if the model does not accept it.
 
     Ones and normals may be no inputs of the model, such as numbers of unknown words, and may raise anything.
     """
@@ -86,7 +93,7 @@ def _unlikely(net: Network, theta_1P: Tensor, inputs: Tensor) -> Tensor | None:
         score_C = net.outputs(named, inputs[None])[0]
     except Exception:  # noqa: BLE001 - see above
         return None
-    return score_C.argmin() if bool(score_C.isfinite().all()) else None
+    return score_C if bool(score_C.isfinite().all()) else None
 
 
 def _gradient(net: Network, theta_1P: Tensor, inputs: Tensor, target: Tensor) -> Tensor | None:

@@ -12,6 +12,7 @@ from torch.func import grad_and_value, vmap
 
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Sampler
+from dpbench.step import losses
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network
 
@@ -47,18 +48,18 @@ class Unclipped:
         del draw, clip_R  # nothing is drawn, and there is nothing to clip
 
         def loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-            loss_B = torch.nn.functional.cross_entropy(net.outputs(named, inputs), targets, reduction="none") * mask
+            loss_B = losses.loss(net.objective.loss, net.outputs(named, inputs), targets) * mask
             return loss_B.sum(), loss_B
 
         total_RP = torch.zeros_like(theta_RP)
-        losses = []
+        parts = []
         for start in range(0, examples.mask_RB.shape[1], chunk):
             part = examples.part(start, start + chunk)
             gradient = vmap(grad_and_value(loss, has_aux=True))
             named, (_, loss_RB) = gradient(net.split(theta_RP), part.inputs, part.targets, part.mask_RB)
             total_RP = total_RP + net.join(named)
-            losses.append(loss_RB)
-        loss_RB = torch.cat(losses, 1)
+            parts.append(loss_RB)
+        loss_RB = torch.cat(parts, 1)
         return Clipped(total_RP, torch.zeros_like(loss_RB), loss_RB)
 
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy.formatting import bound, number, words
 from dpbench.reporting.contents import GuaranteeLine, Report, Row, Section
-from dpbench.reporting.rendering.view import weights
+from dpbench.reporting.rendering.view import metrics, weights
 from dpbench.spec.keys import Printed, Published
+from dpbench.tasks import METRICS, Metric
 
 _SIGNS = {"ε": "varepsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "±": "pm", "∞": "infty", "≤": "leq", "≥": "geq"}
 _NAMES = {"\\": "backslash", "^": "asciicircum", "~": "asciitilde", "<": "less", ">": "greater", "|": "bar"}
@@ -35,15 +35,18 @@ _LATEX_PATTERN = re.compile("|".join(map(re.escape, _LATEX)))
 def rows_csv(report: Report) -> str:
     """One line per configuration; per accountant its ε, kind, μ, what was printed and the verdict."""
     names = list(dict.fromkeys(name for row in report.rows() for name in _accountants(row)))
-    return _csv([_row_cells(section, row, names) for section in report.sections for row in section.rows])
+    metrics = [metric for metric in METRICS.values() if any(row.metric == metric for row in report.rows())]
+    return _csv([_row_cells(section, row, names, metrics) for section in report.sections for row in section.rows])
 
 
 def records_csv(report: Report) -> str:
     """One line per record."""
+    names = [name for name in METRICS if any(record.metric_name == name for record in report.records)]
     lines = []
     for record in report.records:
-        cells = {**vars(record), "test_accuracy_percent": record.accuracy, "stale": " ".join(record.stale)}
-        lines.append({name: cells[name] for name in cells if name not in ("accuracy", "row")})
+        measured = {METRICS[name].key: record.measured if name == record.metric_name else None for name in names}
+        cells = {**vars(record), **measured, "stale": " ".join(record.stale)}
+        lines.append({name: cells[name] for name in cells if name not in ("measured", "metric_name", "row")})
     return _csv(lines)
 
 
@@ -51,7 +54,7 @@ def tables_latex(report: Report) -> str:
     """A file to \\input: one table per spec. Needs the packages booktabs and, for accented text, an UTF-8 engine."""
     head = (
         "% Written by dpbench. In the preamble: \\usepackage{booktabs} and \\usepackage[T1]{fontenc}\n"
-        "% Accuracies are measured: means over seeds at the last epoch with their 95 % confidence intervals.\n"
+        "% Metrics are measured: means over seeds at the last epoch with their 95 % confidence intervals.\n"
     )
     return head + "\n".join(_table(section) for section in report.sections if section.rows)
 
@@ -72,10 +75,10 @@ def _accountants(row: Row) -> Iterable[str]:
         yield from row.context.published.epsilon
 
 
-def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, Any]:
+def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequence[Metric]) -> dict[str, Any]:
     context, published = row.context, row.context.published or Published()
-    accuracy = row.verdict("printed_accuracy")
-    evidence: Mapping[str, Any] = accuracy.evidence if accuracy else {}
+    found = row.metric_verdict
+    evidence: Mapping[str, Any] = found.evidence if found else {}
     cells: dict[str, Any] = {
         "spec": section.name,
         "label": row.label,
@@ -88,16 +91,15 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         "reduced": context.reduced,
         "checked": row.checked and row.checked.verdict,
         "checked_reason": row.checked and row.checked.reason,
-        "accuracy_percent_mean_measured": row.accuracy.mean,
-        "accuracy_percent_deviation": row.accuracy.deviation,
-        "accuracy_percent_low_95": row.accuracy.low,
-        "accuracy_percent_high_95": row.accuracy.high,
-        "accuracy_percent_printed": published.accuracy_percent,
+        **{name: value for metric in metrics for name, value in _metric_cells(row, metric).items()},
         "printed_averaged_over": published.averaged_over,
         "prediction_low_95": evidence.get("low"),
         "prediction_high_95": evidence.get("high"),
-        "accuracy_verdict": accuracy and accuracy.verdict,
-        "accuracy_verdict_reason": accuracy and accuracy.reason,
+        **{f"{metric.name}_verdict": found and found.verdict if row.metric == metric else None for metric in metrics},
+        **{
+            f"{metric.name}_verdict_reason": found and found.reason if row.metric == metric else None
+            for metric in metrics
+        },
         "seconds_mean_measured": row.seconds.mean,
         "seconds_per_epoch_measured": row.seconds_per_epoch,
         "seconds_per_epoch_printed": published.seconds_per_epoch,
@@ -118,6 +120,18 @@ def _row_cells(section: Section, row: Row, names: Sequence[str]) -> dict[str, An
         }
     shown = ("private", "privacy_unit", "adjacency", "sampler", "normalisation", "generator", "dataset_real")
     return cells | {name: getattr(row.facts, name) for name in shown} | {"tuned": context.tuned}
+
+
+def _metric_cells(row: Row, metric: Metric) -> dict[str, Any]:
+    """What was measured by a metric and what is printed for it, in its unit; empty for a row of another metric."""
+    ours = row.measured if row.metric == metric else None
+    return {
+        f"{metric.column}_mean_measured": ours and ours.mean,
+        f"{metric.column}_deviation": ours and ours.deviation,
+        f"{metric.column}_low_95": ours and ours.low,
+        f"{metric.column}_high_95": ours and ours.high,
+        f"{metric.column}_printed": row.printed if ours else None,
+    }
 
 
 def _kind(line: GuaranteeLine | None) -> str | None:
@@ -159,8 +173,9 @@ def harmless(text: str) -> str:
 def _table(section: Section) -> str:
     names = list(dict.fromkeys(name for row in section.rows for name in _accountants(row)))
     has_mu = any(line.mu is not None for row in section.rows for line in row.guarantees)
-    has_printed = any(row.context.published and row.context.published.accuracy_percent for row in section.rows)
-    head = [("Configuration", ""), ("Seeds", ""), ("Accuracy (%)", "measured")]
+    has_printed, measured = any(row.printed for row in section.rows), metrics(section.rows)
+    titles = [f"{metric.noun} ({metric.unit})" if metric.unit else metric.noun for metric in measured]
+    head = [("Configuration", ""), ("Seeds", ""), (" or ".join(titles), "measured")]
     head += [("Verdict", "")] if has_printed else []
     for name in names:
         kinds = dict.fromkeys(line.said for row in section.rows if (line := row.guarantee(name)) and line.said)
@@ -172,8 +187,8 @@ def _table(section: Section) -> str:
     lines.append(" & ".join(rf"\scriptsize {latex(note)}" if note else "" for _, note in head) + r" \\")
     lines.append(r"\midrule")
     for row in section.rows:
-        published, verdict = row.context.published or Published(), row.verdict("printed_accuracy")
-        cells = [row.title, str(len(row.seeds)), _beside(plus_minus(row.accuracy), published.accuracy_percent)]
+        published, verdict = row.context.published or Published(), row.metric_verdict
+        cells = [row.title, str(len(row.seeds)), _beside(row.figures, row.printed)]
         if has_printed:
             cells.append(words(verdict.verdict) if verdict else "–")
         for name in names:
@@ -184,7 +199,9 @@ def _table(section: Section) -> str:
             ours = _shown(row, next((bound(line.mu) for line in row.guarantees if line.mu is not None), ""))
             cells.append(_beside(ours, published.mu))
         lines.append(" & ".join(map(latex, cells)) + r" \\")
-    caption = f"{section.name}: test accuracy over seeds and privacy guarantees"
+    caption = (
+        f"{section.name}: test {' or '.join(metric.title for metric in measured)} over seeds and privacy guarantees"
+    )
     deltas = dict.fromkeys(row.context.delta for row in section.rows if row.context.delta is not None)
     if deltas:
         caption += " at δ = " + " or ".join(map(number, deltas))

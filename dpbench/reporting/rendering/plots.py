@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpbench.judging.claims.record import VerdictRecord
-from dpbench.judging.reproduction import plus_minus
-from dpbench.privacy.formatting import bound, number, percent
+from dpbench.privacy.formatting import bound, number
 from dpbench.reporting.contents import Comparison, CurveLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import Figure, Point, Series
 from dpbench.reporting.rendering.view import by
+from dpbench.tasks import METRICS, Metric
 
-ACCURACY = "Test accuracy, %"
 MANY_ROWS = 8  # above this, bands would hide each other
 Level = tuple[float, float | None, float | None, str]
 
@@ -25,47 +24,61 @@ class Drawn:
 
     figure: Figure
     legend: tuple[tuple[int, str], ...]
+    caption: str = ""
 
 
 def section_figures(report: Report, section: Section) -> list[Drawn]:
-    """Accuracy against ε, against seconds and against epochs, where there is something to show.
+    """Each metric against ε, against seconds and against epochs, where there is something to show."""
+    metrics = dict.fromkeys(row.metric_name for row in section.rows)
+    return [figure for name in metrics for figure in _figures(report, section, METRICS[name])]
 
-    ε is promised; only where no row has such a one, another.
-    """
+
+def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
+    """Those of the rows with one metric. ε is promised; only where no row has such a one, another."""
     found = []
-    promised = [(style, row) for style, row in enumerate(section.rows) if row.promised]
-    private = [pair for pair in promised or enumerate(section.rows) if _epsilon(pair[1]) is not None]
+    styled = [(style, row) for style, row in enumerate(section.rows) if row.metric_name == metric.name]
+    other = "" if section.rows[0].metric_name == metric.name else f"-{metric.name}"
+    promised = [(style, row) for style, row in styled if row.promised]
+    private = [pair for pair in promised or styled if _epsilon(pair[1]) is not None]
     if private:
         rows = [row for _, row in private]
-        levels = _levels([report.row(row_id) for row_id in section.baselines])
+        baselines = map(report.row, section.baselines)
+        levels = _levels([row for row in baselines if row.metric_name == metric.name])
         figure = Figure(
-            id=f"{section.id}-epsilon",
-            title=f"{section.name}: accuracy against ε",
-            description=_epsilon_sentence(rows, levels),
+            id=f"{section.id}-epsilon{other}",
+            title=f"{section.name}: {metric.title} against ε",
+            description=_epsilon_sentence(metric, rows, levels),
             x_label=_epsilon_label(rows),
-            y_label=ACCURACY,
+            y_label=metric.label,
             series=_courses(private, lambda step: next(iter(step.epsilon.values()), 0.0), against_epsilon=True),
             levels=levels,
             logarithmic=True,
         )
-        found.append(Drawn(figure, tuple((style, row.title) for style, row in private)))
-    drawn = [(style, row) for style, row in enumerate(section.rows) if row.curve]
+        found.append(Drawn(figure, tuple((style, row.title) for style, row in private), f"{metric.noun} against ε"))
+    drawn = [(style, row) for style, row in styled if row.curve]
     axes: tuple[tuple[str, str, Callable[[CurveLine], float]], ...] = (
         ("time", "Training time, s", lambda step: step.seconds),
         ("epoch", "Epochs", lambda step: step.epoch),
     )
     for name, label, place in axes if drawn else ():
-        ends = [f"{row.title}: {percent(row.accuracy.mean)} % at {place(row.curve[-1]):.4g}" for _, row in drawn]
+        ends = [f"{row.title}: {metric.text(row.measured.mean)} at {place(row.curve[-1]):.4g}" for _, row in drawn]
+        against = f"against {label.lower()}"
         figure = Figure(
-            id=f"{section.id}-{name}",
-            title=f"{section.name}: accuracy against {label.lower()}",
-            description=f"Test accuracy along training against {label.lower()}; where each ends: {'; '.join(ends)}.",
+            id=f"{section.id}-{name}{other}",
+            title=f"{section.name}: {metric.title} {against}",
+            description=f"Test {metric.title} along training {against}; where each ends: {'; '.join(ends)}.",
             x_label=label,
-            y_label=ACCURACY,
+            y_label=metric.label,
             series=_courses(drawn, place),
             room=1.6,
         )
-        found.append(Drawn(figure, tuple((style, row.title) for style, row in drawn)))
+        found.append(
+            Drawn(
+                figure,
+                tuple((style, row.title) for style, row in drawn),
+                f"{metric.noun} {against.removesuffix(', s')}",
+            )
+        )
     return found
 
 
@@ -80,10 +93,10 @@ def _courses(
     for style, row in rows:
         line = []
         for step in row.curve:
-            x, several = place(step), step.accuracy.count > 1 and len(rows) <= MANY_ROWS
+            x, several = place(step), step.measured.count > 1 and len(rows) <= MANY_ROWS
             if not against_epsilon or 0 < x < math.inf:
-                band = (step.accuracy.least, step.accuracy.most) if several else (None, None)
-                line.append(Point(x, step.accuracy.mean, *band))
+                band = (step.measured.least, step.measured.most) if several else (None, None)
+                line.append(Point(x, step.measured.mean, *band))
         end = _epsilon(row) if against_epsilon else place(row.curve[-1])
         points = _end(row, end or 0.0, _says(row) if against_epsilon else "")
         found.append(Series(style, tuple(line), points, says=row.title))
@@ -128,10 +141,10 @@ def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
         return []
     figure = Figure(
         id=f"{comparison.id}-epsilon",
-        title=f"{comparison.dataset}, {comparison.model}: accuracy against ε of every mechanism",
-        description=_epsilon_sentence(shown, levels),
+        title=f"{comparison.dataset}, {comparison.model}: {comparison.metric.title} against ε of every mechanism",
+        description=_epsilon_sentence(comparison.metric, shown, levels),
         x_label=_epsilon_label(shown),
-        y_label=ACCURACY,
+        y_label=comparison.metric.label,
         series=tuple(series),
         levels=levels,
         logarithmic=True,
@@ -152,26 +165,27 @@ def _says(row: Row) -> str:
     """A row in words: what it reached, and at which ε by whom."""
     line = row.shown
     at = "" if line is None else f" at ε = {bound(line.epsilon, line.kind)} ({by(line)})"
-    return f"{row.full_title}: {plus_minus(row.accuracy)} %{at}"
+    return f"{row.full_title}: {row.reached}{at}"
 
 
 def _end(row: Row, x: float, says: str = "") -> tuple[Point, ...]:
-    """The last epoch with its interval, then the printed accuracy where the two may be compared."""
-    says = says or f"{row.title}: {plus_minus(row.accuracy)} % at {x:.4g}"
-    ours = Point(x, row.accuracy.mean, row.accuracy.low, row.accuracy.high, says=says)
-    published = row.context.published
-    if row.barred or published is None or published.accuracy_percent is None:
+    """The last epoch with its interval, then the printed value where the two may be compared."""
+    says = says or f"{row.title}: {row.reached} at {x:.4g}"
+    ours = Point(x, row.measured.mean, row.measured.low, row.measured.high, says=says)
+    printed = row.printed
+    if row.barred or printed is None:
         return (ours,)
-    printed = published.accuracy_percent
-    return (ours, Point(x, printed.value, hollow=True, says=f"{row.title}: printed {printed.text} %"))
+    unit = " ".join(filter(None, [printed.text, row.metric.unit]))
+    return (ours, Point(x, printed.value, hollow=True, says=f"{row.title}: printed {unit}"))
 
 
 def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
     """The best two baselines; more lines would only fill the figure."""
-    best = sorted(baselines, key=lambda row: -row.accuracy.mean)[:2]
+    best = sorted(baselines, key=lambda row: row.metric.first(row.measured.mean))[:2]
     return tuple(
-        (row.accuracy.mean, row.accuracy.least, row.accuracy.most, f"not private: {percent(row.accuracy.mean)} %")
+        (*(one.mean, one.least, one.most), f"not private: {row.metric.text(one.mean)}")
         for row in best
+        for one in [row.measured]
     )
 
 
@@ -182,5 +196,5 @@ def _epsilon_label(rows: Sequence[Row]) -> str:
     return f"ε{at} ({', '.join(dict.fromkeys(map(by, lines)))})"
 
 
-def _epsilon_sentence(rows: Sequence[Row], levels: Sequence[Level]) -> str:
-    return f"Test accuracy against ε. {'; '.join([*map(_says, rows), *(text for *_, text in levels)])}."
+def _epsilon_sentence(metric: Metric, rows: Sequence[Row], levels: Sequence[Level]) -> str:
+    return f"Test {metric.title} against ε. {'; '.join([*map(_says, rows), *(text for *_, text in levels)])}."

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
-from dpbench.judging.reproduction import plus_minus
 from dpbench.privacy import formatting
 from dpbench.reporting.contents import Comparison, GuaranteeLine, Report, Row, Section
 from dpbench.store.check_records import worst
 from dpbench.store.records import Checked
+from dpbench.tasks import Metric
 
 
 def distinct(rows: Iterable[Row], path: str) -> list[Any]:
@@ -62,8 +62,8 @@ def rows_of(comparison: Comparison, report: Report) -> list[Row]:
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The most accurate row that has a promised ε."""
-    return max((row for row in rows if row.promised), key=lambda row: row.accuracy.mean, default=None)
+    """The row with the best metric among those that have a promised ε."""
+    return min((row for row in rows if row.promised), key=lambda row: row.metric.first(row.measured.mean), default=None)
 
 
 def checks(rows: Iterable[Row]) -> list[tuple[str, int]]:
@@ -80,16 +80,22 @@ def worst_check(rows: Iterable[Row]) -> Checked | None:
     return worst(row.checked for row in rows)
 
 
+def metrics(rows: Iterable[Row]) -> list[Metric]:
+    """The metrics of several rows, each once."""
+    return list({row.metric_name: row.metric for row in rows}.values())
+
+
 def short_mechanism(row: Row) -> str:
     """The mechanism without its parameters."""
     return row.settings.mechanism.partition(" (")[0]
 
 
 def from_to(rows: Sequence[Row], what: str) -> str:
-    """The lowest to the highest promised `epsilon`, or mean `accuracy` in percent, of several rows."""
-    if what == "accuracy":
-        texts = [formatting.percent(mean) for mean in sorted(row.accuracy.mean for row in rows)]
-        texts = [plus_minus(rows[0].accuracy)] if len(rows) == 1 else texts
+    """The lowest to the highest promised `epsilon`, or mean of the metric (`measured`), of rows with one metric."""
+    if what == "measured":
+        means = sorted(row.measured.mean for row in rows)
+        texts = [formatting.percent(mean, rows[0].metric.decimals) for mean in means]
+        texts = [rows[0].figures] if len(rows) == 1 else texts
     else:
         lines = sorted((row.promised for row in rows if row.promised), key=lambda line: line.safe)
         texts = [formatting.bound(line.epsilon, line.kind, 3) for line in lines]
@@ -146,6 +152,7 @@ FILTERS = (
         best,
         checks,
         worst_check,
+        metrics,
         short_mechanism,
         from_to,
         examples,
@@ -153,7 +160,6 @@ FILTERS = (
         weights,
         refusals,
         words_or_none,
-        plus_minus,
     ),
     *(getattr(formatting, name) for name in _NAMES),
 )
