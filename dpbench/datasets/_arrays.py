@@ -27,6 +27,7 @@ class ArraysSource:
     url: str
     real: bool
     arrays: tuple[Array, Array, Array, Array] = field(repr=False)
+    tuned: str = ""
     files: tuple[RemoteFile, ...] = ()
 
     @property
@@ -65,12 +66,14 @@ def from_arrays(
     licence: str = "not stated",
     citation: str = "not stated",
     url: str = "",
+    tuned: str = "",
 ) -> ArraysSource:
     """A dataset source from four arrays, tensors or nested lists, for use as `package.module:factory` in a spec.
 
     Inputs are (N, *input_shape) floating-point numbers, kept as float32 and not scaled; targets are (N,) integers from
     0 to classes - 1, where `classes` is by default the largest target plus one. The arrays are copied. Give
-    `real=False` for synthetic data: their results are never compared with a paper's number. Raises DpbenchError that
+    `real=False` for synthetic data: their results are never compared with a paper's number. `tuned` says what was
+    chosen by looking at the data, and is not in ε: the report shows it. Raises DpbenchError that
     lists all mistakes.
 
     >>> source = from_arrays("tiny", [[0.0], [1.0]], [0, 1], [[0.5]], [1], real=False)
@@ -113,6 +116,7 @@ def from_arrays(
         url=url,
         real=real,
         arrays=arrays,
+        tuned=tuned,
     )
 
 
