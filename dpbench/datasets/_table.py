@@ -65,7 +65,7 @@ class Numbers:
             values = np.array(cells).astype(np.float64)
         except ValueError:
             values = np.full(len(cells), np.nan)
-        if not np.isfinite(values).all() or any("_" in cell for cell in cells):  # Python reads 1_000 as a number
+        if not np.isfinite(values).all() or "_" in "".join(cells):  # Python reads 1_000 as a number
             values = np.array([self._number(*one, mistakes) for one in zip(cells, lines, strict=True)])
         self.parts.append(values)
 
@@ -136,6 +136,15 @@ class Categories:
 Column = Numbers | Categories
 
 
+def words(name: str, categories: str) -> Categories:
+    """A column of the categories in a text, without spaces inside them.
+
+    >>> words("sex", "Female Male").categories
+    ('Female', 'Male')
+    """
+    return Categories(name, tuple(categories.split()))
+
+
 def in_order(words: Iterable[str]) -> list[str]:
     """Words sorted as numbers where all of them are numbers, else as text.
 
@@ -192,10 +201,20 @@ def _put(
 def joined(columns: Iterable[Column], record_norm: float = math.inf) -> Array:
     """The inputs of columns side by side (N, D) float32; a record longer than `record_norm` (L2) is shortened to it."""
     inputs = np.concatenate([column.inputs() for column in columns], axis=1)
+    return shortened(inputs, record_norm)
+
+
+def shortened(inputs: Array, record_norm: float = 1.0) -> Array:
+    """Records (N, D) as float32, each longer one shortened to `record_norm` (L2).
+
+    >>> shortened(np.array([[3.0, 4.0], [0.0, 0.5]])).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.5]]
+    """
     if math.isfinite(record_norm):
-        inputs *= np.minimum(1.0, record_norm / np.maximum(lengths(inputs), np.finfo(np.float64).tiny))[:, None]
+        inputs = inputs / np.maximum(lengths(inputs) / record_norm, 1.0)[:, None]
     with np.errstate(over="ignore"):  # from_arrays reports what is infinite in float32
-        return inputs.astype(np.float32)
+        found: Array = inputs.astype(np.float32)
+    return found
 
 
 def lengths(inputs: Array) -> Array:
@@ -221,3 +240,18 @@ def split(count: int, test: int, seed: int) -> tuple[Array, Array]:
     """
     order = np.argsort(np.random.Philox(key=seed).random_raw(count), kind="stable")
     return np.sort(order[test:]), np.sort(order[:test])
+
+
+def prepared(rows: Iterable[Row], columns: Sequence[Column], width: int, record_norm: float = math.inf) -> Array:
+    """The inputs (N, D) float32 of the first `len(columns)` cells of rows of `width` cells.
+
+    Raises DpbenchError for a cell that does not fit its column.
+
+    >>> prepared([(1, ["5", "b", "yes"])], [Numbers("age", 0, 10), Categories("job", ("a", "b"))], 3).tolist()
+    [[0.5, 0.0, 1.0]]
+    """
+    mistakes = Mistakes()
+    fill(rows, list(enumerate(columns)), width, mistakes)
+    if mistakes.found:
+        raise DpbenchError(mistakes.sentence())
+    return joined(columns, record_norm)
