@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbench.atomic import read_bytes
 from dpbench.datasets._base import Dataset, RemoteFile, build, content_hash
 from dpbench.errors import DpbenchError
 
@@ -118,6 +119,23 @@ def from_arrays(
         arrays=arrays,
         tuned=tuned,
     )
+
+
+def file_state(path: Path) -> tuple[int, int]:
+    """When a user's file was written, and its size: whether it is to be read again; zeros where there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # read_own words it
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """The content of the user's file of the parameter `file`. Raises DpbenchError as `atomic.read_bytes` does."""
+    try:
+        return read_bytes(path, most)
+    except DpbenchError as error:
+        raise DpbenchError(f"file = {error}") from error
 
 
 def _array(name: str, value: Any, mistakes: list[str]) -> Array:

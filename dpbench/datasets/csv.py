@@ -35,9 +35,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from dpbench.atomic import read_bytes
 from dpbench.catalog import FilePath, suggestion
-from dpbench.datasets._arrays import ArraysSource, from_arrays
+from dpbench.datasets._arrays import ArraysSource, file_state, from_arrays, read_own
 from dpbench.datasets._base import Array
 from dpbench.datasets._table import Categories, Column, Mistakes, Numbers, fill, joined, rows_of, split
 from dpbench.errors import DpbenchError
@@ -45,6 +44,7 @@ from dpbench.errors import DpbenchError
 NUMERICS = 1
 
 MOST_BYTES = 1 << 28  # of a table, which is read into memory
+MOST_NUMBERS = 1 << 29  # of the inputs: 2 GiB as float32
 MOST_CLASSES = 1000
 PARTS = ("train", "test")
 
@@ -72,11 +72,6 @@ def dataset(
     Raises DpbenchError with one sentence where the file is none, or no table, or a parameter does not fit it.
     """
     path = Path(file)
-    try:
-        status = path.stat()
-        state = (status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):  # read_bytes words it
-        state = (0, 0)
     options = {
         "target": target,
         "features": list(features),
@@ -89,16 +84,13 @@ def dataset(
         "delimiter": delimiter,
         "real": real,
     }
-    return _made(str(path), state, json.dumps(options))
+    return _made(str(path), file_state(path), json.dumps(options))
 
 
 @lru_cache(maxsize=4)
 def _made(file: str, _state: tuple[int, int], options: str) -> ArraysSource:
     path, given = Path(file), json.loads(options)
-    try:
-        content = read_bytes(path, MOST_BYTES)
-    except DpbenchError as error:
-        raise DpbenchError(f"file = {error}") from error
+    content = read_own(path, MOST_BYTES)
     try:
         return _Table(content, **given).source(path.name)
     except DpbenchError as error:
@@ -132,6 +124,7 @@ class _Table:
             raise DpbenchError(mistakes.sentence())
         targets, classes = self._classes(count)
         self._constant()
+        self._not_too_wide(count)
         train, test = self._parts(count, parts)
         norm = self.given["record_norm"]
         inputs = joined(self.columns, math.inf if norm is None else norm)
@@ -238,14 +231,25 @@ class _Table:
 
     def _constant(self) -> None:
         for column in self.columns:
-            inputs = column.inputs()
-            if (inputs == inputs[0]).all():
-                low = getattr(column, "low", -math.inf)
-                beyond = f" within its bounds [{low:g}, {getattr(column, 'high', 0):g}]" if math.isfinite(low) else ""
+            values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
+            if (values == values[0]).all():
+                scaled = isinstance(column, Numbers) and math.isfinite(column.low)
+                beyond = f" within its bounds {self.given['scale'][column.name]}" if scaled else ""
                 raise DpbenchError(
                     f"column {column.name!r} is constant{beyond}: it says nothing about the target; leave it out of"
                     " features"
                 )
+
+    def _not_too_wide(self, count: int) -> None:
+        """Raises DpbenchError where the categories make more inputs than memory holds."""
+        widths = {column.name: len(column.known) for column in self.columns if isinstance(column, Categories)}
+        inputs = sum(widths.values()) + len(self.columns) - len(widths)
+        if count * inputs > MOST_NUMBERS:
+            widest = max(widths, key=lambda name: widths[name], default=self.features[0])
+            raise DpbenchError(
+                f"{count:,} records of {inputs:,} inputs are too many; leave out columns such as {widest!r}, which has"
+                f" {widths.get(widest, 1):,} categories"
+            )
 
     def _tuned(self) -> str:
         found = [one.name for one in self.columns if isinstance(one, Categories) and not one.categories]

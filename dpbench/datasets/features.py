@@ -21,9 +21,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from dpbench.atomic import read_bytes
 from dpbench.catalog import FilePath, Note
-from dpbench.datasets._arrays import ArraysSource, from_arrays
+from dpbench.datasets._arrays import ArraysSource, file_state, from_arrays, read_own
 from dpbench.datasets._base import Array
 from dpbench.errors import DpbenchError
 
@@ -48,12 +47,7 @@ def dataset(
     another one, or does not hold the four arrays.
     """
     path = Path(file)
-    try:
-        status = path.stat()
-        state = (status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):  # read_bytes words it
-        state = (0, 0)
-    digest, source = _read(str(path), state, pretrained_on, licence, real)
+    digest, source = _read(str(path), file_state(path), pretrained_on, licence, real)
     if sha256 not in ("any", digest):
         raise DpbenchError(f"sha256 = {sha256}: the file {path.name} has {digest}")
     return source
@@ -63,10 +57,7 @@ def dataset(
 def _read(file: str, _state: tuple[int, int], pretrained_on: str, licence: str, real: bool) -> tuple[str, ArraysSource]:
     """The hash of a file and its arrays."""
     path = Path(file)
-    try:
-        content = read_bytes(path, MOST_BYTES)
-    except DpbenchError as error:
-        raise DpbenchError(f"file = {error}") from error
+    content = read_own(path, MOST_BYTES)
     arrays = _arrays(content, path.name)
     source = from_arrays(
         "features",

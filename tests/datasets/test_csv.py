@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_wine
 
 import dpbench.datasets.csv as tables
 from dpbench.cli import main
 from dpbench.datasets import describe, find_dataset
 from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.events import Gaussian, SampledGaussian, from_json
 from dpbench.plan.planning import context, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.store import agreement
@@ -186,6 +188,14 @@ def test_what_is_no_file_of_a_table(kind: str, message: str, tmp_path: Path, mon
         find_dataset("csv", {"file": str(path), "target": "y"})
 
 
+def test_a_column_of_names_makes_too_many_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before the indicators are made, which would fill the memory."""
+    monkeypatch.setattr(tables, "MOST_NUMBERS", 100)
+    text = "x,name,y\n" + "".join(f"{number},person {number},{number % 2}\n" for number in range(10))
+    with pytest.raises(DpbenchError, match=r"10 records of 11 inputs are too many; .* 'name', which has 10 categories"):
+        table(tmp_path, text, categorical=["name"])
+
+
 # In a spec
 
 
@@ -248,9 +258,30 @@ def test_a_record_opens_no_file_that_it_names(tmp_path: Path, monkeypatch: pytes
         raise AssertionError("a file was opened")
 
     (tmp_path / "mine.csv").write_text(HEAD + ROWS)
-    monkeypatch.setattr(tables, "read_bytes", opened)
+    monkeypatch.setattr(tables, "read_own", opened)
     parameters = {"file": str(tmp_path / "mine.csv"), "target": "y"}
     assert agreement.other_data({"dataset": {"name": "csv", "parameters": parameters, "sha256": "0" * 64}})
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_three_classes_standardised_with_private_statistics(tmp_path: Path) -> None:
+    """scikit-learn's wines, few parameters: the ledger has the statistics, and what the data decide is said."""
+    wine = load_wine()
+    rows = [[*numbers, wine.target_names[kind]] for numbers, kind in zip(wine.data, wine.target, strict=True)]
+    lines = [",".join(map(str, row)) for row in ([*wine.feature_names, "kind"], *rows)]
+    (tmp_path / "wine.csv").write_text("\n".join(lines))
+    text = SPEC.replace("file: FILE, target: y, features: [x]MORE", "file: wine.csv, target: kind, record_norm: 1000")
+    text = text.replace("noisy_sgd", "{name: pipeline, parameters: {prepare: channel_statistics}}")
+    (tmp_path / "spec.yaml").write_text(text.replace("epochs: 1", "steps: 2"))
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), "--device", "cpu"])
+    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "out" / "records").glob("*.json"))
+    assert record["facts"]["examples"] + record["facts"]["test_examples"] == 178
+    statistics, steps = from_json(record["ledger"]).parts
+    assert statistics == (Gaussian(8.0), 2)
+    assert steps == (SampledGaussian(record["resolved"]["sampling_rate"], 1.0), 2)
+    assert record["context"]["tuned"] == "the classes of kind are those that occur in the table"
+    assert record["context"]["tuned"] in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.usefixtures("one_thread")
