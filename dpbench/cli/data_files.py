@@ -116,6 +116,10 @@ def _sources(names: Sequence[str]) -> list[Any]:
     from dpbench.catalog import catalog
     from dpbench.datasets import find_dataset
 
+    if own := set(names) & set(_of_files()):
+        raise DpbenchError(
+            f"dataset {min(own)!r} is made of your own file, which a spec names; there is nothing to get"
+        )
     return [find_dataset(name) for name in (names or sorted(set(catalog("datasets")) - set(_of_files())))]
 
 

@@ -87,7 +87,7 @@ def dataset(
     return _made(str(path), file_state(path), json.dumps(options))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _made(file: str, _state: tuple[int, int], options: str) -> ArraysSource:
     path, given = Path(file), json.loads(options)
     content = read_own(path, MOST_BYTES)
@@ -220,8 +220,9 @@ class _Table:
     def _classes(self, count: int) -> tuple[Array, tuple[str, ...]]:
         targets, classes = self.target.codes()
         name, found = self.target.name, len(np.unique(targets))
-        if found < 2 and len(classes) < 2:
-            raise DpbenchError(f"target = {name!r}: every row has the class {classes[0]!r}; expected two or more")
+        if found < 2:
+            only = classes[targets[0]]
+            raise DpbenchError(f"target = {name!r}: every row has the class {only!r}; expected two or more")
         if not self.target.categories and (found > MOST_CLASSES or (found > 20 and found > count / 2)):
             raise DpbenchError(
                 f"target = {name!r}: has {found:,} different values in {count:,} rows, such as {classes[0]!r};"
@@ -233,12 +234,11 @@ class _Table:
         for column in self.columns:
             values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
             if (values == values[0]).all():
-                scaled = isinstance(column, Numbers) and math.isfinite(column.low)
-                beyond = f" within its bounds {self.given['scale'][column.name]}" if scaled else ""
-                raise DpbenchError(
-                    f"column {column.name!r} is constant{beyond}: it says nothing about the target; leave it out of"
-                    " features"
-                )
+                what = ": it says nothing about the class; leave it out of features"
+                if isinstance(column, Numbers) and math.isfinite(column.low):
+                    bounds = self.given["scale"][column.name]
+                    what = f" within its bounds {bounds}: give wider ones, or leave the column out"
+                raise DpbenchError(f"column {column.name!r} is constant{what}")
 
     def _not_too_wide(self, count: int) -> None:
         """Raises DpbenchError where the categories make more inputs than memory holds."""

@@ -140,10 +140,11 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
         (f"{HEAD}1,a,0\n?,,1\nNA,b,0\n", {"categorical": ["w"]}, "3 cells are without a value, .* line 3, column 'x'"),
         ("x,y\n1,0\n1_0,1\ninf,0\n1e999,1\n", {}, "1 cell is no number, .*'1_0'.*; 2 cells are not finite, .* line 4"),
         ("x,y\n1,0\n2,\n", {}, "1 cell is without a value, the first in line 3, column 'y'"),
+        ("x,y\n1,0\n2,0\n", {"classes": [1, 0]}, "target = 'y': every row has the class '0'"),
         ("x,y\n1,0\n2,0\n", {}, "target = 'y': every row has the class '0'; expected two or more"),
         ("x,y\n" + "".join(f"{n},{n / 2}\n" for n in range(50)), {}, "has 50 different values in 50 rows"),
         ("x,y\n3,0\n3,1\n3,1\n", {}, "column 'x' is constant: "),
-        ("x,y\n3,0\n4,1\n5,1\n", {"scale": {"x": [7, 9]}}, r"column 'x' is constant within its bounds \[7, 9\]"),
+        ("x,y\n3,0\n4,1\n5,1\n", {"scale": {"x": [7, 9]}}, r"column 'x' is constant within its bounds \[7, 9\]: give"),
         ("x,w,y\n3,a,0\n4,a,1\n5,a,1\n", {"categorical": {"w": ["a", "b"]}}, "column 'w' is constant"),
         (HEAD + ROWS, {"categorical": {"w": ["a", "c"]}}, "5 cells are none of the values a, c, the first in line 3"),
         (HEAD + ROWS, {"features": ["x"], "classes": [1, 2]}, "5 cells are none of the values 1, 2"),
@@ -243,6 +244,18 @@ def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
         spec(tmp_path, more=", test: 1.5")
     with pytest.raises(ProblemsError, match=r"spec.yaml:4:.*did you mean"):
         spec(tmp_path, more=", catgorical: [w]")
+    with pytest.raises(ProblemsError, match=r"parameters.scale.x: .* constant within its bounds \[20.0, 30.0\]"):
+        spec(tmp_path, more=", scale: {x: [20, 30]}")
+
+
+def test_the_verbs_for_data_say_what_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["data", "list"])
+    assert "csv, features: made of your own file, which a spec names (docs/own_dataset.md)" in capsys.readouterr().out
+    for verb in ("list", "fetch", "check"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["data", verb, "csv"])
+        assert "'csv' is made of your own file" in capsys.readouterr().err
 
 
 def test_what_the_data_decide_stands_beside_what_was_tuned(tmp_path: Path) -> None:
