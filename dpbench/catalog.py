@@ -27,7 +27,7 @@ from typing import Any
 
 from dpbench.errors import DpbenchError
 
-__all__ = ["KINDS", "STAGES", "Entry", "OfKind", "build", "catalog", "find"]
+__all__ = ["KINDS", "STAGES", "Entry", "FilePath", "Note", "OfKind", "build", "catalog", "find", "marked", "of_a_file"]
 
 KINDS: Mapping[str, str] = {
     "mechanisms": "mechanism",
@@ -102,6 +102,19 @@ class OfKind:
 
     kind: str
     none: bool = False
+
+
+@dataclass(frozen=True)
+class FilePath:
+    """Marks a dataset's parameter, in `Annotated[...]`, that is a file: in a spec a path from the spec's folder.
+
+    No run's key holds it, for the hash of the content names the data.
+    """
+
+
+@dataclass(frozen=True)
+class Note:
+    """Marks a dataset's parameter that is told to readers and changes no number: no run's key holds it."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +239,32 @@ def find(kind: str, name: str) -> Entry:
     if is_code(name):
         return Entry(kind, name, name, "spec")
     raise DpbenchError(f"{KINDS[kind]} {name!r} is not known{suggestion(name, entries)}")
+
+
+def marked(loaded: Any, *marks: type[FilePath] | type[Note]) -> tuple[str, ...]:
+    """The parameters of a dataset's factory that carry one of the marks; none of what takes no parameters.
+
+    >>> marked(find("datasets", "csv").load(), FilePath)
+    ('file',)
+    """
+    if not callable(loaded):
+        return ()
+    try:
+        parameters = inspect.signature(loaded, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):  # others say that they cannot read the signature
+        return ()
+    found = {one.name: getattr(one.annotation, "__metadata__", ()) for one in parameters}
+    return tuple(name for name, metadata in found.items() if any(isinstance(one, marks) for one in metadata))
+
+
+def of_a_file(name: str) -> bool:
+    """Whether that dataset of the catalog is made of a file that a parameter names.
+
+    >>> of_a_file("features"), of_a_file("digits")
+    (True, False)
+    """
+    entry = catalog("datasets").get(name)
+    return entry is not None and bool(marked(entry.load(), FilePath))
 
 
 def in_short(value: Any) -> str:

@@ -51,6 +51,9 @@ def data_list(names: tuple[str, ...], folder: Path | None, as_json: bool) -> int
             emit("dataset", **summary(source, folder))
         else:
             click.echo(describe(source, folder) + "\n")
+    own = _of_files()
+    if own and not names and not as_json:
+        click.echo(f"{', '.join(own)}: made of your own file, which a spec names (docs/own_dataset.md)")
     return 0
 
 
@@ -113,7 +116,18 @@ def _sources(names: Sequence[str]) -> list[Any]:
     from dpbench.catalog import catalog
     from dpbench.datasets import find_dataset
 
-    return [find_dataset(name) for name in (names or sorted(catalog("datasets")))]
+    if own := set(names) & set(_of_files()):
+        raise DpbenchError(
+            f"dataset {min(own)!r} is made of your own file, which a spec names; there is nothing to get"
+        )
+    return [find_dataset(name) for name in (names or sorted(set(catalog("datasets")) - set(_of_files())))]
+
+
+def _of_files() -> list[str]:
+    """The datasets that are made of the user's file."""
+    from dpbench.catalog import catalog, of_a_file
+
+    return [name for name in catalog("datasets") if of_a_file(name)]
 
 
 def fetch_files(source: Any, folder: Path | None) -> tuple[Path, ...]:

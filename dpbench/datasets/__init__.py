@@ -158,6 +158,8 @@ def describe(source: DatasetSource, folder: Folder = None) -> str:
         f"  licence: {source.licence}",
         f"  cite: {source.citation}",
     ]
+    if tuned := getattr(source, "tuned", ""):
+        lines.append(f"  not in ε: {tuned}")
     if source.url:
         lines.append(f"  from: {source.url}")
     if facts["folder"] is not None:

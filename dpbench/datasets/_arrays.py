@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbench.atomic import read_bytes
 from dpbench.datasets._base import Dataset, RemoteFile, build, content_hash
 from dpbench.errors import DpbenchError
 from dpbench.tasks import Task, objective
@@ -28,6 +29,7 @@ class ArraysSource:
     url: str
     real: bool
     arrays: tuple[Array, Array, Array, Array] = field(repr=False)
+    tuned: str = ""
     files: tuple[RemoteFile, ...] = ()
     task: Task = "classification"
 
@@ -68,13 +70,15 @@ def from_arrays(
     licence: str = "not stated",
     citation: str = "not stated",
     url: str = "",
+    tuned: str = "",
 ) -> ArraysSource:
     """A dataset source from four arrays, tensors or nested lists, for use as `package.module:factory` in a spec.
 
     Inputs are (N, *input_shape) floating-point numbers, kept as float32 and not scaled; targets are (N,) integers from
     0 to classes - 1, where `classes` is by default the largest target plus one, or, with `task="regression"`, numbers,
     which are kept as float32 and not scaled. The arrays are copied. Give `real=False` for synthetic data: their
-    results are never compared with a paper's number. Raises DpbenchError that lists all mistakes.
+    results are never compared with a paper's number. `tuned` says what was chosen by looking at the data, and is not
+    in ε: the report shows it. Raises DpbenchError that lists all mistakes.
 
     >>> source = from_arrays("tiny", [[0.0], [1.0]], [0, 1], [[0.5]], [1], real=False)
     >>> source.train_size, source.input_shape, source.classes
@@ -122,7 +126,25 @@ def from_arrays(
         real=real,
         arrays=arrays,
         task=task,
+        tuned=tuned,
     )
+
+
+def file_state(path: Path) -> tuple[int, int]:
+    """When a user's file was written, and its size: whether it is to be read again; zeros where there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # read_own words it
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """The content of the user's file of the parameter `file`. Raises DpbenchError as `atomic.read_bytes` does."""
+    try:
+        return read_bytes(path, most)
+    except DpbenchError as error:
+        raise DpbenchError(f"file = {error}") from error
 
 
 def _array(name: str, value: Any, mistakes: list[str]) -> Array:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpbench.atomic import clean_folder, write_text, writing
+from dpbench.catalog import of_a_file
 from dpbench.datasets._base import (
     Array,
     Dataset,
@@ -265,7 +266,7 @@ def dataset(
     for name, value in (("depth", depth), ("angles", angles)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise DpbenchError(f"{name} = {value!r}: expected a whole number, 1 or more")
-    if of == "scattering" or of.endswith("datasets.scattering:dataset"):
+    if of == "scattering" or of_a_file(of) or of.endswith("datasets.scattering:dataset"):
         raise DpbenchError(f"of = {of!r}: expected a dataset of pictures")
     source = find_dataset(of, of_parameters)
     side = 2**depth

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.catalog import find
+from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
@@ -168,7 +168,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
     """
     from dpbench.step.mechanism import Setting
 
-    source, budget = dataset_source(spec), spec.budget
+    source, budget = dataset_source(spec, anew=True), spec.budget
     rate, steps = rate_and_steps(spec, source)
     mechanism = build_mechanism(spec)
     sigma: float | None = None
@@ -201,12 +201,13 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
             " stages.gaussian_noise; expected own or common, or another mechanism"
         )
     entries = code_entries(spec)
+    unkeyed = marked(find("datasets", spec.dataset.name).load(), FilePath, Note)
     try_build(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)
     resolved: dict[str, Any] = {
         "format": FORMAT,
         "dataset": {
             "name": spec.dataset.name.rpartition(":")[2],  # the hash identifies the data
-            "parameters": dict(spec.dataset.parameters),
+            "parameters": {k: value for k, value in spec.dataset.parameters.items() if k not in unkeyed},
             "sha256": source.sha256,
         },
         "model": chosen("models", spec.model, skip=2) | weights_key(spec, _plain_builder(spec, source)),
@@ -272,10 +273,10 @@ def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
     return rate, math.ceil(Fraction(repr(epochs)) / Fraction(repr(rate)))
 
 
-def dataset_source(spec: Spec) -> DatasetSource:
-    """The spec's dataset, not loaded."""
+def dataset_source(spec: Spec, anew: bool = False) -> DatasetSource:
+    """The spec's dataset, not loaded. What is made of the user's file is made `anew`, for the file may have changed."""
     key = (spec.dataset.name, json.dumps(plain(dict(spec.dataset.parameters)), sort_keys=True))
-    if key not in _SOURCES:
+    if key not in _SOURCES or (anew and marked(find("datasets", spec.dataset.name).load(), FilePath)):
         _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
     return _SOURCES[key]
 
@@ -319,9 +320,10 @@ def build_mechanism(spec: Spec) -> Mechanism:
 def context(run: Run) -> dict[str, Any]:
     """Facts about the run's spec for the record and the report; no part of the key."""
     spec, budget = run.spec, run.spec.budget
-    fields = ("name", "label", "source", "reduced", "tuned")
+    fields = ("name", "label", "source", "reduced")
     return {
         **{name: getattr(spec, name) for name in fields},
+        "tuned": "; ".join(filter(None, [spec.tuned, getattr(dataset_source(spec), "tuned", "")])) or None,
         "file": own_name(spec.file),
         "published": None if spec.published is None else asdict(spec.published),
         "weights": None if spec.weights is None else asdict(spec.weights) | dict(run.resolved["model"]["weights"]),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dpbench.catalog import catalog, in_short
+from dpbench.catalog import catalog, in_short, of_a_file
 from dpbench.conformance import Conformance
 from dpbench.judging.reproduction import metric_verdict, number_verdict, spread
 from dpbench.privacy.answers import PROMISES
@@ -275,7 +275,7 @@ def _settings(run: RunRecord) -> Settings:
     resolved = run.resolved
     rate, steps = float(resolved["sampling_rate"]), int(resolved["steps"])
     return Settings(
-        dataset=_described(resolved["dataset"]),
+        dataset=_described(_in_short(resolved["dataset"])),
         model=_described(resolved["model"]),
         mechanism=_described(resolved["mechanism"]),
         sampling_rate=rate,
@@ -285,6 +285,15 @@ def _settings(run: RunRecord) -> Settings:
         clip_norm=resolved.get("clip_norm"),
         noise_multiplier=resolved.get("noise_multiplier"),
     )
+
+
+def _in_short(dataset: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dataset that is made of the user's file: its short parameters, and the hash that tells it from others."""
+    if not of_a_file(str(dataset["name"])):
+        return dataset
+    given = dataset.get("parameters") or {}
+    short = {name: value for name, value in given.items() if not isinstance(value, list | Mapping)}
+    return {**dataset, "parameters": short | {"data": str(dataset.get("sha256"))[:8]}}
 
 
 def _described(choice: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import KINDS, Entry, OfKind, advice, catalog, closest
+from dpbench.catalog import KINDS, Entry, FilePath, OfKind, advice, catalog, closest, marked
 from dpbench.errors import DpbenchError
 from dpbench.spec.annotations import Parameters, of_kind, parameters_of, shown
 from dpbench.spec.points import Mistakes, Point
@@ -65,6 +66,8 @@ class CatalogObjects:
         values = self._values(given, taken, f"{key}.parameters", mistakes, point)
         if values is None or point is None:
             return None
+        folder = Path(mistakes.file).resolve().parent
+        values |= {one: str(folder / values[one]) for one in marked(loaded, FilePath) if one in values}
         return self._make(key, loaded, name, values, given, mistakes)
 
     def _values(

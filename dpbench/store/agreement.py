@@ -14,7 +14,7 @@ from functools import cache
 from itertools import groupby, pairwise
 from typing import Any, get_args
 
-from dpbench.catalog import catalog, find
+from dpbench.catalog import catalog, find, of_a_file
 from dpbench.datasets import DatasetSource, find_dataset
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
@@ -146,6 +146,8 @@ def _source(chosen: Mapping[str, Any]) -> DatasetSource | None:
     if entry is None or entry.origin != "dpbench":
         return None
     try:
+        if of_a_file(entry.name):  # a record opens no file that it names
+            return None
         source = find_dataset(entry.name, chosen.get("parameters"))
         return source if chosen.get("sha256") == source.sha256 else None
     except Exception:  # noqa: BLE001 - parameters from a file may be anything

@@ -1,5 +1,6 @@
 """The contract that every member of `catalog("datasets")` meets, whoever wrote it.
 
+A member that is made of the user's file gets a small one of `tests/datasets/small_files.py`, by its name there.
 A member whose files are not in the data folder (DPBENCH_DATA, or the default), or that says by `obstacle` what else it
 lacks, skips the tests that load it. A member whose arrays are computed in floating point declares `determined_by`:
 its SHA-256 is that of what determines them.
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbench.catalog import catalog
+from dpbench.catalog import catalog, of_a_file
 from dpbench.datasets import (
     Dataset,
     DatasetMissing,
@@ -32,6 +33,7 @@ from dpbench.datasets import (
     summary,
 )
 from dpbench.tasks import task_of
+from tests.datasets.small_files import MADE
 
 NAMES = sorted(catalog("datasets"))
 
@@ -48,8 +50,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def source(request: pytest.FixtureRequest) -> DatasetSource:
-    return find_dataset(request.param)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatasetSource:
+    name = request.param
+    made = find_dataset(name, MADE[name](tmp_path_factory.mktemp(name)) if of_a_file(name) else None)
+    assert made.name == name
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +73,10 @@ def _skip_if_hindered(source: DatasetSource) -> None:
 
 
 def test_there_is_an_embedded_dataset() -> None:
-    assert any(state(find_dataset(name)) == "embedded" for name in NAMES)
+    assert any(state(find_dataset(name)) == "embedded" for name in set(NAMES) - set(MADE))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_declares_itself(name: str) -> None:
-    source = find_dataset(name)
-    assert source.name == name
+def test_declares_itself(source: DatasetSource) -> None:
     assert source.train_size > 0
     assert source.test_size > 0
     assert source.classes == 1 if task_of(source) == "regression" else source.classes >= 2
@@ -83,7 +85,7 @@ def test_declares_itself(name: str) -> None:
     assert re.fullmatch("[0-9a-f]{64}", source.sha256)
     for text in (source.title, source.licence, source.citation):
         assert text.strip()
-    assert re.match("https?://", source.url)
+    assert re.match("https?://", source.url) or source.name in MADE
     assert len({file.path for file in source.files}) == len(source.files)
     for file in source.files:
         assert file.size > 0

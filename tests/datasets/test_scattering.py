@@ -333,6 +333,10 @@ def test_embedded_pictures_are_planned(tmp_path: Path) -> None:
         ({"of": "mnist", "depth": 3}, "sides are multiples of 2.depth = 8"),
         ({"of": "minst"}, "did you mean 'mnist'"),
         ({"of": "scattering"}, "expected a dataset of pictures"),
+        (
+            {"of": "csv", "of_parameters": {"file": "absent.csv", "target": "y"}},
+            "of = 'csv': expected a dataset of",
+        ),
         ({"depth": 0}, "depth = 0: expected a whole number, 1 or more"),
         ({"angles": 1.5}, "angles = 1.5: expected a whole number, 1 or more"),
         ({"of": "mnist", "of_parameters": {"x": 1}}, "takes no parameters"),

@@ -1,0 +1,265 @@
+"""Anybody's table, as a file of comma-separated values: columns by name, one row a record, a class to predict.
+
+The first line names the columns. A column of `features` holds numbers unless `categorical` names it; then it becomes
+one input for each category. What is left as the spec's own numbers and lists (`scale`, `categorical: {column: values}`,
+`classes`) is public and costs no privacy: each record is prepared alone. What is left to the data (the categories of a
+column, the classes of the target) depends on all records; ε does not cover it, and `tuned` says so in the report.
+Nothing is standardised here: a mean and a deviation of the data would be releases. The preparation
+`channel_statistics` (mechanism `normalised_sgd`) releases them with noise, and its events are in the ledger.
+
+| parameter | meaning |
+| --- | --- |
+| file | the table, as text in UTF-8; a path from the spec's folder |
+| target | the column of the class |
+| features | the columns of the inputs, in their order; by default all others |
+| categorical | columns of words: a list, or a mapping from each to its values or to `from_data` |
+| classes | the values of the target, in their order; by default those that occur, sorted |
+| scale | a mapping from columns to [low, high]: (x − low) / (high − low), cut to [0, 1] |
+| record_norm | a record longer than this (L2) is shortened to it |
+| test | the share of test records, or a column that says `train` or `test` |
+| split_seed | which records are test records, if `test` is a share |
+| delimiter | what stands between cells |
+| real | false for a synthetic table |
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dpbench.catalog import FilePath, suggestion
+from dpbench.datasets._arrays import ArraysSource, file_state, from_arrays, read_own
+from dpbench.datasets._base import Array
+from dpbench.datasets._table import Categories, Column, Mistakes, Numbers, fill, joined, rows_of, split
+from dpbench.errors import DpbenchError
+
+NUMERICS = 1
+
+MOST_BYTES = 1 << 28  # of a table, which is read into memory
+MOST_NUMBERS = 1 << 29  # of the inputs: 2 GiB as float32
+MOST_CLASSES = 1000
+PARTS = ("train", "test")
+
+Word = str | int | float
+Words = tuple[Word, ...]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def dataset(
+    *,
+    file: Annotated[str, FilePath()],
+    target: str,
+    features: tuple[str, ...] = (),
+    categorical: tuple[str, ...] | Mapping[str, Words | Literal["from_data"]] = (),
+    classes: Words = (),
+    scale: Mapping[str, tuple[float, float]] | Literal["none"] = "none",
+    record_norm: Positive | Literal["none"] = "none",
+    test: Annotated[float, Field(gt=0, lt=1)] | str = 0.2,
+    split_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
+    delimiter: str = ",",
+    real: bool = True,
+) -> ArraysSource:
+    """The table as a dataset: inputs (N, D) float32, targets (N,) int64; the module has a table of the parameters.
+
+    Raises DpbenchError with one sentence where the file is none, or no table, or a parameter does not fit it.
+    """
+    path = Path(file)
+    options = {
+        "target": target,
+        "features": list(features),
+        "categorical": dict(categorical) if isinstance(categorical, Mapping) else list(categorical),
+        "classes": list(classes),
+        "scale": {} if scale == "none" else dict(scale),
+        "record_norm": None if record_norm == "none" else record_norm,
+        "test": test,
+        "split_seed": split_seed,
+        "delimiter": delimiter,
+        "real": real,
+    }
+    return _made(str(path), file_state(path), json.dumps(options))
+
+
+@lru_cache(maxsize=2)
+def _made(file: str, _state: tuple[int, int], options: str) -> ArraysSource:
+    path, given = Path(file), json.loads(options)
+    content = read_own(path, MOST_BYTES)
+    try:
+        return _Table(content, **given).source(path.name)
+    except DpbenchError as error:
+        raise DpbenchError(f"{path.name}: {error}") from error
+
+
+class _Table:
+    """One reading of a table: its header, then its columns."""
+
+    def __init__(self, content: bytes, *, delimiter: str, **options: Any) -> None:
+        self.given = options
+        if len(delimiter) != 1 or delimiter in '\r\n"':
+            raise DpbenchError(f"delimiter = {delimiter!r}: expected one character, such as , or ;")
+        self.rows = rows_of(io.StringIO(_text(content), newline=""), delimiter)
+        self.header = self._header(delimiter)
+        self.split_column = options["test"] if isinstance(options["test"], str) else ""
+        self.features = self._features()
+        self.columns = [self._column(name) for name in self.features]
+        self.target = Categories(options["target"], self._words("classes", options["classes"]))
+
+    def source(self, file: str) -> ArraysSource:
+        """The two parts as arrays, hashed."""
+        mistakes, width = Mistakes(), len(self.header)
+        parts = Categories(self.split_column, PARTS)
+        wanted = [(self.header.index(column.name), column) for column in (*self.columns, self.target)]
+        wanted += [(self.header.index(self.split_column), parts)] if self.split_column else []
+        count = fill(self.rows, wanted, width, mistakes)
+        if count == 0:
+            raise DpbenchError("has a header and no row; expected one row for each record")
+        if mistakes.found:
+            raise DpbenchError(mistakes.sentence())
+        targets, classes = self._classes(count)
+        self._constant()
+        self._not_too_wide(count)
+        train, test = self._parts(count, parts)
+        norm = self.given["record_norm"]
+        inputs = joined(self.columns, math.inf if norm is None else norm)
+        return from_arrays(
+            "csv",
+            *(inputs[train], targets[train], inputs[test], targets[test]),
+            real=self.given["real"],
+            classes=len(classes),
+            title=f"The table {file}: {', '.join(self.features[:4])}{', ...' * (len(self.features) > 4)}"
+            f" for {self.target.name}",
+            tuned=self._tuned(),
+        )
+
+    def _header(self, delimiter: str) -> list[str]:
+        first = next(self.rows, None)
+        if first is None:
+            raise DpbenchError("is empty; expected a line with the names of the columns, then one row for each record")
+        names = list(first[1])
+        if "" in names:
+            raise DpbenchError(
+                f"column {names.index('') + 1} has no name; name it in the first line"
+                " (pandas writes such a column for its index: to_csv(..., index=False) does not)"
+            )
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DpbenchError(f"the first line has {twice[0]!r} twice; expected different names of columns")
+        if len(names) < 2:
+            raise DpbenchError(
+                f"has one column, {names[0]!r}; expected cells separated by {delimiter!r} (the parameter delimiter)"
+            )
+        return names
+
+    def _known(self, parameter: str, name: str) -> str:
+        if name not in self.header:
+            raise DpbenchError(f"{parameter} = {name!r}: the table has no such column{suggestion(name, self.header)}")
+        return name
+
+    def _features(self) -> list[str]:
+        target = self._known("target", self.given["target"])
+        if self.split_column:
+            self._known("test", self.split_column)
+        kept_out = {target: "the target", self.split_column: "the column of the split"}
+        named: list[str] = self.given["features"] or [name for name in self.header if name not in kept_out]
+        for name in named:
+            self._known("features", name)
+            if name in kept_out or named.count(name) > 1:
+                why = f"is {kept_out[name]}" if name in kept_out else "is named twice"
+                raise DpbenchError(f"features = {name!r}: {why}; expected each column of the inputs once")
+        if target == self.split_column or not named:
+            raise DpbenchError(f"target = {target!r}: is the column of the split, or the only one; expected another")
+        for parameter in ("categorical", "scale"):
+            for name in self.given[parameter]:
+                self._known(parameter, name)
+                if name not in named:
+                    raise DpbenchError(f"{parameter} = {name!r}: is no column of the inputs; add it to features")
+        return named
+
+    def _column(self, name: str) -> Column:
+        categorical, bounds = self.given["categorical"], self.given["scale"].get(name)
+        if name in categorical:
+            if bounds is not None:
+                raise DpbenchError(f"scale = {name!r}: is categorical; expected a column of numbers")
+            values = categorical[name] if isinstance(categorical, Mapping) else "from_data"
+            listed = () if values == "from_data" else self._words(f"categorical: {name}", values)
+            if values != "from_data" and not listed:
+                raise DpbenchError(f"categorical: {name}: has no values; list them, or write from_data")
+            return Categories(name, listed)
+        if bounds is None:
+            return Numbers(name)
+        low, high = bounds
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise DpbenchError(f"scale = {name!r}: [{low}, {high}]: expected two finite numbers, the lower one first")
+        return Numbers(name, low, high)
+
+    def _words(self, parameter: str, values: Sequence[Word]) -> tuple[str, ...]:
+        words = tuple(str(value) for value in values)
+        twice = [word for word in words if words.count(word) > 1]
+        if twice:
+            raise DpbenchError(f"{parameter}: has {twice[0]!r} twice; expected different values")
+        return words
+
+    def _parts(self, count: int, parts: Categories) -> tuple[Array, Array]:
+        if self.split_column:
+            codes, _ = parts.codes()
+            train, test = np.flatnonzero(codes == 0), np.flatnonzero(codes == 1)
+        else:
+            train, test = split(count, round(self.given["test"] * count), self.given["split_seed"])
+        for part, rows in zip(PARTS, (train, test), strict=True):
+            if not len(rows):
+                raise DpbenchError(f"test = {self.given['test']!r}: leaves no {part} record of {count:,}")
+        return train, test
+
+    def _classes(self, count: int) -> tuple[Array, tuple[str, ...]]:
+        targets, classes = self.target.codes()
+        name, found = self.target.name, len(np.unique(targets))
+        if found < 2:
+            only = classes[targets[0]]
+            raise DpbenchError(f"target = {name!r}: every row has the class {only!r}; expected two or more")
+        if not self.target.categories and (found > MOST_CLASSES or (found > 20 and found > count / 2)):
+            raise DpbenchError(
+                f"target = {name!r}: has {found:,} different values in {count:,} rows, such as {classes[0]!r};"
+                " expected classes: choose another column, or list them under classes"
+            )
+        return targets, classes
+
+    def _constant(self) -> None:
+        for column in self.columns:
+            values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
+            if (values == values[0]).all():
+                what = ": it says nothing about the class; leave it out of features"
+                if isinstance(column, Numbers) and math.isfinite(column.low):
+                    bounds = self.given["scale"][column.name]
+                    what = f" within its bounds {bounds}: give wider ones, or leave the column out"
+                raise DpbenchError(f"column {column.name!r} is constant{what}")
+
+    def _not_too_wide(self, count: int) -> None:
+        """Raises DpbenchError where the categories make more inputs than memory holds."""
+        widths = {column.name: len(column.known) for column in self.columns if isinstance(column, Categories)}
+        inputs = sum(widths.values()) + len(self.columns) - len(widths)
+        if count * inputs > MOST_NUMBERS:
+            widest = max(widths, key=lambda name: widths[name], default=self.features[0])
+            raise DpbenchError(
+                f"{count:,} records of {inputs:,} inputs are too many; leave out columns such as {widest!r}, which has"
+                f" {widths.get(widest, 1):,} categories"
+            )
+
+    def _tuned(self) -> str:
+        found = [one.name for one in self.columns if isinstance(one, Categories) and not one.categories]
+        parts = [f"the categories of {', '.join(found)}"] if found else []
+        parts += [] if self.target.categories else [f"the classes of {self.target.name}"]
+        return f"{' and '.join(parts)} are those that occur in the table" if parts else ""
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DpbenchError(f"is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8") from error

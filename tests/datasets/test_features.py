@@ -1,0 +1,129 @@
+"""Features from an .npz file: read without running code, pinned where asked, and every mistake in a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpbench.datasets import find_dataset, from_arrays
+from dpbench.datasets.features import PARTS
+from dpbench.errors import DpbenchError
+from dpbench.plan.planning import context, resolve
+from dpbench.spec.loading import load_specs
+from tests.datasets.small_files import features
+
+SPEC = """
+kind: run
+name: mine
+dataset: {name: features, parameters: {file: features.npz, pretrained_on: "PRETRAINED", licence: MIT}}
+model: logistic
+mechanism: noisy_sgd
+budget: {noise_multiplier: 1.0, delta: 1e-4}
+training: {batch_size: 4, epochs: 1, learning_rate: 0.1, clip_norm: 1.0}
+"""
+
+
+class Opened:
+    """A pickle of this opens a file."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("opened"),)
+
+
+def test_the_arrays_of_the_file(tmp_path: Path) -> None:
+    """As they are, whether packed or not; the pin is that of the file, the run's hash that of the content."""
+    made = features(tmp_path)
+    with np.load(made["file"]) as found:
+        arrays = {part: found[part] for part in PARTS}
+    expected = from_arrays("x", *(arrays[part] for part in PARTS)).sha256
+    assert find_dataset("features", made).sha256 == expected
+    digest = hashlib.sha256(Path(made["file"]).read_bytes()).hexdigest()
+    assert find_dataset("features", {**made, "sha256": digest}).sha256 == expected
+    np.savez_compressed(made["file"], **arrays)
+    with pytest.raises(DpbenchError, match=f"sha256 = {digest}: the file features.npz has"):
+        find_dataset("features", {**made, "sha256": digest})
+    assert find_dataset("features", made).sha256 == expected
+
+
+def test_what_made_them_is_shown_and_is_in_no_key(tmp_path: Path) -> None:
+    features(tmp_path)
+    keys = set()
+    for words in ("ResNet-18, ImageNet-1k, public", "a network of ours"):
+        (tmp_path / "spec.yaml").write_text(SPEC.replace("PRETRAINED", words))
+        (run,) = resolve(load_specs([tmp_path / "spec.yaml"])[0], [0])
+        assert context(run)["tuned"] == (
+            f"the features were made with {words} (licence: MIT); what that gives away is in no ε"
+        )
+        assert run.resolved["dataset"]["parameters"] == {}
+        keys.add(run.key)
+    assert len(keys) == 1
+
+
+def content(**changes: Any) -> bytes:
+    stream = io.BytesIO()
+    arrays = {"train_inputs": np.eye(4), "train_targets": np.arange(4) % 2}
+    arrays |= {"test_inputs": np.eye(4)[:2], "test_targets": np.arange(2)}
+    np.savez(stream, **{name: value for name, value in (arrays | changes).items() if value is not None})
+    return stream.getvalue()
+
+
+def damaged() -> bytes:
+    found = bytearray(content())
+    found[found.index(b"NUMPY") + 200] ^= 255
+    return bytes(found)
+
+
+def with_code() -> bytes:
+    """The four members, one of them a pickle in the place of an array."""
+    stream = io.BytesIO(content(test_targets=None))
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("test_targets.npy", pickle.dumps(Opened()))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (b"", r"cannot be read \(File is not a zip file\); expected the arrays train_inputs"),
+        (content()[:-30], "cannot be read"),
+        (damaged(), "cannot be read .*CRC"),
+        (with_code(), "test_targets has dtype .S.*: expected integers"),
+        (content(test_targets=np.array([Opened(), 0], object)), "cannot be read .*allow_pickle=False"),
+        (content(test_targets=None), "has test_inputs, train_inputs, train_targets; expected the arrays"),
+        (content(more=np.eye(2)), "has more, test_inputs, .*; expected the arrays"),
+        (content(train_targets=np.arange(4) / 2), "train_targets has dtype float64: expected integers"),
+        (content(train_inputs=np.eye(4, dtype=int)), "train_inputs has dtype int64: expected floating point"),
+        (content(test_inputs=np.full((2, 4), np.nan)), "holds values that are not finite"),
+    ],
+    ids=range(10),
+)
+def test_a_mistake_is_one_sentence(made: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("features.npz").write_bytes(made)
+    with pytest.raises(DpbenchError, match=message) as caught:
+        find_dataset("features", {"file": "features.npz", "pretrained_on": "public data"})
+    assert "\n" not in str(caught.value)
+    assert not Path("opened").exists()
+
+
+def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "features.npz").write_bytes(content())
+    size = (tmp_path / "features.npz").stat().st_size
+    monkeypatch.setattr("dpbench.datasets.features.MOST_BYTES", size)
+    made = {"file": str(tmp_path / "features.npz"), "pretrained_on": "public data"}
+    assert find_dataset("features", made).train_size == 4
+    stream = io.BytesIO()
+    np.savez_compressed(stream, train_inputs=np.zeros((4, 99)), train_targets=np.arange(4) % 2,
+                        test_inputs=np.zeros((2, 99)), test_targets=np.arange(2))  # fmt: skip
+    (tmp_path / "features.npz").write_bytes(stream.getvalue())
+    with pytest.raises(DpbenchError, match=r"features.npz: its arrays have [\d,]+ bytes; expected at most"):
+        find_dataset("features", made)
+    with pytest.raises(DpbenchError, match=r"file = .*gone.npz: cannot be read"):
+        find_dataset("features", {**made, "file": str(tmp_path / "gone.npz")})
