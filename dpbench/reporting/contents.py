@@ -11,6 +11,7 @@ from typing import Any
 
 from dpbench.conformance import Conformance
 from dpbench.judging.claims.summary import ClaimsReport
+from dpbench.judging.coverage import CoveredItem
 from dpbench.judging.reproduction import Spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
@@ -259,6 +260,35 @@ class RecordLine:
 
 
 @dataclass(frozen=True)
+class CoverageLine:
+    """A table or figure of a paper, and what ran of it; `item` says which specs run it, or why none does.
+
+    `configurations` are the settings of its specs, `rows` the ids of the rows of those that ran whole, `reduced` of
+    those that ran on a shorter schedule. `seeds`: the fewest and the most of a row, and how many the spec asks for.
+    `verdict` is on all printed results together, for the `reason`; `claims`: names and verdicts ("" before they are
+    judged) of what else judges it.
+    """
+
+    paper: str
+    title: str
+    item: CoveredItem
+    configurations: int = 0
+    rows: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+    seeds: tuple[int, int, int] | None = None
+    devices: tuple[str, ...] = ()
+    printed: int = 0
+    verdict: str = ""
+    reason: str = ""
+    claims: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Its anchor in the page."""
+        return f"coverage-{self.paper}-{self.item.place.lower().replace(' ', '-').replace('.', '-')}"
+
+
+@dataclass(frozen=True)
 class EnvironmentLine:
     """An environment in which records were made, and how many."""
 
@@ -293,6 +323,7 @@ class Report:
     environment: Mapping[str, Any]
     claims: ClaimsReport | None = None
     conformance: Conformance | None = None
+    coverage: tuple[CoverageLine, ...] = ()
     schema_version: int = 1
     type: str = "assessment"
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpbench.atomic import write_text
 from dpbench.privacy.formatting import MISSING
 from dpbench.reporting.contents import Report
+from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import draw, swatch
 from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
@@ -45,6 +46,7 @@ class Chapter:
 
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter("results", "Results", lambda report: bool(report.part(shipped=False).sections)),
+    Chapter("coverage", "Tables and figures of the papers", lambda report: bool(report.coverage)),
     Chapter("claims", "Claims", lambda report: report.claims is not None),
     Chapter("failures", "Failures", lambda report: bool(report.failures)),
     Chapter("shipped", "Came with the project", lambda report: bool(report.part(shipped=True).sections)),
@@ -75,6 +77,7 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
     for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
             wanted[record.id] = [claim_figure(record)]
+    wanted |= coverage_figures(report)
     figures = {}
     for number, (name, some) in enumerate(wanted.items(), 1):
         figures[name] = _drawn(some)
