@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,18 @@ def test_no_claim_names_a_spec_that_is_not_there() -> None:
         for run in claim.get("runs", ())
     }
     assert {run for run in runs if not (ROOT / run).is_file()} == AWAITED
+
+
+@pytest.mark.parametrize("paper", COVERED)
+def test_the_rows_that_a_claim_names_print_a_number(paper: str) -> None:
+    claims = [claim for key, claim in ledger(paper).items() if key not in TABLES and "rows" in claim]
+    for claim in claims:
+        assert claim["verdict"] == "not_run"
+        found = [spec for run in claim["runs"] if run not in AWAITED for spec in load_specs([ROOT / run])]
+        printing = [spec.label for spec in found if spec.published and spec.published.accuracy_percent]
+        patterns = [claim["rows"]] if isinstance(claim["rows"], str) else claim["rows"]
+        for pattern in patterns if found else ():
+            assert any(fnmatchcase(label, pattern) for label in printing), (claim["id"], pattern)
 
 
 @pytest.mark.parametrize("paper", COVERED)
