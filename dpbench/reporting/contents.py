@@ -92,6 +92,21 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class MetricLine:
+    """What a metric of a spec found over the seeds of a row: a value, or the surface of one seed.
+
+    Both None: no record has it, or it `failed`. Measured on private data; covered by no ε.
+    """
+
+    name: str
+    value: Spread | None = None
+    surface: Mapping[str, Any] | None = None
+    surface_seed: int | None = None
+    records: int = 0
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """One configuration over its seeds.
 
@@ -119,6 +134,7 @@ class Row:
     stale_seeds: tuple[int, ...] = ()
     checked: Checked | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[MetricLine, ...] = ()
 
     @property
     def withheld(self) -> bool:

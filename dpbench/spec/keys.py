@@ -100,7 +100,7 @@ class Published:
     """The numbers that a paper prints for this setting. `epsilon` is by accountant; accuracies are in per cent.
 
     `seconds_per_epoch` and `memory_percent` (of the source's device) depend on the source's machine: they are shown
-    beside the measured values and get no verdict.
+    beside the measured values and get no verdict. Nor does `sharpness`, a maximum that nobody can compute.
     """
 
     accuracy_percent: Printed | None = None
@@ -109,6 +109,7 @@ class Published:
     epsilon: Mapping[str, Printed] = field(default_factory=dict)
     seconds_per_epoch: Printed | None = None
     memory_percent: Printed | None = None
+    sharpness: Printed | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ class Spec:
     reduced: str | None = None
     tuned: str | None = None
     weights: Weights | None = None
+    metrics: tuple[Choice, ...] = ()
     folder: str = field(default="", compare=False)
 
 
@@ -186,6 +188,13 @@ PUBLISHED: Mapping[str, Slot] = {
         None,
         "memory in per cent of the source's device; shown, without a verdict",
         (12,),
+    ),
+    "sharpness": Slot(
+        "sharpness",
+        Annotated[float, Field(ge=0, allow_inf_nan=False)],
+        None,
+        "sharpness of the trained model; shown, without a verdict, since it depends on the search for the maximum",
+        (0.8626,),
     ),
 }
 SECTIONS: Mapping[str, Mapping[str, Slot]] = {
@@ -248,6 +257,14 @@ RUN: Mapping[str, Slot] = {
         words="a list of accountants",
     ),
     "needs": Slot("needs", tuple[Literal["gpu"], ...], (), "what the run needs; it is skipped elsewhere", (["gpu"],)),
+    "metrics": Slot(
+        "metrics",
+        list,
+        (),
+        "what is measured on training records at the end, without privacy; no part of the run's key",
+        (["sharpness"], [{"name": "loss_surface", "parameters": {"directions": 1}}]),
+        words="a list of metrics",
+    ),
     "published": Slot("published", Published, None, "numbers printed for exactly this setting"),
     "weights": Slot(
         "weights",

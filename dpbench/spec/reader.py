@@ -56,6 +56,7 @@ class SpecReader:
         values |= self._training(tree, chosen, point)
         values |= self._published(tree, chosen.get("dataset"), point)
         values |= self._weights(tree, point)
+        values |= self._metrics(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
         if isinstance(values.get("seeds"), int):
@@ -146,6 +147,17 @@ class SpecReader:
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
         return {"published": Published(**{**values, **single, "epsilon": epsilon})}
 
+    def _metrics(self, tree: Table, point: Point | None) -> dict[str, Any]:
+        node = tree.get("metrics")
+        if node is None:
+            return {}
+        if not isinstance(node, Listing):
+            message = f"found {shown(node)}; expected a list of metrics, such as [sharpness]"
+            self.mistakes.add(node.place, message)
+            return {}
+        found = [self.objects.metric(item, self.mistakes, point) for item in node.items]
+        return {"metrics": tuple(Choice(one.name, one.parameters) for one in found if one is not None)}
+
     def _weights(self, tree: Table, point: Point | None) -> dict[str, Any]:
         node = tree.get("weights")
         if not isinstance(node, Table):
@@ -202,4 +214,4 @@ class SpecReader:
 
 
 _SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned")
-_SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent")
+_SINGLE = ("test_accuracy_percent", "mu", "seconds_per_epoch", "memory_percent", "sharpness")
