@@ -198,6 +198,7 @@ def write_reports(
     from dpbench.conformance import read_conformance
     from dpbench.judging.claims.summary import claims_report
     from dpbench.reporting.collect import collect
+    from dpbench.reporting.coverage import with_coverage
     from dpbench.reporting.page import write_report
 
     overlay: dict[str, list[dict[str, Any]]] = {}
@@ -219,7 +220,7 @@ def write_reports(
         progress=progress,
         trusted=trust(allow_code),
     )
-    report = replace(report, claims=claims_report(store.out))
+    report = with_coverage(replace(report, claims=claims_report(store.out)))
     return tuple(write_report(report, store.out, progress))
 
 

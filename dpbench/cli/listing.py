@@ -21,6 +21,7 @@ KINDS = {
     "noise": 0,
     "updates": 0,
     "clipping": None,
+    "metrics": 0,
     "accountants": None,
     "checks": None,
     "papers": None,
@@ -34,8 +35,8 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
     mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates and clipping
-    (the engines) as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench verify`
-    judges.
+    (the engines) as stages of the mechanism `pipeline`; metrics; accountants and checks; papers, whose
+    claims `dpbench verify` judges.
 
     \b
     Examples:

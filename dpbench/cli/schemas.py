@@ -116,6 +116,9 @@ def _key(key: str, slot: Slot) -> Schema:
         return {**section, **_about(slot)}
     if key == "accountants":
         return {"type": "array", "items": _name_of("accountants"), "uniqueItems": True, **_about(slot)}
+    if key == "metrics":
+        one = _stage(OfKind("metrics"))
+        return {"type": "array", "items": one, "$defs": one.pop("$defs"), **_about(slot)}
     return _slot(slot)
 
 

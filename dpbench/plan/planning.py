@@ -24,10 +24,11 @@ from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
 from dpbench.plan.trial import try_build, try_network, try_rule
 from dpbench.plan.weights import weights_file, weights_key, with_weights
 from dpbench.privacy.composition import steps_from_epochs
+from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
-from dpbench.store.check_records import SHIPPED, Code, code_of, known, read_checks
+from dpbench.store.check_records import SHIPPED, Code, code_of, described, known, read_checks
 from dpbench.store.provenance import code_hash
 from dpbench.store.records import Store
 from dpbench.store.run_key import (
@@ -128,10 +129,24 @@ def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = No
     kept.write()
     if problems:
         raise ProblemsError(problems)
+    runs = _with_metrics(runs)
     if choices.only and not runs:
         names = ", ".join(dict.fromkeys(spec.name for spec in specs))
         raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
     return runs
+
+
+def _with_metrics(runs: Sequence[Run]) -> list[Run]:
+    """The runs, each with the metrics that any spec which shares it asks for: it is trained once."""
+    asked: dict[str, list[Choice]] = {}
+    for run in runs:
+        known = asked.setdefault(run.key, [])
+        known += [one for one in run.spec.metrics if one not in known]
+    return [
+        replace(run, spec=replace(run.spec, metrics=metrics)) if metrics != run.spec.metrics else run
+        for run in runs
+        for metrics in [tuple(asked[run.key])]
+    ]
 
 
 def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
@@ -333,6 +348,7 @@ def context(run: Run) -> dict[str, Any]:
         "target_epsilon": None if budget is None else budget.epsilon,
         "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
         "engine": dict(run.engine),
+        "metrics": [described(one.name, one.parameters) for one in spec.metrics],
     }
 
 

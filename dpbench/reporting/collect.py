@@ -33,6 +33,7 @@ from dpbench.reporting.contents import (
     Settings,
 )
 from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees
+from dpbench.reporting.metrics import metric_lines
 from dpbench.spec.trust import Trust
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
@@ -248,6 +249,7 @@ def _row(
         checked=known,
         engine=first.environment.get("engine") or {},
         metric_name=metric.name,
+        metrics=metric_lines(runs, context),
     )
     return replace(row, curve=_curve(runs, context, row.shown, accounted, points))
 

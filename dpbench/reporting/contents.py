@@ -11,6 +11,7 @@ from typing import Any
 
 from dpbench.conformance import Conformance
 from dpbench.judging.claims.summary import ClaimsReport
+from dpbench.judging.coverage import CoveredItem
 from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
 from dpbench.spec.keys import Printed
@@ -93,6 +94,21 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class MetricLine:
+    """What a metric of a spec found over the seeds of a row: a value, or the surface of one seed.
+
+    Both None: no record has it, or it `failed`. Measured on private data; covered by no ε.
+    """
+
+    name: str
+    value: Spread | None = None
+    surface: Mapping[str, Any] | None = None
+    surface_seed: int | None = None
+    records: int = 0
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """One configuration over its seeds.
 
@@ -122,6 +138,7 @@ class Row:
     checked: Checked | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     metric_name: MetricName = "accuracy"
+    metrics: tuple[MetricLine, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -141,7 +158,7 @@ class Row:
     @property
     def printed(self) -> Printed | None:
         """What the source prints for the metric."""
-        return self.context.published and self.context.published.of(self.metric)
+        return self.context.published.of(self.metric) if self.context.published is not None else None
 
     @property
     def metric_verdict(self) -> Verdict | None:
@@ -300,6 +317,35 @@ class RecordLine:
 
 
 @dataclass(frozen=True)
+class CoverageLine:
+    """A table or figure of a paper, and what ran of it; `item` says which specs run it, or why none does.
+
+    `configurations` are the settings of its specs, `rows` the ids of the rows of those that ran whole, `reduced` of
+    those that ran on a shorter schedule. `seeds`: the fewest and the most of a row, and how many the spec asks for.
+    `verdict` is on all printed results together, for the `reason`; `claims`: names and verdicts ("" before they are
+    judged) of what else judges it.
+    """
+
+    paper: str
+    title: str
+    item: CoveredItem
+    configurations: int = 0
+    rows: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+    seeds: tuple[int, int, int] | None = None
+    devices: tuple[str, ...] = ()
+    printed: int = 0
+    verdict: str = ""
+    reason: str = ""
+    claims: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Its anchor in the page."""
+        return f"coverage-{self.paper}-{self.item.place.lower().replace(' ', '-').replace('.', '-')}"
+
+
+@dataclass(frozen=True)
 class EnvironmentLine:
     """An environment in which records were made, and how many."""
 
@@ -334,6 +380,7 @@ class Report:
     environment: Mapping[str, Any]
     claims: ClaimsReport | None = None
     conformance: Conformance | None = None
+    coverage: tuple[CoverageLine, ...] = ()
     schema_version: int = 1
     type: str = "assessment"
 

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from dpbench.atomic import write_text
 from dpbench.privacy.formatting import MISSING
 from dpbench.reporting.contents import Report
+from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
-from dpbench.reporting.rendering.figures import draw, swatch
+from dpbench.reporting.rendering.figures import Figure, draw, swatch
 from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
+from dpbench.reporting.rendering.surfaces import Contour, draw_contour, surface_figures
 from dpbench.reporting.rendering.view import FILTERS
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Chapter:
 
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter("results", "Results", lambda report: bool(report.part(shipped=False).sections)),
+    Chapter("coverage", "Tables and figures of the papers", lambda report: bool(report.coverage)),
+    Chapter("metrics", "Sharpness and loss surfaces", lambda report: any(row.metrics for row in report.rows())),
     Chapter("claims", "Claims", lambda report: report.claims is not None),
     Chapter("failures", "Failures", lambda report: bool(report.failures)),
     Chapter("shipped", "Came with the project", lambda report: bool(report.part(shipped=True).sections)),
@@ -75,6 +79,7 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
     for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
             wanted[record.id] = [claim_figure(record)]
+    wanted |= coverage_figures(report) | surface_figures(report)
     figures = {}
     for number, (name, some) in enumerate(wanted.items(), 1):
         figures[name] = _drawn(some)
@@ -111,9 +116,13 @@ def _drawn(figures: list[Drawn]) -> list[dict[str, Any]]:
 
     # Safe: `draw` builds the element from a tree, so every text in it is escaped.
     return [
-        {"figure": item.figure, "legend": item.legend, "caption": item.caption, "svg": Markup(draw(item.figure))}
+        {"figure": item.figure, "legend": item.legend, "caption": item.caption, "svg": Markup(_svg(item.figure))}
         for item in figures
     ]
+
+
+def _svg(figure: Figure | Contour) -> str:
+    return draw_contour(figure) if isinstance(figure, Contour) else draw(figure)
 
 
 def _policy(style: str, script: str) -> str:

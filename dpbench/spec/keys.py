@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dpbench.spec.annotations import Slot, fields_of
 from dpbench.spec.points import CHOICES, MOST_RUNS
-from dpbench.tasks import Loss, Metric, MetricName
+from dpbench.tasks import METRICS, Loss, Metric, MetricName
 
 KINDS = ("run", "claims", "events")
 LARGEST_SEED = 2**32 - 1
@@ -103,7 +103,7 @@ class Published:
     Of accuracy, RMSE and perplexity a source prints that of the run's metric.
 
     `seconds_per_epoch` and `memory_percent` (of the source's device) depend on the source's machine: they are shown
-    beside the measured values and get no verdict.
+    beside the measured values and get no verdict. Nor does `sharpness`, a maximum that nobody can compute.
     """
 
     accuracy_percent: Printed | None = None
@@ -114,11 +114,17 @@ class Published:
     memory_percent: Printed | None = None
     rmse: Printed | None = None
     perplexity: Printed | None = None
+    sharpness: Printed | None = None
 
     def of(self, metric: Metric) -> Printed | None:
         """What is printed for a metric, in its unit."""
         found: Printed | None = getattr(self, metric.column)
         return found
+
+    @property
+    def result(self) -> tuple[Metric, Printed] | None:
+        """The metric that is printed, with its value; None where none is."""
+        return next(((one, value) for one in METRICS.values() if (value := self.of(one)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,7 @@ class Spec:
     weights: Weights | None = None
     loss: str | None = None
     metric: str | None = None
+    metrics: tuple[Choice, ...] = ()
     folder: str = field(default="", compare=False)
 
 
@@ -207,6 +214,13 @@ PUBLISHED: Mapping[str, Slot] = {
         None,
         "memory in per cent of the source's device; shown, without a verdict",
         (12,),
+    ),
+    "sharpness": Slot(
+        "sharpness",
+        Annotated[float, Field(ge=0, allow_inf_nan=False)],
+        None,
+        "sharpness of the trained model; shown, without a verdict, since it depends on the search for the maximum",
+        (0.8626,),
     ),
 }
 SECTIONS: Mapping[str, Mapping[str, Slot]] = {
@@ -271,6 +285,14 @@ RUN: Mapping[str, Slot] = {
         words="a list of accountants",
     ),
     "needs": Slot("needs", tuple[Literal["gpu"], ...], (), "what the run needs; it is skipped elsewhere", (["gpu"],)),
+    "metrics": Slot(
+        "metrics",
+        list,
+        (),
+        "what is measured on training records at the end, without privacy; no part of the run's key",
+        (["sharpness"], [{"name": "loss_surface", "parameters": {"directions": 1}}]),
+        words="a list of metrics",
+    ),
     "published": Slot("published", Published, None, "numbers printed for exactly this setting"),
     "weights": Slot(
         "weights",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import KINDS, Entry, FilePath, OfKind, advice, catalog, closest, marked
+from dpbench.catalog import KINDS, Entry, FilePath, OfKind, advice, build, catalog, closest, marked, named
 from dpbench.errors import DpbenchError
 from dpbench.spec.annotations import Parameters, of_kind, parameters_of, shown
 from dpbench.spec.points import Mistakes, Point
@@ -108,6 +108,18 @@ class CatalogObjects:
         if values is None:
             return None
         return {"name": name.text, "parameters": values} if values else name.text
+
+    def metric(self, node: Node, mistakes: Mistakes, point: Point | None) -> Chosen | None:
+        """The metric that an item of `metrics` names; None after reporting what is wrong."""
+        stage = self._stage(OfKind("metrics"), node, "metrics", mistakes, point)
+        if stage is None:
+            return None
+        name, parameters = named(stage)
+        made, error = self._once(("metric", name, repr(parameters)), lambda: build("metrics", stage))
+        if error is not None:
+            mistakes.add(node.place, f"metric {name} cannot be built: {_one_line(error)}", kind="build")
+            return None
+        return Chosen(name, parameters, made)
 
     def check_name(self, kind: str, name: Scalar, mistakes: Mistakes) -> None:
         """Report a name that is not in the catalog; `package.module:factory` is also loaded."""

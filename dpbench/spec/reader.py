@@ -59,6 +59,7 @@ class SpecReader:
         measured = self._objective(tree, chosen.get("dataset"), values, point)
         values |= self._published(tree, chosen.get("dataset"), measured, point)
         values |= self._weights(tree, point)
+        values |= self._metrics(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
         if isinstance(values.get("seeds"), int):
@@ -172,6 +173,17 @@ class SpecReader:
                 return None
         return found
 
+    def _metrics(self, tree: Table, point: Point | None) -> dict[str, Any]:
+        node = tree.get("metrics")
+        if node is None:
+            return {}
+        if not isinstance(node, Listing):
+            message = f"found {shown(node)}; expected a list of metrics, such as [sharpness]"
+            self.mistakes.add(node.place, message)
+            return {}
+        found = [self.objects.metric(item, self.mistakes, point) for item in node.items]
+        return {"metrics": tuple(Choice(one.name, one.parameters) for one in found if one is not None)}
+
     def _weights(self, tree: Table, point: Point | None) -> dict[str, Any]:
         node = tree.get("weights")
         if not isinstance(node, Table):
@@ -233,4 +245,4 @@ class SpecReader:
 
 _OBJECTIVE = ("loss", "metric")
 _SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned", *_OBJECTIVE)
-_SINGLE = (*(metric.key for metric in METRICS.values()), "mu", "seconds_per_epoch", "memory_percent")
+_SINGLE = (*(metric.key for metric in METRICS.values()), "mu", "seconds_per_epoch", "memory_percent", "sharpness")

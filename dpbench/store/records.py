@@ -133,6 +133,7 @@ class Context:
     target_epsilon: Annotated[float, Field(gt=0)] | None = None
     calibrate_with: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,37 @@ class CurvePoint(_Measured):
     test_perplexity: Perplexity | None = None
 
 
+def _surface(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Validates what is drawn of a loss surface: as many losses as places on its axis, in one direction or two."""
+    if value is None:
+        return None
+
+    def losses(line: object) -> bool:
+        return isinstance(line, list | tuple) and len(line) == len(axis) and all(x is None or _number(x) for x in line)
+
+    axis, rows = value.get("axis"), value.get("losses")
+    if not isinstance(axis, list | tuple) or len(axis) < 3 or not all(map(_number, axis)):
+        raise ValueError("axis: expected a list of three numbers or more")
+    square = isinstance(rows, list | tuple) and len(rows) == len(axis) and all(map(losses, rows))
+    if not (losses(rows) or square):
+        raise ValueError("losses: expected a list as long as the axis, or as many lists of that length")
+    return value
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a metric found on the first `records` training records; `failed` says why it found nothing.
+
+    `name` has the parameters, as in the context's `metrics`. Not private: it is covered by no ε.
+    """
+
+    name: str
+    records: Count = 0
+    value: float | None = None
+    surface: Annotated[Mapping[str, Any] | None, AfterValidator(_surface)] = None
+    failed: str = ""
+
+
 @dataclass(frozen=True)
 class Result(_Measured):
     """The last epoch's figures, never the best ones; `test_accuracy` is a fraction. It has one metric."""
@@ -210,6 +242,7 @@ class Result(_Measured):
     test_loss: float | None = None
     test_rmse: RootError | None = None
     test_perplexity: Perplexity | None = None
+    metrics: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True)

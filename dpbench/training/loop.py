@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dpbench import events, randomness
+from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, StoreError, visible
 from dpbench.plan.planning import Run, operations
@@ -27,6 +28,8 @@ from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
 from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.step.metric import Metric, Trained
+from dpbench.store.check_records import described
 from dpbench.tasks import METRICS, objective
 from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
 
@@ -210,7 +213,11 @@ def train(
                     "the model changed the data, its parameters or its buffers in place: this run is not valid"
                 )
             if outcome is None:
-                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
+                result = _result(courses[at], net, data, mechanism, len(runs), ledger)
+                result["result"]["metrics"] = _measured(
+                    courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown])
+                )
+                outcome = Outcome(courses[at].run, result=result)
             ended.append(at)
             yield outcome
         if ended:
@@ -263,6 +270,23 @@ def _evaluated(
             )
             if course.step == course.stops[-1]:
                 yield at, None, ledger
+
+
+def _measured(
+    run: Run, net: Network, state: State, at: int, mechanism: Mechanism, data: tuple[Tensor, Tensor]
+) -> list[dict[str, Any]]:
+    """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
+    found = []
+    there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.spec.metrics else state
+    trained = Trained(net, there.theta_RP, *data, EVALUATION_PLACES, lambda x: mechanism.view(there, x))
+    for one in run.spec.metrics:
+        named = {"name": described(one.name, one.parameters)}
+        try:
+            metric: Metric = build_one("metrics", {"name": one.name, "parameters": one.parameters})
+            found.append({**named, **metric.measure(trained)})
+        except Exception as error:  # noqa: BLE001 - whatever a metric raises, the run is trained
+            found.append({**named, "failed": visible(f"{type(error).__name__}: {error}".splitlines()[0])})
+    return found
 
 
 def _versions(net: Network, *data: Tensor) -> list[int]:

@@ -154,6 +154,9 @@ class Claim:
         "what judges it where arithmetic does: an expression over printed numbers and `published`", default=""
     )
     runs: tuple[str, ...] = key("the run specs that judge a utility claim", "texts", default=())
+    rows: tuple[str, ...] = key(
+        "labels of the rows of `runs` that carry its printed numbers, such as 'MNIST MLP *'", "texts", default=()
+    )
     file: str = ""
     line: int = 0
     column: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,14 @@ from dpbench.judging.claims.expressions import judge_expression
 from dpbench.judging.claims.judges import Judge, place_of
 from dpbench.judging.claims.quantities import judge_number
 from dpbench.judging.claims.record import VerdictRecord, key_of, source_hash
+from dpbench.judging.claims.runs import Trained, judge_runs
 
 _PAPERS, _FOLDER = "dpbench.judging.papers", Path(__file__).resolve().parents[1] / "papers"
 Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
 
 
-def judge(claim: Claim, certified: bool = False) -> VerdictRecord:
-    """Judge one claim. A judge that raises gives the verdict `crashes`.
+def judge(claim: Claim, certified: bool = False, runs: Sequence[Trained] = ()) -> VerdictRecord:
+    """Judge one claim. A judge that raises gives the verdict `crashes`. `runs`: the records that training left.
 
     >>> from dpbench.judging.claims.claim import Printed
     >>> from dpbench.events import Composition, Gaussian
@@ -36,7 +37,7 @@ def judge(claim: Claim, certified: bool = False) -> VerdictRecord:
     """
     start, place = time.perf_counter(), ""
     try:
-        judged, there = judge_of(claim)
+        judged, there = judge_of(claim, runs)
         found, place = judged(claim, certified), there
     except Exception as error:  # noqa: BLE001 (whatever a judge raises, the other claims are still judged)
         words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
@@ -58,7 +59,9 @@ def judge(claim: Claim, certified: bool = False) -> VerdictRecord:
     )
 
 
-def judge_or_trust(claim: Claim, certified: bool, proof: tuple[VerdictRecord, str] | None) -> VerdictRecord:
+def judge_or_trust(
+    claim: Claim, certified: bool, proof: tuple[VerdictRecord, str] | None, runs: Sequence[Trained] = ()
+) -> VerdictRecord:
     """Judge one claim; `proof` is a certified record of it and its file, which saves to prove it again.
 
     The verdict is computed all the same, without proof. Where it is the record's, the record is the answer and says
@@ -69,28 +72,20 @@ def judge_or_trust(claim: Claim, certified: bool, proof: tuple[VerdictRecord, st
         if judge(claim).verdict == record.verdict:
             again = "its verdict was computed again without proof, and is the same"
             return replace(record, trusted=f"the proof of {record.date} is taken from {file}; {again}")
-    return judge(claim, certified)
+    return judge(claim, certified, runs)
 
 
-def judge_of(claim: Claim) -> tuple[Judges, str]:
-    """What judges a claim, and its file and line ("" for a claim judged by training). Raises as `loaded`."""
+def judge_of(claim: Claim, runs: Sequence[Trained] = ()) -> tuple[Judges, str]:
+    """What judges a claim, and its file and line. Raises as `loaded`."""
     if claim.holds:
         return judge_expression, f"{own_path(claim.file)}:{claim.line}"
     if claim.by:
         found = loaded(claim)
         return found.judge, found.place
     if not claim.counts:
-        return _by_runs, ""
+        return lambda claim, _: judge_runs(claim, runs), place_of(judge_runs)
     judged = judge_number if claim.kind == "number" else judge_bound
     return judged, place_of(judged)
-
-
-def _by_runs(claim: Claim, certified: bool = False) -> Judgement:  # noqa: ARG001
-    """Not run. A run spec is looked for from the working folder, then from the folders above the claims file."""
-    places = [Path(), *(Path(claim.file).resolve().parents if claim.file else ())]
-    missing = [run for run in claim.runs if not any((place / run).is_file() for place in places)]
-    unwritten = f"; not written yet: {', '.join(missing)}" if missing else ""
-    return Judgement("not_run", f"judged by training: {', '.join(claim.runs) or 'no run spec yet'}{unwritten}")
 
 
 def is_of_paper(paper: str, by: str) -> bool:

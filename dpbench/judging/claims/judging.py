@@ -24,6 +24,7 @@ from dpbench.judging.claims.record import (
     source_hash,
     write_verdict,
 )
+from dpbench.judging.claims.runs import Trained, trained
 from dpbench.judging.claims.summary import write_claims_file
 
 __all__ = ["Choice", "Verified", "verify"]
@@ -73,7 +74,7 @@ class Verified:
         return 2 if self.problems else 1 if self.changed else 0
 
 
-Call = tuple[Claim, bool, tuple[VerdictRecord, str] | None]  # what `judge_or_trust` takes
+Call = tuple[Claim, bool, tuple[VerdictRecord, str] | None, tuple[Trained, ...]]  # what `judge_or_trust` takes
 Progress = Callable[[VerdictRecord | None, int, int], None]  # the last verdict (None at the start), done, of
 
 
@@ -118,7 +119,8 @@ def verify(
     if progress is not None:
         progress(None, 0, len(chosen))
     proof = {name: (record, stored.files[name].as_posix()) for name, record in taken.items()}
-    calls = [(claim, certified, proof.get(claim.name)) for claim in chosen]
+    runs = trained(out) if out is not None and any(claim.rows for claim in chosen) else ()
+    calls = [(claim, certified, proof.get(claim.name), _of(claim, runs)) for claim in chosen]
     done: dict[str, VerdictRecord] = {}
     with closing(_judged(calls, min(workers, len(chosen)))) as records:
         for record in records:
@@ -130,6 +132,11 @@ def verify(
                 progress(record, len(done), len(chosen))
     verdicts = tuple(done[claim.name] for claim in chosen)
     return Verified(verdicts, found.files, found.problems, stored.refused)
+
+
+def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
+    """The runs of the specs that a claim names."""
+    return tuple(run for run in runs if run.file in claim.runs) if claim.rows else ()
 
 
 def _judged(calls: Sequence[Call], workers: int) -> Generator[VerdictRecord]:

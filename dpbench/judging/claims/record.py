@@ -33,6 +33,7 @@ _NUMERICS = (
     "events.py",
     *(f"privacy/{name}" for name in ("answers.py", "composition.py", "accounting.py", "accountants", "certified")),
     "judging/claims",
+    "judging/reproduction.py",
     "references",
 )
 
@@ -75,7 +76,12 @@ class VerdictRecord:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the verdict is the expected one; without one, whether nothing says that the claim is untrue."""
+        """Whether the verdict is the expected one; without one, whether nothing says that the claim is untrue.
+
+        What is stated as `not_run` expects nothing of the runs: one seed, or some of its rows, may leave it undecided.
+        """
+        if self.held == "not_run":
+            return self.verdict in (*FAVOURABLE, "not_run", "undecided")
         return self.verdict == self.held if self.held else self.verdict in (*FAVOURABLE, "not_run")
 
     def to_json(self) -> dict[str, Any]:

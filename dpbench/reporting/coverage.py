@@ -1,0 +1,117 @@
+"""What ran of every table and figure of the papers: rows of a report by the specs that the papers' lists name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dpbench.judging.coverage import CoveredItem, coverage
+from dpbench.reporting.contents import CoverageLine, Report, Row
+from dpbench.spec.keys import Spec
+from dpbench.spec.loading import load_specs
+from dpbench.spec.shipped import shipped
+from dpbench.verdicts import Verdict
+
+_OF_SETTINGS = ("printed_epsilon", "printed_mu")  # what no training can change; claims judge these
+
+
+def with_coverage(report: Report) -> Report:
+    """The report with a line for each table and figure; without lines where it holds nothing of any paper."""
+    found = tuple(_lines(report))
+    ran = any(line.rows or line.reduced for line in found)
+    return replace(report, coverage=found) if ran or report.claims is not None else report
+
+
+def result_verdict(row: Row) -> Verdict | None:
+    """The verdict on the printed result of a row, such as its accuracy; None where none is printed."""
+    return next((one for one in row.verdicts if one.check not in _OF_SETTINGS), None)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """The rows of a report by spec and label, the reader's own before those that came with the project."""
+
+    rows: Mapping[str, Mapping[str, Row]]
+    devices: Mapping[str, str]
+
+    def of(self, spec: str) -> list[Row]:
+        return list(self.rows.get(spec, {}).values())
+
+
+def _lines(report: Report) -> Iterable[CoverageLine]:
+    rows: dict[str, dict[str, Row]] = {}
+    for section in sorted(report.sections, key=lambda section: section.shipped):
+        for row in section.rows:
+            current = rows.setdefault(section.name, {})
+            if row.label not in current or (current[row.label].barred and not row.barred):
+                current[row.label] = row
+    devices = {
+        line.run_key: line.device_name if line.device_name != "not recorded" else line.device for line in report.records
+    }
+    ran = _Ran(rows, devices)
+    judged = {record.id: record.verdict for record in report.claims.verdicts} if report.claims is not None else {}
+    for file in coverage():
+        for item in file.items:
+            line = CoverageLine(file.paper, file.title, item)
+            names = [f"{file.paper}.{claim}" for claim in item.claims]
+            line = replace(line, claims=tuple((name, judged.get(name, "")) for name in names))
+            yield _with_runs(line, ran) if item.specs else line
+
+
+def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
+    specs = [spec for name in line.item.specs for spec in _specs(f"{line.paper}/{name}")]
+    whole, short = [], []
+    for name in dict.fromkeys(spec.name for spec in specs):
+        for row in ran.of(name):
+            (short if row.context.reduced else whole).append(row)
+    short += _shortened(line.item, specs, ran)
+    prints = {(spec.name, spec.label) for spec in specs if spec.published and spec.published.result}
+    shown = whole or short
+    asked = max((len(spec.seeds) for spec in specs), default=0)
+    seeds = [len(row.seeds) for row in shown]
+    verdict, reason = _together([result_verdict(row) for row in whole], len(prints))
+    return replace(
+        line,
+        configurations=len(specs),
+        rows=tuple(row.id for row in whole),
+        reduced=tuple(row.id for row in short),
+        seeds=(min(seeds), max(seeds), asked) if seeds else None,
+        devices=tuple(dict.fromkeys(ran.devices[key] for row in shown for key in row.run_keys)),
+        printed=len(prints),
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _specs(name: str) -> Sequence[Spec]:
+    path = shipped().get(name)  # a package without its specs shows what it has
+    return load_specs([path]) if path is not None else ()
+
+
+def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]:
+    """The rows of the reduced specs that train on a dataset of this table or figure."""
+    datasets = tuple({spec.dataset.name for spec in specs})
+    rows = [row for name in item.reduced for spec in _names(f"reduced/{name}") for row in ran.of(spec)]
+    return [row for row in rows if row.settings.dataset.startswith(datasets)]
+
+
+def _names(name: str) -> Iterable[str]:
+    return dict.fromkeys(spec.name for spec in _specs(name))
+
+
+def _together(verdicts: Sequence[Verdict | None], printed: int) -> tuple[str, str]:
+    """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided."""
+    if not printed:
+        return "", "it prints no result to compare" if verdicts else ""
+    counts = Counter(verdict.verdict for verdict in verdicts if verdict is not None)
+    compared = counts["holds"] + counts["refuted"] + counts["undecided"]
+    words = {"holds": "hold", "refuted": "refuted", "undecided": "undecided"}
+    parts = [f"{counts[name]} {word}" for name, word in words.items() if counts[name]]
+    parts += [f"{printed - compared} not compared"] * (printed > compared)
+    if not compared:
+        return "not_run", f"{printed} printed result{'s' * (printed > 1)}"
+    reason = f"of {printed} printed result{'s' * (printed > 1)} {', '.join(parts)}"
+    if counts["refuted"]:
+        return "refuted", reason
+    return ("holds" if counts["holds"] == printed else "undecided"), reason

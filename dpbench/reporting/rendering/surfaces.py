@@ -1,0 +1,122 @@
+"""Loss surfaces: a contour plot for two directions, a line for one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpbench.reporting.contents import MetricLine, Report, Row, Section
+from dpbench.reporting.rendering.figures import _FAINT, _INK, _RC, _STAND_INS, Figure, Point, Series, inline_svg
+from dpbench.reporting.rendering.plots import Drawn
+
+MOST_CONTOURS = 6  # of a spec; the other surfaces are in its records
+LEVELS = 9
+
+
+@dataclass(frozen=True)
+class Contour:
+    """A surface to draw: the loss at every pair of places on the axis, None where it is not finite."""
+
+    id: str
+    title: str
+    description: str
+    axis: tuple[float, ...]
+    losses: tuple[tuple[float | None, ...], ...]
+
+
+def surface_figures(report: Report) -> dict[str, list[Drawn]]:
+    """The surfaces of every section, by `metrics-<section>`: a figure of all lines, then a contour for each row."""
+    found: dict[str, list[Drawn]] = {}
+    for section in report.sections:
+        figures = [*_lines(section), *_contours(section)]
+        if figures:
+            found[f"metrics-{section.id}"] = figures
+    return found
+
+
+def _surfaces(section: Section, deep: bool) -> list[tuple[int, Row, MetricLine, Mapping[str, Any]]]:
+    return [
+        (style, row, line, line.surface)
+        for style, row in enumerate(section.rows)
+        for line in row.metrics
+        if line.surface is not None and isinstance(line.surface["losses"][0], list | tuple) == deep
+    ]
+
+
+def _lines(section: Section) -> list[Drawn]:
+    lines = _surfaces(section, deep=False)
+    if not lines:
+        return []
+    series, legend = [], []
+    for style, row, line, surface in lines:
+        pairs = zip(surface["axis"], surface["losses"], strict=True)
+        points = tuple(Point(alpha, loss) for alpha, loss in pairs if loss is not None)
+        words = f"{row.title}, seed {line.surface_seed}"
+        series.append(Series(style, points, says=words))
+        legend.append((style, words))
+    said = "; ".join(_said(row, line, surface) for _, row, line, surface in lines)
+    figure = Figure(
+        id=f"metrics-{section.id}-line",
+        title=f"{section.name}: loss along one direction",
+        description=f"Mean training loss along one filter-normalised direction. {said}.",
+        x_label="α",
+        y_label="Training loss",
+        series=tuple(series),
+        whole=True,
+    )
+    return [Drawn(figure, tuple(legend))]
+
+
+def _contours(section: Section) -> list[Drawn]:
+    found = []
+    for number, (style, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
+        contour = Contour(
+            id=f"metrics-{section.id}-contour-{number}",
+            title=f"{row.full_title}: loss surface, seed {line.surface_seed}",
+            description=f"Contours of the mean training loss along two directions. {_said(row, line, surface)}.",
+            axis=tuple(surface["axis"]),
+            losses=tuple(tuple(line) for line in surface["losses"]),
+        )
+        found.append(Drawn(contour, ((style, f"{row.title}, seed {line.surface_seed}"),)))
+    return found
+
+
+def _said(row: Row, line: MetricLine, surface: Mapping[str, Any]) -> str:
+    losses = surface["losses"]
+    flat = [x for part in losses for x in (part if isinstance(part, list | tuple) else (part,)) if x is not None]
+    middle = losses[len(losses) // 2]
+    at = middle[len(losses) // 2] if isinstance(middle, list | tuple) else middle
+    centre = "not finite" if at is None else f"{at:.4g}"
+    most = f"{max(flat):.4g}" if flat else "not finite"
+    return f"{row.title}, seed {line.surface_seed}: {centre} at the trained parameters, at most {most} around"
+
+
+def draw_contour(contour: Contour) -> str:
+    """The contour as an `<svg>` element, as `figures.draw` makes one."""
+    import matplotlib as mpl
+    import numpy as np
+    from matplotlib.figure import Figure as Canvas
+
+    losses = np.array([[np.nan if loss is None else loss for loss in line] for line in contour.losses])
+    with mpl.rc_context(_RC):
+        width, height = 330.0, 300.0
+        canvas = Canvas(figsize=(width / 72, height / 72))
+        axes = canvas.add_subplot()
+        canvas.subplots_adjust(left=60 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
+        known = losses[np.isfinite(losses)]
+        if known.size and known.min() < known.max():
+            low, high = float(known.min()), float(known.max())
+            # Closer where the loss is low: the levels of a bowl lie at equal distances then.
+            levels = [low + (high - low) * ((step + 0.5) / LEVELS) ** 2 for step in range(LEVELS)]
+            lines = axes.contour(
+                contour.axis, contour.axis, losses.T, levels=levels, colors=_STAND_INS[0], linewidths=1.1
+            )
+            axes.clabel(lines, fontsize=8, fmt="%.3g", colors=_INK)
+        axes.plot([0], [0], "+", color=_FAINT, markersize=9)
+        axes.set_xlabel("α")
+        axes.set_ylabel("β")
+        file = io.StringIO()
+        canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return inline_svg(file.getvalue(), contour.id, contour.title, contour.description, {})

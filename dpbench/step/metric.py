@@ -1,0 +1,53 @@
+"""What a metric gets at the end of a run, and what it gives: numbers about the loss around trained parameters.
+
+A metric reads training records without noise. What it gives is covered by no ε: it is for comparing mechanisms on
+public data, and must not be published with a model that is private. It changes no draw and no trained number, so it is
+no part of a run's key.
+Shapes: P parameters, N records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from dpbench.errors import DpbenchError
+from dpbench.step.functional import Network
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run at its end: its network, its parameters (1, P), and training records in the order of the data.
+
+    `chunk` is the records per call, `view` what the mechanism shows the network of its inputs, as in `evaluate`.
+    """
+
+    net: Network
+    theta_RP: Tensor
+    inputs: Tensor
+    targets: Tensor
+    chunk: int
+    view: Callable[[Tensor], Tensor | None] = lambda _: None
+
+    def first(self, records: int) -> Trained:
+        """The same with the first so many records, or with all where there are fewer."""
+        return Trained(self.net, self.theta_RP, self.inputs[:records], self.targets[:records], self.chunk, self.view)
+
+
+class Metric(Protocol):
+    """`measure` gives plain JSON values: `records`, how many were read, and `value` or `surface`.
+
+    `surface` is {axis: [...], losses: [...]} along one direction; along two, losses has a list for each place on the
+    first of them.
+    """
+
+    def measure(self, trained: Trained) -> Mapping[str, Any]: ...
+
+
+def whole(name: str, value: object, least: int) -> None:
+    """Raises DpbenchError unless `value` is a whole number of `least` or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise DpbenchError(f"{name} = {value!r}: expected a whole number, {least} or more")

@@ -1,0 +1,138 @@
+"""Utility claims against records: what a table's rows say together, and what does not count."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpbench.judging.claims.claim import Claim
+from dpbench.judging.claims.judging import Choice, verify
+from dpbench.judging.claims.record import VerdictRecord
+from dpbench.judging.claims.runs import OTHER, Trained, judge_runs, trained
+
+ROOT = Path(__file__).parents[3]
+FILE = "specs/bu2020/table1.yaml"
+ROWS = {  # learning rate, clip norm, noise, epochs, printed
+    "row 1": (0.25, 1.5, 1.3, 15, 95.0),
+    "row 2": (0.15, 1.0, 1.1, 60, 96.6),
+    "row 3": (0.25, 1.5, 0.7, 45, 97.0),
+    "row 4": (0.25, 1.5, 0.6, 62, 97.6),
+    "row 5": (0.25, 1.5, 0.55, 68, 97.8),
+    "row 6": (0.25, 1.5, 0.5, 100, 98.0),
+}
+CLAIM = Claim("mine", "one", "here", "utility", "", "not_run", "", runs=(FILE,), rows=("*",), file=str(ROOT / "x.yaml"))
+
+
+def run(label: str, seed: int, result: float, resolved: dict[str, Any] | None = None, **changed: Any) -> Trained:
+    rate, clip, noise, epochs, _ = ROWS[label]
+    settings = {
+        "dataset": {"name": "mnist"},
+        "model": {"name": "tfp_cnn"},
+        "mechanism": {"name": "noisy_sgd"},
+        "sampling_rate": 256 / 60000,
+        "steps": math.ceil(epochs * 60000 / 256),
+        "learning_rate": rate,
+        "clip_norm": clip,
+        "noise_multiplier": noise,
+    }
+    return replace(
+        Trained(FILE, label, seed, result, settings | (resolved or {}), 60000, None, True),
+        **changed,
+    )
+
+
+def table(seeds: int = 3, **shift: float) -> list[Trained]:
+    """Runs of every row around its printed number, some rows shifted (`row_2=-3`)."""
+    return [
+        run(label, seed, ROWS[label][-1] + 0.1 * (seed - 1) + shift.get(label.replace(" ", "_"), 0.0))
+        for label in ROWS
+        for seed in range(seeds)
+    ]
+
+
+def test_a_table_holds_when_all_of_it_came_out() -> None:
+    found = judge_runs(CLAIM, table())
+    assert found.verdict == "holds"
+    assert "of 6 printed results 6 hold" in found.reason
+    assert found.false_alarm == pytest.approx(1 - 0.95**6)
+    assert set(found.evidence) == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict", "words"),
+    [
+        (table(row_2=-3.0), "refuted", "5 hold, 1 are refuted"),
+        (table(seeds=1), "undecided", "6 are undecided"),
+        ([one for one in table() if one.label != "row 4"], "undecided", "5 hold, 1 were not compared"),
+        ([], "not_run", "no record"),
+        ([replace(one, reduced="2 epochs") for one in table()], "not_run", "this setting is reduced (2 epochs)"),
+        ([replace(one, real=False) for one in table()], "not_run", "synthetic"),
+        ([replace(one, file="mine/table1.yaml") for one in table()], "not_run", "judged by training"),
+    ],
+)
+def test_what_rows_say_together(runs: list[Trained], verdict: str, words: str) -> None:
+    found = judge_runs(CLAIM, runs)
+    assert found.verdict == verdict
+    assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    "resolved",
+    [
+        {"noise_multiplier": 1.2},
+        {"learning_rate": 0.1},
+        {"clip_norm": 1.0},
+        {"steps": 3515},
+        {"sampling_rate": 255 / 60000},
+        {"mechanism": {"name": "noisy_adam"}},
+        {"dataset": {"name": "digits"}},
+        {"model": {"name": "mlp"}},
+        {"noise_multiplier": None},
+    ],
+)
+def test_runs_of_another_setting_do_not_count(resolved: dict[str, Any]) -> None:
+    claim = replace(CLAIM, rows=("row 1",))
+    assert judge_runs(claim, [run("row 1", seed, 95.0 + 0.1 * seed) for seed in range(3)]).verdict == "holds"
+    found = judge_runs(claim, [run("row 1", seed, 95.0 + 0.1 * seed, resolved) for seed in range(3)])
+    assert found.verdict == "not_run"
+    assert OTHER in found.reason
+
+
+def test_only_the_rows_that_a_claim_names_count() -> None:
+    runs = table(row_2=-3.0)
+    assert judge_runs(replace(CLAIM, rows=("row 2",)), runs).verdict == "refuted"
+    assert judge_runs(replace(CLAIM, rows=("row [13456]",)), runs).verdict == "holds"
+    assert judge_runs(replace(CLAIM, rows=()), runs).verdict == "not_run"
+
+
+def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
+    claim = replace(CLAIM, runs=("specs/bu2020/figure4.yaml",))
+    assert "its rows print no accuracy" in judge_runs(claim, table()).reason
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"), [("holds", True), ("undecided", True), ("not_run", True), ("refuted", False)]
+)
+def test_a_claim_that_was_not_run_may_come_to_a_verdict(verdict: str, expected: bool) -> None:
+    (found,) = verify([ROOT / "dpbench/judging/papers/bu2020"], Choice(names=("bu2020.figure4-top",))).verdicts
+    assert isinstance(found, VerdictRecord)
+    assert replace(found, verdict=verdict).as_expected is expected
+
+
+def test_published_records_judge_the_table_that_they_are_of(tmp_path: Path) -> None:
+    """Through the front door, with the records that came with the project."""
+    shutil.copytree(ROOT / "reports" / "published" / "records", tmp_path / "published" / "records")
+    if not any(one.file == FILE for one in trained(tmp_path)):
+        pytest.skip(f"no records of {FILE} came with the project")
+    folder = [ROOT / "dpbench/judging/papers/bu2020"]
+    (found,) = verify(folder, Choice(names=("bu2020.table1-accuracy",)), out=tmp_path).verdicts
+    assert found.verdict != "not_run"
+    assert "row 1" in found.evidence
+    assert found.judge.startswith("dpbench/judging/claims/runs.py:")
+    (other,) = verify(folder, Choice(names=("bu2020.table1-accuracy",)), out=tmp_path / "empty").verdicts
+    assert other.verdict == "not_run"

@@ -1,0 +1,113 @@
+"""The chapter on the papers' tables and figures: what ran, and what is said of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpbench.errors import DpbenchError
+from dpbench.judging.coverage import coverage, read_coverage
+from dpbench.reporting.collect import collect
+from dpbench.reporting.contents import CoverageLine, Report
+from dpbench.reporting.coverage import with_coverage
+from dpbench.reporting.page import render
+from dpbench.reporting.rendering.agreement import coverage_figures
+from tests.store.record_samples import printed, run_json
+
+ACCURACIES = {"row 1": "95.0", "row 2": "96.6", "row 3": "97.0", "row 4": "97.6", "row 5": "97.8", "row 6": "98.0"}
+
+
+def record(label: str, seed: int, accuracy: float, **context: Any) -> dict[str, Any]:
+    published = {"accuracy_percent": printed(ACCURACIES[label]), "averaged_over": 10, "epsilon": {}}
+    found = run_json(
+        "bu2020-table1", label, seed, accuracy=accuracy, context={"published": published, "needs": ["gpu"], **context}
+    )
+    return {**found, "run_key": hashlib.sha256(f"{label} {seed} {accuracy}".encode()).hexdigest()}
+
+
+def table_1(records: list[dict[str, Any]], **collected: Any) -> tuple[Report, CoverageLine]:
+    report = with_coverage(collect(records, **collected))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("bu2020", "Table 1")]
+    return report, line
+
+
+def rows(labels: Mapping[str, float], seeds: int = 3) -> list[dict[str, Any]]:
+    return [record(label, seed, mean + 0.001 * (seed - 1)) for label, mean in labels.items() for seed in range(seeds)]
+
+
+HELD = {label: float(text) / 100 for label, text in ACCURACIES.items()}
+
+
+def test_a_table_that_came_out_holds() -> None:
+    report, line = table_1(rows(HELD))
+    assert (line.verdict, line.reason) == ("holds", "of 6 printed results 6 hold")
+    assert (line.configurations, len(line.rows), line.seeds, line.printed) == (6, 6, (3, 3, 10), 6)
+    assert line.devices == ("not recorded",) or line.devices
+    (figure,) = coverage_figures(report)[line.id]
+    same, points = figure.figure.series
+    assert [(point.x, round(point.y, 6)) for point in points.points] == [
+        (float(text), float(text)) for text in ACCURACIES.values()
+    ]
+    assert all(point.x == point.y for point in same.line)
+    assert line.id in render(report)
+
+
+@pytest.mark.parametrize(
+    ("labels", "seeds", "verdict", "reason"),
+    [
+        ({**HELD, "row 2": 0.93}, 3, "refuted", "of 6 printed results 5 hold, 1 refuted"),
+        ({"row 1": 0.95, "row 2": 0.966}, 3, "undecided", "of 6 printed results 2 hold, 4 not compared"),
+        (HELD, 1, "undecided", "of 6 printed results 6 undecided"),
+    ],
+)
+def test_one_verdict_on_a_table(labels: Mapping[str, float], seeds: int, verdict: str, reason: str) -> None:
+    _, line = table_1(rows(labels, seeds))
+    assert (line.verdict, line.reason) == (verdict, reason)
+
+
+def test_a_short_schedule_is_shown_and_compared_with_nothing() -> None:
+    report, line = table_1([record("row 1", 0, 0.5, reduced="1 of 15 epochs")])
+    assert (line.rows, len(line.reduced), line.verdict) == ((), 1, "not_run")
+    assert coverage_figures(report) == {}
+    assert "1 reduced" in render(report)
+
+
+def test_the_readers_own_records_come_before_those_of_the_project() -> None:
+    theirs = rows({"row 1": 0.90})
+    own = rows({"row 1": 0.95})
+    _, line = table_1([*theirs, *own], shipped=[one["run_key"] for one in theirs])
+    assert line.reason == "of 6 printed results 1 hold, 5 not compared"
+    _, line = table_1(theirs, shipped=[one["run_key"] for one in theirs])
+    assert line.verdict == "refuted"
+
+
+def test_every_entry_is_shown_once_there_is_something_to_show() -> None:
+    report, _ = table_1(rows({"row 1": 0.95}))
+    assert [(line.paper, line.item) for line in report.coverage] == [
+        (file.paper, item) for file in coverage() for item in file.items
+    ]
+    page = render(report)
+    for line in report.coverage:
+        assert f'<tr id="{line.id}">' in page
+    assert with_coverage(collect([])).coverage == ()
+    assert 'id="coverage"' not in render(with_coverage(collect([])))
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("{place: Table 1, what: a table}", "expected one of"),
+        ("{place: Table 1, what: a table, specs: [a], missing: b}", "expected one of"),
+        ("{place: Table 1, what: a table, spec: [a], missing: b}", "items.0.spec"),
+        ("{place: Table 1, specs: [a]}", "items.0.what"),
+    ],
+)
+def test_a_mistake_in_a_list_is_named(tmp_path: Path, item: str, words: str) -> None:
+    file = tmp_path / "coverage.yaml"
+    file.write_text(f"kind: coverage\npaper: mine\ntitle: Mine\nitems:\n  - {item}\n", encoding="utf-8")
+    with pytest.raises(DpbenchError, match=words):
+        read_coverage(file)

@@ -1,0 +1,198 @@
+"""Metrics at the end of a run: what they measure, and that they change nothing of the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpbench.catalog import build, catalog
+from dpbench.errors import DpbenchError, ProblemsError
+from dpbench.job import run
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.step.functional import evaluate, network
+from dpbench.step.metric import Trained
+from dpbench.step.metrics.loss_surface import LossSurface, filter_normalised
+from dpbench.step.metrics.sharpness import Sharpness
+from dpbench.step.sharpness import sharpness
+from dpbench.store.records import Store
+
+SPEC = """kind: run
+name: {name}
+dataset: digits
+model: {{name: mlp, parameters: {{hidden: [8]}}}}
+mechanism: noisy_sgd
+budget: {{noise_multiplier: 1.0, delta: 1e-4}}
+training: {{batch_size: 256, steps: 4, learning_rate: 1.0, clip_norm: 1.0}}
+seeds: 2
+"""
+METRICS = "metrics: [sharpness, {name: loss_surface, parameters: {points: 3, records: 50}}]\n"
+
+
+def trained(records: int = 40) -> Trained:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 16, 4))
+    net = network(module)
+    theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None]
+    return Trained(net, theta_RP, torch.randn(records, 1, 6, 6), torch.randint(4, (records,)), 16)
+
+
+def spec(folder: Path, name: str = "mine", more: str = "") -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(SPEC.format(name=name) + more, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", catalog("metrics"))
+def test_every_metric_gives_plain_values_and_says_of_how_many_records(name: str) -> None:
+    found = build("metrics", {"name": name, "parameters": {"records": 10}}).measure(trained())
+    json.dumps(found, allow_nan=False)
+    assert found["records"] == 10
+    assert ("value" in found) != ("surface" in found)
+    assert build("metrics", name).measure(trained(7))["records"] == 7
+
+
+def test_every_filter_of_a_direction_is_as_long_as_that_of_the_parameters() -> None:
+    one = trained()
+    places = one.net.split(one.theta_RP)
+    for way in (0, 1):
+        for name, value in one.net.split(filter_normalised(one.net, one.theta_RP, 3, way)).items():
+            if value.dim() == 2:
+                assert not value.any()
+                continue
+            norms = [part[0].flatten(1).norm(dim=1) for part in (value, places[name])]
+            torch.testing.assert_close(*norms)
+    first, second, other = (filter_normalised(one.net, one.theta_RP, *at) for at in ((3, 0), (3, 1), (4, 0)))
+    for a, b in ((first, second), (first, other)):
+        assert abs(nn.functional.cosine_similarity(a, b).item()) < 6 / math.sqrt(one.net.size)
+
+
+def test_a_surface_has_the_loss_at_its_places() -> None:
+    one = trained()
+    surface = LossSurface(span=0.5, points=5, records=30).measure(one)["surface"]
+    ways = [filter_normalised(one.net, one.theta_RP, 0, way) for way in (0, 1)]
+    assert surface["axis"] == [-0.5, -0.25, 0.0, 0.25, 0.5]
+    for row, alpha in enumerate(surface["axis"]):
+        for column, beta in enumerate(surface["axis"]):
+            place = one.theta_RP + alpha * ways[0] + beta * ways[1]
+            expected = evaluate(one.net, place, one.inputs[:30], one.targets[:30], 7)[0].item()
+            assert surface["losses"][row][column] == pytest.approx(expected, rel=1e-5)  # sums of 30 float32 scores
+    line = LossSurface(span=0.5, points=5, directions=1, records=30).measure(one)["surface"]
+    assert line["losses"] == pytest.approx([row[2] for row in surface["losses"]], rel=1e-5)
+
+
+def test_scaling_the_filters_of_a_network_leaves_its_surface() -> None:
+    """What the normalisation is for: ReLU networks that compute the same look the same."""
+    one = trained()
+    named = one.net.split(one.theta_RP)
+    scaled = {name: value * (10.0 if name.startswith("0.") else 1.0) for name, value in named.items()}
+    scaled["3.weight"] = scaled["3.weight"] / 10
+    other = Trained(one.net, one.net.join(scaled), one.inputs, one.targets, one.chunk)
+    first, second = (LossSurface(points=5).measure(each)["surface"]["losses"] for each in (one, other))
+    for a, b in zip(first, second, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)  # float32, after one factor of 10 and its inverse
+
+
+def test_a_loss_that_is_not_finite_is_left_out() -> None:
+    one = trained()
+    huge = Trained(one.net, one.theta_RP * 1e30, one.inputs, one.targets, one.chunk)
+    assert None in LossSurface(directions=1).measure(huge)["surface"]["losses"]
+
+
+def test_sharpness_is_that_of_the_function_on_the_first_records() -> None:
+    one = trained()
+    expected = sharpness(one.net, one.theta_RP, one.inputs[:25], one.targets[:25], 16, reach=0.01, iterations=3)
+    found = Sharpness(reach=0.01, iterations=3, records=25).measure(one)
+    assert found == {"records": 25, "value": float(expected[0])}
+
+
+@pytest.mark.parametrize(
+    ("made", "parameters", "words"),
+    [
+        (Sharpness, {"reach": 0.0}, "reach = 0.0"),
+        (Sharpness, {"iterations": 0}, "iterations = 0"),
+        (Sharpness, {"records": 0}, "records = 0"),
+        (LossSurface, {"points": 4}, "points = 4: expected an odd number"),
+        (LossSurface, {"points": 103}, "points = 103"),
+        (LossSurface, {"directions": 3}, "directions = 3"),
+        (LossSurface, {"span": math.inf}, "span = inf"),
+        (LossSurface, {"records": True}, "records = True"),
+    ],
+)
+def test_numbers_outside_their_range_are_named(made: Any, parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(DpbenchError, match=words):
+        made(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ("[sharpnes]", "unknown metric 'sharpnes'"),
+        ("sharpness", "expected a list of metrics"),
+        ("[{name: sharpness, parameters: {reech: 1}}]", "reech"),
+        ("[{name: sharpness, parameters: {records: 0}}]", "records = 0"),
+    ],
+)
+def test_a_mistake_under_metrics_is_reported_before_training(tmp_path: Path, metrics: str, words: str) -> None:
+    with pytest.raises(ProblemsError) as error:
+        load_specs([spec(tmp_path, more=f"metrics: {metrics}\n")])
+    assert words in str(error.value)
+
+
+def test_metrics_are_no_part_of_a_key_and_change_no_result(tmp_path: Path) -> None:
+    run([spec(tmp_path, "plain")], out=tmp_path / "plain", choices=Choices(device="cpu"))
+    run([spec(tmp_path, "more", METRICS)], out=tmp_path / "more", choices=Choices(device="cpu"))
+    plain, more = ({one.run_key: one for one in Store(tmp_path / name).read().runs} for name in ("plain", "more"))
+    assert plain.keys() == more.keys()
+    for key, one in more.items():
+        assert one.result.test_loss == plain[key].result.test_loss
+        assert [found.name for found in one.result.metrics] == list(one.context.metrics)
+        assert one.result.metrics[0].value is not None
+        assert one.result.metrics[1].surface is not None
+        assert plain[key].result.metrics == ()
+    page = (tmp_path / "more" / "report.html").read_text(encoding="utf-8")
+    assert "Measured on private data and not released." in page
+    assert "Sharpness and loss surfaces" not in (tmp_path / "plain" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_record_without_the_metric_says_not_measured_and_how_to_get_it(tmp_path: Path) -> None:
+    path, out = spec(tmp_path), tmp_path / "out"
+    run([path], out=out, choices=Choices(device="cpu"))
+    asked = spec(tmp_path, more=METRICS)
+    summary = run([asked], out=out, choices=Choices(device="cpu"))
+    assert summary.count("exists") == 2
+    from dpbench.job import write_reports
+
+    write_reports(Store(out), summary.plan)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "not measured" in page
+    assert "--force" in page
+
+
+def test_specs_that_share_a_run_have_it_measured_once_with_all_that_they_ask(tmp_path: Path) -> None:
+    first = spec(tmp_path, "first")
+    second = spec(tmp_path, "second", "metrics: [sharpness]\n")
+    third = spec(tmp_path, "third", "metrics: [{name: sharpness, parameters: {records: 5}}]\n")
+    plan = make_plan(load_specs([first, second, third]), Store(tmp_path / "out"), Choices(device="cpu"))
+    for one in plan.stacks[0].runs:
+        assert [(metric.name, dict(metric.parameters)) for metric in one.spec.metrics] == [
+            ("sharpness", {}),
+            ("sharpness", {"records": 5}),
+        ]
+
+
+def test_a_metric_that_fails_loses_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Sharpness, "measure", fails)
+    run([spec(tmp_path, more="metrics: [sharpness]\n")], out=tmp_path / "out", choices=Choices(device="cpu"))
+    for one in Store(tmp_path / "out").read().runs:
+        assert one.result.metrics[0].failed == "RuntimeError: out of memory"
+    assert "failed: RuntimeError: out of memory" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
