@@ -18,6 +18,20 @@ ADJACENCIES: tuple[str, ...] = ("add_or_remove", "replace_one", "zero_out")
 SAMPLERS: tuple[str, ...] = ("poisson", "without_replacement", "shuffled")
 
 
+def batches_per_epoch(sampling_rate: float) -> int:
+    """⌈1/q⌉, the shuffled batches that an epoch has: ⌈N/b⌉ for q = b/N, as long as N is below 10^9.
+
+    1/q of the double q may lie above N/b by a few roundings; N/b itself is whole, or at least N^-1 relative above a
+    whole number. Raises ValueError unless q is above 0 and at most 1.
+
+    >>> batches_per_epoch(0.5), batches_per_epoch(128 / 1437), batches_per_epoch(3 / 147)
+    (2, 12, 49)
+    """
+    if not 0 < sampling_rate <= 1:
+        raise ValueError(f"sampling_rate = {sampling_rate!r}: expected a number above 0 and at most 1")
+    return math.ceil(Fraction(10**9 - 1, 10**9) / Fraction(sampling_rate))
+
+
 @dataclass(frozen=True)
 class Values:
     """The valid values of a parameter: events check them; the JSON Schema of files of `kind: events` is made of them.
@@ -194,7 +208,9 @@ class SampledGaussian(_Checked):
     - `poisson`, `replace_one`: (1−q)·N(0, σ²) + q·N(1, σ²) against (1−q)·N(0, σ²) + q·N(−1, σ²); attained.
     - `without_replacement` (a fixed batch of qN records), `replace_one`: no pair of datasets is the worst for every ε;
       bounds compose a proven dominating pair.
-    - `shuffled` fixed batches: every Poisson accountant refuses them, since the records of one epoch are dependent.
+    - `shuffled`: one of the ⌈1/q⌉ batches of an epoch, in each of which every record is once; a composition's part of
+      T such steps is one sequence, and begins with an epoch. A step has no pair of its own, because the batches of an
+      epoch depend on each other: every accountant but `shuffled` refuses them.
 
     >>> SampledGaussian(sampling_rate=256 / 60000, noise_multiplier=1.3).sampler
     'poisson'

@@ -91,9 +91,7 @@ class Target:
 
             return Subject("generator", self.name, randomness)
         if self.kind == "samplers":
-            from dpbench.step.samplers.poisson import PoissonSampler
-
-            return Subject("samplers", self.name, PoissonSampler())
+            return Subject("samplers", self.name, find("samplers", self.name).load()())
         value = find(self.kind, self.name).load()
         if self.kind == "mechanisms":
             try:
@@ -106,13 +104,14 @@ class Target:
         return Subject(self.kind, self.title, value)
 
 
-GENERATOR, SAMPLER = Target("generator", "randomness"), Target("samplers", "poisson")
+GENERATOR = Target("generator", "randomness")
+SAMPLERS = (Target("samplers", "poisson"), Target("samplers", "shuffled"))  # those with a check
 
 
 def everything() -> list[Target]:
     """Everything that can be checked, of the package and of other packages' entry points."""
     own = [Target(kind, name) for kind in ("clipping", "mechanisms") for name in catalog(kind)]
-    return [GENERATOR, SAMPLER, *own]
+    return [GENERATOR, *SAMPLERS, *own]
 
 
 def named(name: str) -> Target:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event
+from dpbench.events import Composition, Event, SampledGaussian, batches_per_epoch
 from dpbench.privacy.composition import as_composition
 from dpbench.privacy.releases import event
 
@@ -51,11 +51,21 @@ def rates_scaled(releases: Composition | Event, factor: float) -> Composition:
 def repeated(releases: Composition | Event, times: int) -> Composition:
     """The mechanisms of a composition, `times` over.
 
+    Raises DpbenchError for shuffled batches that end within an epoch: every repetition would begin a new one.
+
     >>> from dpbench.events import Gaussian
     >>> repeated(Composition(((Gaussian(1.0), 2),)), 5).parts[0][1]
     10
     """
     composition = as_composition(releases)
+    for made, count in composition.parts:
+        if isinstance(made, SampledGaussian) and made.sampler == "shuffled" and made.sampling_rate:
+            whole = batches_per_epoch(made.sampling_rate)
+            if count % whole:
+                raise DpbenchError(
+                    f"repetitions: {count:,} shuffled batches end within an epoch; expected whole epochs, a multiple of"
+                    f" {whole:,}"
+                )
     return Composition(tuple((made, count * times) for made, count in composition.parts), composition.adaptive)
 
 

@@ -89,8 +89,9 @@ class Pipeline:
 
     @property
     def secure(self) -> bool:
-        """Whether all its noise comes from `gaussian_noise`, as `randomness: secure` requires."""
-        return self.preparation is None or bool(getattr(self.preparation, "secure", False))
+        """Whether all its noise comes from `gaussian_noise`, and its batches can be drawn without keys."""
+        prepared = self.preparation is None or bool(getattr(self.preparation, "secure", False))
+        return prepared and bool(getattr(self.sample, "secure", True))
 
     @property
     def spends_budget(self) -> bool:
@@ -104,8 +105,15 @@ class Pipeline:
                 stage.check(setting)
 
     def event(self, rate: float, noise_multiplier: float) -> Event:
-        """The event of one step; `noise_multiplier` is relative to the clip norm."""
-        return self.rule.event(rate, noise_multiplier, self.sample.sampler)
+        """The event of one step; `noise_multiplier` is relative to the clip norm.
+
+        A record more moves every later batch of a shuffled epoch. So the neighbours of those are `zero_out`: the record
+        that a rule may add is replaced by one that adds nothing.
+        """
+        event = self.rule.event(rate, noise_multiplier, self.sample.sampler)
+        if self.sample.sampler == "shuffled" and event.adjacency == "add_or_remove":
+            return replace(event, adjacency="zero_out")
+        return event
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         """The preparation's events, then one for each step.

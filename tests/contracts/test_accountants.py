@@ -61,6 +61,7 @@ UNUSUAL = {
     "without replacement": times(SampledGaussian(0.01, 1.0, sampler="without_replacement"), 100),
     "shuffled": times(SampledGaussian(0.01, 1.0, sampler="shuffled"), 100),
     "shuffled at rate 1": times(SampledGaussian(1.0, 1.0, sampler="shuffled"), 100),
+    "shuffled, zero out": times(SampledGaussian(0.04, 1.0, adjacency="zero_out", sampler="shuffled"), 100),
     "gaussian, replace one": times(Gaussian(2.0, adjacency="replace_one"), 3),
     "two neighbouring relations": Composition(((Gaussian(2.0), 3), (Gaussian(2.0, adjacency="replace_one"), 3))),
     "adaptive": replace(TRAINING, adaptive=True),

@@ -16,6 +16,7 @@ from dpbench.catalog import catalog
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.faults.planted import PLANTED
 from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.samplers.shuffled import ShuffledSampler
 from dpbench.verdicts import VERDICTS, Verdict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -28,6 +29,7 @@ SUITE = 1e-6  # false alarms of all statistical checks and tests together
 def subjects() -> list[Subject]:
     """What the package has that checks may look at."""
     found = [Subject("generator", "randomness", randomness), Subject("samplers", "poisson", PoissonSampler())]
+    found += [Subject("samplers", "shuffled", ShuffledSampler())]
     for kind in ("clipping", "mechanisms", "models", "accountants", "datasets"):
         for name in catalog(kind):
             found.append(Subject(kind, name, None) if kind in ("accountants", "datasets") else Subject.of(kind, name))

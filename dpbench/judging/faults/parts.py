@@ -16,10 +16,11 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.clipping import loop, vmap
-from dpbench.events import Sampler
+from dpbench.events import Sampler, batches_per_epoch
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
 from dpbench.step.samplers.poisson import PoissonSampler
+from dpbench.step.samplers.shuffled import ShuffledSampler
 from dpbench.step.stages import Batch, filled
 
 # Generators
@@ -182,6 +183,47 @@ SAMPLERS: Mapping[str, Callable[[Tensor, Tensor, Tensor, int], Batch]] = {
     "a place in the stack as seed": lambda seed, step, rate, n: PoissonSampler()(
         randomness.table(range(len(seed))), step, rate, n
     ),
+}
+
+
+def _epoch(
+    order: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    batches: Callable[[float], int] = batches_per_epoch,
+) -> FaultySampler:
+    """Calls itself shuffled: `order` gives the keys and the counter (R,) of a step's order, `batches` their number."""
+
+    def draw(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+        size_R = (rate_R * examples).round().long()
+        batches_R = torch.tensor([batches(rate) for rate in rate_R.tolist()])
+        rank_RN = _bits_RN(*order(keys_RS, step_R, batches_R), examples).argsort(1).argsort(1)
+        return filled(rank_RN // size_R[:, None] == (step_R % batches_R)[:, None])
+
+    return FaultySampler(draw, "shuffled")
+
+
+def _repeats_one(keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    """Every batch of an epoch but the first takes the first example of the epoch again, in place of its own first."""
+    own, batches_R = ShuffledSampler(), torch.tensor([batches_per_epoch(rate) for rate in rate_R.tolist()])
+    batch = own(keys_RS, step_R, rate_R, examples)
+    first = own(keys_RS, step_R // batches_R * batches_R, rate_R, examples)
+    chosen_RN = torch.zeros(len(step_R), examples, dtype=torch.int64)
+    chosen_RN = chosen_RN.scatter_add(1, batch.index_RB, batch.mask_RB.long()) > 0
+    again_R = (step_R % batches_R > 0) & batch.mask_RB.any(1)
+    rows = torch.arange(len(step_R))[again_R]
+    chosen_RN[rows, batch.index_RB[again_R, 0]] = False
+    chosen_RN[rows, first.index_RB[again_R, 0]] = True
+    return filled(chosen_RN)
+
+
+EPOCHS: Mapping[str, FaultySampler] = {
+    "a new order in every batch": _epoch(lambda keys, step, _: (keys, step)),
+    "an example again in each batch": FaultySampler(_repeats_one, "shuffled"),
+    "the same order in every epoch": _epoch(lambda keys, step, _: (keys, step * 0)),
+    "the same order in every run": _epoch(lambda keys, step, batches: (keys * 0, step // batches)),
+    "the last batch dropped": _epoch(
+        lambda keys, step, batches: (keys, step // batches), lambda rate: max(1, int(1 / rate + 1e-9))
+    ),
+    "Poisson sampling": FaultySampler(PoissonSampler(), "shuffled"),
 }
 
 SMALL = {  # faults that ten examples and one sampling rate for all runs do not show

@@ -30,6 +30,7 @@ from dpbench.judging.faults.mechanisms import (
 from dpbench.judging.faults.parts import (
     DIFFERENT,
     DISTRIBUTIONS,
+    EPOCHS,
     GENERATORS,
     SAMPLERS,
     SENSITIVE,
@@ -157,6 +158,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "philox_vectors": _subjects("generator", GENERATORS),
     "generator_distribution": _subjects("generator", DISTRIBUTIONS),
     "sampler_inclusion": _subjects("samplers", {name: FaultySampler(draw) for name, draw in SAMPLERS.items()}),
+    "sampler_epochs": _subjects("samplers", EPOCHS),
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
     "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE}),

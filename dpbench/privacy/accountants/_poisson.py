@@ -51,7 +51,8 @@ def shuffled_refusal(event: Event) -> str | None:
     if isinstance(event, Sampled) and event.sampler == "shuffled":
         return (
             "sampler = 'shuffled': the analysis needs Poisson sampling, where every record takes part independently of"
-            " all others, and the shuffled batches of an epoch depend on each other; sample that way instead"
+            " all others, and the shuffled batches of an epoch depend on each other; sample that way instead, or ask"
+            " the accountant 'shuffled'"
         )
     return None
 
