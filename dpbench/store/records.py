@@ -134,7 +134,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that reviewers ask for; None where the mechanism does not state it."""
+    """Facts that reviewers ask for; None where the mechanism does not state it.
+
+    `claimed_by`: the statement that alone stands for the ε of the budget, which no accountant confirms.
+    `without_noise`: the share of the drawn records that met no noise, of a mechanism that leaves it out at times.
+    """
 
     private: bool
     privacy_unit: str | None = None
@@ -148,6 +152,8 @@ class Facts:
     generator: str | None = None
     dtype: str | None = None
     dataset_real: bool = True
+    claimed_by: str | None = None
+    without_noise: Fraction | None = None
 
 
 @dataclass(frozen=True)
