@@ -242,6 +242,8 @@ def _epsilon(run: Run) -> str:
     if not run.epsilon_kind:
         return f"refused {run.epsilon_by}"
     verdict = "holds" if run.checked is None else run.checked.verdict
+    if run.epsilon_kind == "claimed":
+        return f"{bound(run.epsilon)} claimed"
     text = f"{SIGNS.get(run.epsilon_kind, '')} {bound(run.epsilon, run.epsilon_kind)} {run.epsilon_by}".strip()
     return {"refuted": "withheld", "unchecked": f"{text}, unchecked"}.get(verdict, text)
 

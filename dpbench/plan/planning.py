@@ -193,9 +193,10 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         if budget is None or budget.epsilon is None:
             raise DpbenchError(f"budget: {spec.mechanism.name} spends a budget; expected epsilon and delta")
         spends = budget.epsilon, budget.delta
-        by = "rdp_filter"
-        stated = {"epsilon": budget.epsilon, "epsilon_kind": "upper_bound", "epsilon_by": by}
-        stated["epsilon_version"] = find("accountants", by).version
+        claimed = mechanism.facts().get("claimed_by")
+        by, kind = ("rdp_filter", "upper_bound") if claimed is None else (claimed, "claimed")
+        stated = {"epsilon": budget.epsilon, "epsilon_kind": kind, "epsilon_by": by}
+        stated["epsilon_version"] = None if claimed is not None else find("accountants", by).version
     elif budget is not None and budget.noise_multiplier is not None:
         sigma = float(budget.noise_multiplier)
         ledger_of(mechanism, rate, steps, sigma)  # what is wrong with it is said for every run

@@ -183,8 +183,12 @@ class Row:
 
     @property
     def shown(self) -> GuaranteeLine | None:
-        """The line of the row's own figures: the tightest promise, else the smallest finite ε of the others."""
-        lines = [line for line in self.guarantees if line.epsilon is not None and line.epsilon < math.inf]
+        """The line of the row's own figures: the tightest promise, else the smallest finite ε of the others.
+
+        Never one that is only claimed.
+        """
+        computed = [line for line in self.guarantees if line.kind != "claimed"]
+        lines = [line for line in computed if line.epsilon is not None and line.epsilon < math.inf]
         return self.promised or min(lines, key=lambda line: line.safe, default=None)
 
     @property

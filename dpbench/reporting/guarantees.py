@@ -103,7 +103,8 @@ def guarantees(
 ) -> tuple[GuaranteeLine, ...]:
     """One line per accountant: those that the spec asks for, then those whose number is printed.
 
-    If a check refuted the mechanism, no ε is stated; if none tested it, the line says so.
+    If a check refuted the mechanism, no ε is stated; if none tested it, the line says so. The last line of a mechanism
+    whose ε is only claimed is that claim.
     """
     ledgers = {json.dumps(run.ledger, sort_keys=True): run.ledger for run in runs if run.ledger is not None}
     if not ledgers:
@@ -127,4 +128,8 @@ def guarantees(
         refusals = [line for line in answers if line.epsilon is None]
         line = refusals[0] if refusals else max(answers, key=lambda line: line.epsilon or 0.0)
         lines.append(replace(line, unchecked=unchecked))
+    claimed = runs[0].facts.claimed_by
+    if claimed is not None and context.target_epsilon is not None:
+        words = claimed, "claimed", runs[0].facts.adjacency, context.delta, context.target_epsilon
+        lines.append(GuaranteeLine(*words, lower=None, upper=None, mu=None, refused=None))
     return tuple(lines)

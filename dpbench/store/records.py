@@ -138,7 +138,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that reviewers ask for; None where the mechanism does not state it."""
+    """Facts that reviewers ask for; None where the mechanism does not state it.
+
+    `claimed_by`: the statement that alone stands for the ε of the budget, which no accountant confirms.
+    `without_noise`: the share of the drawn records that met no noise, of a mechanism that leaves it out at times.
+    """
 
     private: bool
     privacy_unit: str | None = None
@@ -153,6 +157,8 @@ class Facts:
     dtype: str | None = None
     dataset_real: bool = True
     task: str | None = None
+    claimed_by: str | None = None
+    without_noise: Fraction | None = None
 
 
 _METRIC_FIELDS = tuple(metric.field for metric in METRICS.values())

@@ -123,6 +123,7 @@ class _Course:
     loss: float = 0.0
     clipped: float = 0.0
     bad: int = -1  # the first step whose gradient was not finite
+    measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
 
 
 def evaluation_steps(sampling_rate: float, steps: int, most: int = MAX_CURVE_POINTS) -> list[int]:
@@ -251,6 +252,9 @@ def _evaluated(
     places = max(50, EVALUATION_PLACES // len(due))
     loss_R, metric_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
+    if hasattr(mechanism, "measured"):
+        for at, counted in zip(due, mechanism.measured(there), strict=True):
+            courses[at].measured = counted
     sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
     figures = zip(due, loss_R.tolist(), metric_R.tolist(), sound_R.tolist(), released, strict=True)
     for at, loss, measured, sound, ledger in figures:
@@ -378,6 +382,7 @@ def _result(
         "dataset_real": data.real,
         "task": data.task,
         **mechanism.facts(),
+        **course.measured,
     }
     return {
         "facts": facts,

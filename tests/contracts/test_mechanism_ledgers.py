@@ -57,6 +57,8 @@ PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     # One example moves the sum by 2C, and C is accounted for.
     "microbatched_sgd": [("as_printed", {}, "mechanism_sensitivity")],
     # Divided by b twice; and with k above 1 the cap of the filter, which makes what is charged smaller than what runs.
+    # Records of little influence meet no noise, nor do empty batches.
+    "pidp_sgd": [("as_printed", {}, "noise_scale")],
     "dpis": [("as_printed", {}, "gradient_unbiased"), ("equation_7", {"oversampling": 5.0}, "noise_scale")],
 }
 every_private_mechanism = pytest.mark.parametrize("name", named(lambda mechanism: mechanism.private))
@@ -77,7 +79,7 @@ def due(check: str, mechanism: Any) -> bool:
 
 # A mechanism that is another one with another update: what is released, drawn and clipped is the same code.
 # The checks of that look at one of them by default.
-SAME_BUT_FOR_THE_UPDATE = {"noisy_adam": "noisy_sgd"}
+SAME_BUT_FOR_THE_UPDATE = {"noisy_adam": "noisy_sgd", "pidp_sgd": "noisy_sgd"}
 NOT_OF_THE_UPDATE = ("noise_scale", "mechanism_sensitivity", "mechanism_inclusion", "mechanism_releases")
 
 

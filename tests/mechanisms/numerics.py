@@ -41,6 +41,14 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "dpis": {"oversampling": 1.0, "size_noise": 2.0, "sum_noise": 2.0},
     "dplis": {"smoothing_samples": 3},
     "microbatched_sgd": {"microbatch_size": 2},
+    "pidp_sgd": {  # Algorithm 1 itself; of the drawn records some meet noise, and it can be seen in the parameters
+        "variant": "as_printed",
+        "regularisation": 0.5,
+        "damping": 2.0,
+        "rounds": 2,
+        "radius": 400.0,
+        "noise_constant": 200.0,
+    },
 }
 OF_A_STAGE: Mapping[str, Mapping[str, Any]] = {"channel_statistics": {"mean_bound": 0.5}, "jl": {"projections": 3}}
 

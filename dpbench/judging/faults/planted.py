@@ -41,6 +41,7 @@ from dpbench.judging.faults.parts import (
     drop_last,
 )
 from dpbench.judging.faults.releases import LATE, LEAKING, LOW_RATES, RELEASED
+from dpbench.mechanisms.pidp_sgd import mechanism as pidp_sgd
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import let_out
@@ -114,6 +115,9 @@ NOISES: Mapping[str, Pipeline] = {
     **DIVIDED,
 }
 
+# A paper's own fault: with this radius no record's influence is large enough for noise.
+BRANCHED: Mapping[str, Any] = {"noise for influential records only": pidp_sgd(variant="as_printed", radius=1e9)}
+
 # Engines, samplers and rates within a mechanism
 
 
@@ -161,7 +165,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "sampler_epochs": _subjects("samplers", EPOCHS),
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
-    "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE}),
+    "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE, **BRANCHED}),
     "mechanism_releases": _subjects("mechanisms", RELEASED),
     "mechanism_replay": _subjects("mechanisms", LEAKING),
     "mechanism_sensitivity": _subjects(

@@ -115,6 +115,12 @@ def models(rows: Sequence[Row]) -> list[str]:
     return [f"{name}, {number} parameters" if number else name for name, number in dict.fromkeys(found)]
 
 
+def without_noise(rows: Sequence[Row]) -> list[str]:
+    """Rows whose mechanism left out the noise at times, each with the share of drawn records, in its first seed."""
+    found = [(row.title, row.facts.without_noise) for row in rows if row.facts.without_noise is not None]
+    return [f"{formatting.percent(100 * share)} % ({title})" for title, share in found]
+
+
 def weights(rows: Sequence[Row]) -> list[str]:
     """Where the parameters started, where not at random: file, what it was trained on, licence, what is frozen."""
     found = [row.context.weights for row in rows if row.context.weights]
@@ -157,6 +163,7 @@ FILTERS = (
         from_to,
         examples,
         models,
+        without_noise,
         weights,
         refusals,
         words_or_none,
