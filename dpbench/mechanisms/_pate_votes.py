@@ -121,6 +121,14 @@ def counted_votes(net: Network, theta_RTP: Tensor, queries: Tensor, chunk: int) 
     return torch.cat(found, 1)
 
 
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises DpbenchError where it cannot be read."""
+    try:
+        return hashlib.sha256(read_bytes(path, _MOST_BYTES)).hexdigest()
+    except OSError as error:
+        raise DpbenchError(f"votes_file = {path}: cannot be read ({error.strerror or error})") from error
+
+
 @lru_cache(maxsize=4)
 def read_votes(path: Path, sha256: str, teachers: int, queries: int) -> Tensor:
     """The counts of a file, int64 (Q, C): an array (queries, classes) of numpy's `.npy`, or alone in an `.npz`.

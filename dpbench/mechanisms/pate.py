@@ -48,7 +48,7 @@ from dpbench import randomness
 from dpbench.catalog import build
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, Event
-from dpbench.mechanisms._pate_votes import Teachers, counted_votes, owners, read_votes, trained_teachers
+from dpbench.mechanisms._pate_votes import Teachers, counted_votes, hash_of, owners, read_votes, trained_teachers
 from dpbench.mechanisms.presets import ANY, Factory
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
@@ -63,9 +63,12 @@ NOTHING_ANSWERED = "no query was answered, so there is nothing to train on: lowe
 
 @dataclass(frozen=True)
 class VotesFile:
-    """Counts of votes from a file; all but the hash is None where a stored run is only described."""
+    """Counts of votes from a file, relative to the working directory; a stored run has the hash alone.
 
-    sha256: str
+    A spec may leave the hash out as long as nobody has the file.
+    """
+
+    sha256: str | None
     path: str | None
     licence: str | None
     made_from: str | None
@@ -151,8 +154,19 @@ class Pate:
                 f"sampling_rate = {setting.sampling_rate:g}: makes a student's batch of"
                 f" {setting.sampling_rate * setting.examples:g} labels; expected a batch_size of 1 or more"
             )
-        if self.votes is not None:
+        if self.votes is not None and self.obstacle() is None:
             self._from_file()
+
+    def obstacle(self) -> str | None:
+        """Why a run cannot be trained here: its file of votes is absent."""
+        if self.votes is None or self.votes.path is None:
+            return None
+        try:
+            if Path(self.votes.path).is_file():
+                return None
+        except OSError as error:
+            raise DpbenchError(f"votes_file = {self.votes.path}: cannot be read ({error.strerror or error})") from error
+        return f"the votes are absent: votes_file = {self.votes.path}, {self.votes.made_from}"
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         """Every query, `labels` of them answered; nothing depends on the rate and the steps of the student."""
@@ -328,6 +342,9 @@ class Pate:
                     f"{given}: missing; a file of votes needs its path, licence and what it was made from"
                 )
         assert self.votes.path is not None
+        if self.votes.sha256 is None:
+            found = hash_of(Path(self.votes.path))
+            raise DpbenchError(f"votes_sha256: missing; {self.votes.path} has {found}: say that in the spec")
         return read_votes(Path(self.votes.path), self.votes.sha256, self.teachers.count, self.queries)
 
     def _whole(self, noise_multiplier: float) -> Composition | None:
@@ -368,9 +385,9 @@ def with_stages(
     >>> with_stages(teachers=250, threshold=200, public_examples=1000, labels=300).queries
     1000
     """
-    told = {"votes_file": votes_file, "votes_licence": votes_licence, "votes_made_from": votes_made_from}
-    if votes_sha256 is None and any(told.values()):
-        raise DpbenchError(f"votes_sha256: missing; a file of votes needs {', '.join(told)} and votes_sha256")
+    told = votes_file is not None or votes_sha256 is not None
+    if not told and (votes_licence is not None or votes_made_from is not None):
+        raise DpbenchError("votes_file: missing; expected the file whose licence and origin are given")
     asked = public_examples if queries is None else queries
     return Pate(
         optimizer=build("updates", update),
@@ -384,7 +401,7 @@ def with_stages(
         halfway_factor=halfway_factor,
         smoothing_samples=smoothing_samples,
         smoothing_deviation=smoothing_deviation,
-        votes=None if votes_sha256 is None else VotesFile(votes_sha256, votes_file, votes_licence, votes_made_from),
+        votes=VotesFile(votes_sha256, votes_file, votes_licence, votes_made_from) if told else None,
     )
 
 

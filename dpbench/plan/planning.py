@@ -364,6 +364,10 @@ def _decide(
     obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
     if obstacle is not None:
         return "skip", f"dataset {run.spec.dataset.name}: {obstacle}"
+    mechanism = build_mechanism(run.spec)
+    obstacle = mechanism.obstacle() if hasattr(mechanism, "obstacle") else None
+    if obstacle is not None:
+        return "skip", f"mechanism {run.spec.mechanism.name}: {obstacle}"
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
         return "skip", "needs a GPU and none was found; --device cpu runs it here"
     if choices.smoke or record is None:

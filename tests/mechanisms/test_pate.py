@@ -28,7 +28,7 @@ from dpbench.judging.check_tools.problems import hyperparameters, small_network
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.judging.faults.votes import ensemble
-from dpbench.mechanisms._pate_votes import counted_votes, owners
+from dpbench.mechanisms._pate_votes import counted_votes, hash_of, owners
 from dpbench.mechanisms.pate import NOT_ANSWERED, NOTHING_ANSWERED, Pate, mechanism
 from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.privacy.accounting import account
@@ -407,7 +407,7 @@ def test_the_whole_job_with_its_record(tmp_path: Path) -> None:
         ({"smoothing_deviation": 0.0}, "smoothing_deviation = 0.0: expected a finite number above 0"),
         ({"teacher_steps": 0}, "teacher_steps = 0: expected a whole number, 1 or more"),
         ({"teacher_learning_rate": math.inf}, "teacher_learning_rate = inf: expected a finite number above 0"),
-        ({"votes_file": "votes.npy"}, "votes_sha256: missing"),
+        ({"votes_licence": "MIT"}, "votes_file: missing"),
     ],
 )
 def test_parameters_that_are_not_valid(wrong: dict[str, Any], words: str) -> None:
@@ -498,6 +498,29 @@ def test_the_hash_of_the_votes_is_in_the_key_and_their_place_is_not(tmp_path: Pa
     assert chosen("mechanisms", Choice("pate", one)) == chosen("mechanisms", Choice("pate", other))
     changed = counts(tmp_path / "c.npy", GOOD[::-1].copy())
     assert chosen("mechanisms", Choice("pate", one)) != chosen("mechanisms", Choice("pate", changed))
+
+
+def test_a_run_whose_votes_are_absent_is_skipped_and_says_what_they_are(tmp_path: Path) -> None:
+    """Before anybody has the file nobody knows its hash; when it is there, the hash is asked for."""
+    path = tmp_path / "votes.npy"
+    given = f"{{votes_file: {path}, votes_licence: unknown, votes_made_from: the teachers of somebody"
+    more = "teachers: 10, threshold: 5, public_examples: 3}"
+    start, _, end = SPEC.partition("  parameters:")
+    spec = f"{start}  parameters: {given}, {more}\n{end.partition(chr(10))[2]}"
+    (tmp_path / "spec.yaml").write_text(spec)
+
+    def planned() -> Any:
+        return make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices(device="cpu")).runs[0]
+
+    one = planned()
+    assert one.action == "skip"
+    assert "the teachers of somebody" in one.reason
+    assert one.epsilon is not None
+    np.save(path, GOOD)
+    with pytest.raises(ProblemsError, match=hashlib.sha256(path.read_bytes()).hexdigest()):
+        planned()
+    (tmp_path / "spec.yaml").write_text(spec.replace("{votes_file", f"{{votes_sha256: {hash_of(path)}, votes_file"))
+    assert planned().action == "train"
 
 
 def test_the_ledger_of_a_file_needs_no_file() -> None:
