@@ -189,7 +189,7 @@ class Pate:
             said = f"({self.votes.made_from}; {self.votes.licence})"
             told["votes"] = f"from a file {said}; assumed, not checked: one record changes one teacher's vote"
         return {
-            "sampler": None,
+            "sampler": "none: every record belongs to a teacher",
             "adjacency": "add_or_remove",
             "privacy_unit": "one training example",
             "normalisation": "the student's batch of released labels",

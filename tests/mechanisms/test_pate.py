@@ -8,7 +8,6 @@ Statistical tests have a false alarm of at most 1e-9; seeds are fixed.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -23,12 +22,12 @@ from torch import Tensor
 from dpbench import run
 from dpbench.catalog import catalog, find
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.events import Composition, ConfidentGNMax
+from dpbench.events import ConfidentGNMax
 from dpbench.judging.check_tools.problems import hyperparameters, small_network
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.judging.faults.votes import ensemble
-from dpbench.mechanisms._pate_votes import counted_votes, hash_of, owners
+from dpbench.mechanisms._pate_votes import counted_votes, owners
 from dpbench.mechanisms.pate import NOT_ANSWERED, NOTHING_ANSWERED, Pate, mechanism
 from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
 from dpbench.privacy.accounting import account
@@ -214,6 +213,32 @@ def test_its_epsilon_is_that_of_one_gaussian_in_two_ways() -> None:
     assert delta == pytest.approx(1e-5, rel=1e-9)
     rho = mu**2 / 2
     assert epsilon < found["rdp"].value < rho + 2 * math.sqrt(rho * math.log(1e5)) < 7.24
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
+def test_the_law_of_all_labels_keeps_to_the_ledger(epsilon: float) -> None:
+    """Two queries and one answer: every outcome's probability, for votes and for one teacher who votes otherwise.
+
+    The first query that passes is answered. The probabilities are integrated with ten digits (tests/references/votes).
+    """
+    here, there = ((6, 2, 0), (3, 3, 2)), ((5, 3, 0), (2, 4, 2))
+
+    def law(votes: tuple[tuple[int, ...], ...]) -> list[float]:
+        events = [ConfidentGNMax(5.0, 4.0, 2.0, votes=counts) for counts in votes]
+        first, second = ([float(p) for p in exact.outcomes(event, 10)] for event in events)
+        return [first[0] * second[0], *first[1:], *(first[0] * p for p in second[1:])]
+
+    one, other = law(here), law(there)
+    assert sum(one) == pytest.approx(1, abs=1e-9)
+    made = mechanism(teachers=8, threshold=5, selection_ratio=2.0, public_examples=2, labels=1)
+    ledger = made.ledger(sampling_rate=0.5, noise_multiplier=2.0, steps=1)
+    assert ledger is not None
+    (bound,) = account(ledger, epsilon=epsilon, accountants=["exact"])
+    assert bound.delta_at is not None
+    for p, q in ((one, other), (other, one)):
+        delta = sum(max(0.0, a - math.exp(epsilon) * b) for a, b in zip(p, q, strict=True))
+        assert delta <= bound.delta_at.value
+    assert epsilon > 0.1 or delta > 0
 
 
 @pytest.mark.parametrize(
@@ -432,101 +457,3 @@ def test_mistakes_of_a_spec_are_said_before_training(tmp_path: Path, old: str, n
     (tmp_path / "spec.yaml").write_text(SPEC.replace(old, new))
     with pytest.raises(ProblemsError, match=words):
         make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices(device="cpu"))
-
-
-# Votes from a file
-
-
-def counts(path: Path, array: Any, **named: Any) -> dict[str, Any]:
-    """A file of votes and the parameters that name it."""
-    if named:
-        np.savez(path, **named)
-    else:
-        np.save(path, array, allow_pickle=True)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {
-        "votes_file": str(path),
-        "votes_sha256": sha256,
-        "votes_licence": "Apache 2.0",
-        "votes_made_from": "a test",
-        "teachers": 10,
-        "threshold": 5,
-        "public_examples": 3,
-    }
-
-
-GOOD = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [1, 1, 8]])
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_votes_of_a_file_are_counted_as_they_are(tmp_path: Path, packed: bool) -> None:
-    path = tmp_path / ("votes.npz" if packed else "votes.npy")
-    made = mechanism(**counts(path, GOOD, **({"votes": GOOD} if packed else {})))
-    hyper = hyperparameters([1, 2], noise_multiplier=0.1)
-    _, net, inputs, targets = problem(ensemble())
-    votes_RQC = made.counted(net, torch.zeros(2, net.size), hyper, inputs, targets, 10)
-    assert votes_RQC.tolist() == [GOOD[:3].tolist()] * 2
-    assert made.aggregated(votes_RQC, hyper).tolist() == [[0, 1, 2]] * 2  # the noise is a hundredth of a gap
-    assert "one record changes one teacher's vote" in made.facts()["votes"]
-
-
-@pytest.mark.parametrize(
-    ("array", "change", "words"),
-    [
-        (GOOD, {"votes_sha256": "0" * 64}, "votes_sha256 = 0000.* has "),
-        (GOOD, {"votes_file": "elsewhere.npy"}, "cannot be read"),
-        (GOOD, {"votes_licence": None}, "votes_licence: missing"),
-        (GOOD, {"public_examples": 5}, "queries = 5: the file .* has the votes of 4"),
-        (GOOD, {"teachers": 11}, "query 0 has the counts .*add up to teachers = 11"),
-        (np.array([[11, -1], [5, 5], [5, 5]]), {}, "query 0 has the counts"),
-        (GOOD.astype(float), {}, "holds float64"),
-        (GOOD[0], {}, "of shape"),
-        (np.array([{}], dtype=object), {}, "cannot be read"),
-    ],
-)
-def test_files_that_hold_no_counts(tmp_path: Path, array: Any, change: dict[str, Any], words: str) -> None:
-    made = mechanism(**{**counts(tmp_path / "votes.npy", array), **change})
-    with pytest.raises(DpbenchError, match=words):
-        made._from_file()
-
-
-def test_the_hash_of_the_votes_is_in_the_key_and_their_place_is_not(tmp_path: Path) -> None:
-    from dpbench.spec.loading import Choice
-    from dpbench.store.run_key import chosen
-
-    one, other = (counts(tmp_path / name, GOOD) for name in ("a.npy", "b.npy"))
-    assert chosen("mechanisms", Choice("pate", one)) == chosen("mechanisms", Choice("pate", other))
-    changed = counts(tmp_path / "c.npy", GOOD[::-1].copy())
-    assert chosen("mechanisms", Choice("pate", one)) != chosen("mechanisms", Choice("pate", changed))
-
-
-def test_a_run_whose_votes_are_absent_is_skipped_and_says_what_they_are(tmp_path: Path) -> None:
-    """Before anybody has the file nobody knows its hash; when it is there, the hash is asked for."""
-    path = tmp_path / "votes.npy"
-    given = f"{{votes_file: {path}, votes_licence: unknown, votes_made_from: the teachers of somebody"
-    more = "teachers: 10, threshold: 5, public_examples: 3}"
-    start, _, end = SPEC.partition("  parameters:")
-    spec = f"{start}  parameters: {given}, {more}\n{end.partition(chr(10))[2]}"
-    (tmp_path / "spec.yaml").write_text(spec)
-
-    def planned() -> Any:
-        return make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices(device="cpu")).runs[0]
-
-    one = planned()
-    assert one.action == "skip"
-    assert "the teachers of somebody" in one.reason
-    assert one.epsilon is not None
-    np.save(path, GOOD)
-    with pytest.raises(ProblemsError, match=hashlib.sha256(path.read_bytes()).hexdigest()):
-        planned()
-    (tmp_path / "spec.yaml").write_text(spec.replace("{votes_file", f"{{votes_sha256: {hash_of(path)}, votes_file"))
-    assert planned().action == "train"
-
-
-def test_the_ledger_of_a_file_needs_no_file() -> None:
-    """A stored run is read where the file is not."""
-    made = mechanism(votes_sha256="0" * 64)
-    ledger = made.ledger(sampling_rate=0.1, noise_multiplier=1.0, steps=1)
-    assert isinstance(ledger, Composition)
-    with pytest.raises(DpbenchError, match="votes_file: missing"):
-        made._from_file()
