@@ -196,6 +196,7 @@ def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) ->
 def _out_of_reach(name: str, subject: Subject) -> str | None:
     """Why a check cannot run on a mechanism for which it is meant; None where it is not meant for it."""
     from dpbench.judging.check_tools import steps
+    from dpbench.step.mechanism import public_examples
 
     if subject.kind != "mechanisms":
         return None
@@ -204,6 +205,8 @@ def _out_of_reach(name: str, subject: Subject) -> str | None:
         "it has neither the event of a step, `event(rate, noise_multiplier)`, nor `reach` and `inclusion`;"
         " dpbench/judging/check_tools/steps.py says what they are"
     )
+    if public_examples(mechanism) and hasattr(mechanism, "teachers"):
+        return None  # `teacher_partition` and `mechanism_releases` look at what it releases
     if name in ("gradient_unbiased", "mechanism_inclusion") or (name == "noise_scale" and private):
         return inside
     if name == "mechanism_sensitivity" and private:

@@ -210,7 +210,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         "noise_multiplier": sigma,
     }
     asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
-    mechanism.check(Setting(examples=source.train_size, **numbers, **asked))
+    mechanism.check(Setting(examples=source.train_size, test_examples=source.test_size, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
@@ -395,6 +395,10 @@ def _decide(
     obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
     if obstacle is not None:
         return "skip", f"dataset {run.spec.dataset.name}: {obstacle}"
+    mechanism = build_mechanism(run.spec)
+    obstacle = mechanism.obstacle() if hasattr(mechanism, "obstacle") else None
+    if obstacle is not None:
+        return "skip", f"mechanism {run.spec.mechanism.name}: {obstacle}"
     if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
         return "skip", "needs a GPU and none was found; --device cpu runs it here"
     if choices.smoke or record is None:

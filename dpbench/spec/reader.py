@@ -117,7 +117,8 @@ class SpecReader:
         if point is not None:
             self._exactly_one("training", node, "batch_size", "sampling_rate", point)
             self._exactly_one("training", node, "epochs", "steps", point)
-            if mechanism and mechanism.made.private and "clip_norm" not in node.entries:
+            clips = mechanism and mechanism.made.private and getattr(mechanism.made, "clips", True)
+            if clips and "clip_norm" not in node.entries:
                 message = "is missing; a private mechanism needs a finite number above 0"
                 self.mistakes.missing(point, node.place, "training.clip_norm", message)
         batch = node.get("batch_size")

@@ -101,7 +101,8 @@ class Kept:
 class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
-    `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none.
+    `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
+    `test_examples` is the number of test examples, None where it is not known.
     """
 
     examples: int
@@ -112,6 +113,7 @@ class Setting:
     noise_multiplier: float | None = None
     epsilon: float | None = None
     delta: float | None = None
+    test_examples: int | None = None
 
 
 class Mechanism(Protocol):
@@ -164,6 +166,21 @@ class Mechanism(Protocol):
         `rate_R` are the learning rates, float64.
         """
         ...
+
+
+def public_examples(mechanism: object) -> int:
+    """How many of the first test examples a mechanism takes as public inputs, without their targets; 0 for most.
+
+    Such a mechanism has a number `public_examples` and a method `with_public(inputs)`, which returns it with them.
+    Nothing is measured on these examples.
+    """
+    return int(getattr(mechanism, "public_examples", 0))
+
+
+def with_public(mechanism: Any, inputs: Tensor) -> Any:
+    """The mechanism with its public inputs, the first of `inputs`; itself if it takes none."""
+    count = public_examples(mechanism)
+    return mechanism.with_public(inputs[:count]) if count else mechanism
 
 
 def refuse_other(made: object, name: str) -> None:

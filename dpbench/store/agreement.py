@@ -81,7 +81,7 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
     randomness = resolved.get("randomness", "common")  # keys of format 1 have none
     if randomness not in get_args(Randomness):
         yield f"randomness = {randomness}: expected {', '.join(get_args(Randomness))}"
-    yield from _of_dataset(resolved["dataset"], facts)
+    yield from _of_dataset(resolved, facts)
     yield from _of_ledger(data)
 
 
@@ -130,11 +130,13 @@ def _of_curve(curve: Sequence[Mapping[str, Any]], resolved: Mapping[str, Any]) -
             yield f"epoch {point['epoch']} of its curve is not {epoch:g}, that of step {point['step']}"
 
 
-def _of_dataset(chosen: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    """The facts of a shipped dataset where the content is the same as today's."""
-    source = _source(chosen)
+def _of_dataset(resolved: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
+    """The facts of a shipped dataset where the content is the same as today's; a mechanism may take test examples."""
+    source = _source(resolved["dataset"])
     if source is not None:
-        known = {"examples": source.train_size, "test_examples": source.test_size, "dataset_real": source.real}
+        taken = getattr(_mechanism(_text(resolved["mechanism"])), "public_examples", 0)
+        measured = source.test_size - taken
+        known = {"examples": source.train_size, "test_examples": measured, "dataset_real": source.real}
         for name, value in known.items():
             if facts.get(name) is not None and facts[name] != value:
                 yield f"facts.{name} = {facts[name]}, but {source.name} has {value}"

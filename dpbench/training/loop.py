@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, public_examples, step, with_public
 from dpbench.step.metric import Metric, Trained
 from dpbench.store.check_records import described
 from dpbench.tasks import METRICS, objective
@@ -163,6 +163,7 @@ def train(
     spec = runs[0].spec
     aim = objective(data.task, spec.loss, spec.metric)
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
+    data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
     chunk = execution.chunk(len(runs), net.size)
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
@@ -233,6 +234,17 @@ def train(
             saved = time.monotonic()
         if stopping:
             raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
+
+
+def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:
+    """The data without the test examples that the mechanism takes as public inputs, and the mechanism with them."""
+    taken = public_examples(mechanism)
+    if not taken:
+        return data, mechanism
+    if taken >= len(data.test_targets):
+        raise DpbenchError(f"public_examples = {taken}: leaves none of {len(data.test_targets)} test examples")
+    rest = replace(data, test_inputs=data.test_inputs[taken:], test_targets=data.test_targets[taken:])
+    return rest, with_public(mechanism, data.test_inputs[:taken].to(device))
 
 
 def _evaluated(

@@ -22,7 +22,7 @@ from dpbench.catalog import STAGES, catalog, find
 from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.models.mlp import model
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.mechanism import Mechanism, step
+from dpbench.step.mechanism import Mechanism, step, with_public
 from dpbench.store.run_key import mechanism_entries, versions
 from dpbench.training.loop import on_threads
 
@@ -49,6 +49,7 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
         "radius": 400.0,
         "noise_constant": 200.0,
     },
+    "pate": {"teachers": 4, "threshold": 1.0, "public_examples": 10, "teacher_steps": 5, "smoothing_samples": 2},
 }
 OF_A_STAGE: Mapping[str, Mapping[str, Any]] = {"channel_statistics": {"mean_bound": 0.5}, "jl": {"projections": 3}}
 
@@ -96,6 +97,7 @@ def trained(mechanism: Mechanism) -> list[float]:
         return model(SHAPE, CLASSES, hidden=(4,), activation="tanh")
 
     inputs, targets = examples()
+    mechanism = with_public(mechanism, inputs)
     hyper = hyperparameters([3], 0.25, learning_rate=0.2, clip_norm=0.5, steps=STEPS)
     with on_threads(1):
         net = network(build())

@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpbench.events import Composition, Event
+from dpbench.events import Composition, ConfidentGNMax, Event
 from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters
 from dpbench.step.functional import Network, network
 from dpbench.step.letting_out import watched
-from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, updated
+from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, public_examples, updated, with_public
 from dpbench.step.stages import Batch, filled
 
 CONTIGUOUS, SPREAD = 120, 60  # the first steps, random later ones, and the last
+TEACHER_STEPS = 5
 OWN_CONTIGUOUS = 60  # for a mechanism that spends a budget: it cannot begin in the middle
 EXAMPLES, FEATURES, CLASSES = 16, 6, 4
 HOW_TO_PASS = "draw noise by stages.gaussian_noise, or pass the noisy value through letting_out.let_out"
@@ -178,6 +179,16 @@ def _grown(before: Composition | None, after: Composition | None) -> list[Event]
     return found
 
 
+def values_of(events: Sequence[Event]) -> int:
+    """How many values are let out for these events: one each, for all queries of Confident-GNMax one or two.
+
+    Those are the largest counts of all queries, and the counts of the answered ones.
+    """
+    queries = [event for event in events if isinstance(event, ConfidentGNMax)]
+    together = bool(queries) + any(event.answered for event in queries)
+    return len(events) - len(queries) + together
+
+
 def merged(composition: Composition) -> list[tuple[Event, int]]:
     """Its events in order; equal neighbours are one entry."""
     found: list[tuple[Event, int]] = []
@@ -220,6 +231,12 @@ def problem(mechanism: Any, seed: int, planned: int, hidden: int = 9) -> World:
     seeds = range(seed * 31, seed * 31 + len(RATES))
     numbers = {"clip_norm": CLIP_NORMS, "noise_multiplier": NOISES}
     stack = hyperparameters(seeds, RATES, learning_rate=0.05, steps=planned, **numbers)
+    if public_examples(mechanism):
+        shape = public_examples(mechanism), FEATURES
+        if hasattr(mechanism, "teachers"):  # a few steps of each are enough to depend on their records
+            few = dataclasses.replace(mechanism.teachers, steps=min(mechanism.teachers.steps, TEACHER_STEPS))
+            mechanism = dataclasses.replace(mechanism, teachers=few)
+        mechanism = with_public(mechanism, torch.randn(shape, generator=generator, dtype=torch.float64))
     return World(mechanism, net, theta_RP, stack, drawn.inputs[0].tanh(), drawn.targets[0])
 
 

@@ -7,7 +7,7 @@ first, so at every step both have the same parameters, clipping bounds and sums.
 released value, in the ledger's order:
 
 - `Released.events` of a step is what the ledger gets;
-- there is one value for each event;
+- there is one value for each event; for all queries of Confident-GNMax two, the largest counts and the counts;
 - without the record the value moves by at most s/m. For an event of random sensitivity the test is statistical:
   r·(s/m/move)² is never less than a chi-square variable with r degrees of freedom;
 - the noise, in units of s, is standard normal and new for every value, step and run;
@@ -22,6 +22,7 @@ A count of the records is released at the start; there the second run has one re
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,10 +31,11 @@ import numpy as np
 import torch
 from scipy import stats
 
-from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
+from dpbench.events import Composition, ConfidentGNMax, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.judging.check_tools.worlds import (
+    CLASSES,
     EXAMPLES,
     HOW_TO_PASS,
     Elsewhere,
@@ -179,6 +181,9 @@ def _compare(
             said, told = (" and ".join(map(str, given)) or "nothing" for given in (moment.said[run], events))
             found.wrong = f"{place} run {run} says that it releases {said}, and its ledger gets {told}"
             return
+        if any(isinstance(event, ConfidentGNMax) for event in events):
+            _votes(found, moment.of(run), other.of(run), events, place, moves)
+            continue
         with_it, without = moment.of(run), other.of(run)
         if len(with_it) > len(events):
             found.wrong = f"{place} {len(with_it)} values are released, and the ledger has {len(events)} events"
@@ -190,6 +195,42 @@ def _compare(
         for number, (one, less, event) in enumerate(zip(with_it, without, events, strict=True)):
             what = f"{place} value {number + 1} of {len(events)} ({type(event).__name__})"
             _move(found, one, less, event, what, moves)
+
+
+def _votes(
+    found: _Found,
+    with_it: Sequence[LetOut],
+    without: Sequence[LetOut],
+    events: Sequence[Event],
+    place: str,
+    moves: bool,
+) -> None:
+    """Compare the two values of all queries of Confident-GNMax, the largest counts and the counts, with their events.
+
+    Counts are in votes, and so is the noise of the event: n largest counts move by √n at most, n histograms by √(2n).
+    """
+    queries = [event for event in events if isinstance(event, ConfidentGNMax)]
+    answered = [event for event in queries if event.answered]
+    told = [("selection_noise", queries, math.sqrt(len(queries)), 1)]
+    told += [("answer_noise", answered, math.sqrt(2 * len(answered)), CLASSES)] if answered else []
+    if len(queries) < len(events) or len(with_it) > len(told):
+        found.wrong = f"{place} {len(with_it)} values are released; expected {len(told)}, of queries alone"
+        return
+    if len(with_it) < len(told):
+        found.unseen = f"{place} {len(told) - len(with_it)} of {len(told)} values did not pass `let_out`; {HOW_TO_PASS}"
+        return
+    for one, less, (name, asked, reach, each) in zip(with_it, without, told, strict=True):
+        deviation = getattr(asked[0], name)
+        if any(getattr(event, name) != deviation for event in asked):
+            found.unseen = f"{place} queries with different {name}: only equal ones can be checked"
+        elif one.exact.numel() != each * len(asked):
+            found.wrong = f"{place} {one.exact.numel()} counts are released with {name}; expected {each * len(asked)}"
+        elif not abs(one.deviation - deviation) <= ROUNDING * deviation:
+            found.wrong = (
+                f"{place} the noise has the deviation {one.deviation:.6g}, its events have {name} {deviation:.6g}"
+            )
+        else:
+            _move(found, one, less, Gaussian(deviation / reach, asked[0].adjacency), f"{place} {name}", moves)
 
 
 def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, moves: bool) -> None:
@@ -317,7 +358,7 @@ def _noise_p_values(noises: Noises) -> Iterator[Any]:
         # Any two values: the inner product of independent normal vectors, in units of one vector's length.
         if size > 8:
             length_M = np.linalg.norm(noise_MK, axis=1)
-            inner_MM = noise_MK @ noise_MK.T / length_M[:, None]
+            inner_MM = noise_MK @ noise_MK.T / np.where(length_M > 0, length_M, 1.0)[:, None]
             np.fill_diagonal(inner_MM, 0.0)
             yield statistics.normal_p(inner_MM[np.tril_indices(len(inner_MM), -1)])
 

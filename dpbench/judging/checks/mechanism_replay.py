@@ -29,6 +29,7 @@ from dpbench.judging.check_tools.worlds import (
     record,
     replay,
     steps_to_look_at,
+    values_of,
     with_last,
 )
 from dpbench.verdicts import Verdict
@@ -55,8 +56,12 @@ class MechanismReplay(Check):
         planned = planned_for(mechanism, self.planned)
         here, other = problem(mechanism, seed, planned), problem(mechanism, seed + 1, planned)
         steps = steps_to_look_at(mechanism, planned, seed)
-        # Other keys as well: whoever draws the noise again, to subtract it, subtracts another one.
-        stack = dataclasses.replace(here.stack, keys_RS=here.stack.keys_RS ^ 1)
+        # Other keys as well: whoever draws the noise again, to subtract it, subtracts another one. What a mechanism
+        # draws after all its releases, such as the batches of a student, has the same keys.
+        keys_RS = here.stack.keys_RS ^ 1
+        afterwards = list(getattr(mechanism, "drawn_afterwards", ()))
+        keys_RS[:, afterwards] = here.stack.keys_RS[:, afterwards]
+        stack = dataclasses.replace(here.stack, keys_RS=keys_RS)
         there = dataclasses.replace(here, stack=stack, inputs=0.3 - other.inputs, targets=(other.targets + 1) % 4)
         # Each in its own process, so that nothing kept outside the state reaches the other.
         recorded, stopped = apart(lambda: record(with_last(here, 0), steps))
@@ -73,12 +78,12 @@ class MechanismReplay(Check):
 
 
 def _differs(there: World, steps: Sequence[int], recorded: Sequence[Moment]) -> tuple[str | None, int]:
-    """What differs on other data, and how many events have no value that passed `let_out`."""
+    """What differs on other data, and how many values of events have not passed `let_out`."""
     mechanism, stack, hidden = there.mechanism, there.stack, 0
     try:
         for moment, again in replay(there, steps, recorded):
             for run, events in enumerate(added(mechanism, moment, stack)):
-                hidden += max(0, len(events) - len(moment.of(run)))
+                hidden += max(0, values_of(events) - len(moment.of(run)))
             place = "the start" if moment.step is None else f"step {moment.step}"
             if not torch.equal(moment.after.theta_RP, again.after.theta_RP):
                 return f"after {place} the parameters differ on other data, with equal released values", hidden

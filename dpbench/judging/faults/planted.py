@@ -1,8 +1,8 @@
 """Faults that somebody could build in without noticing, and the checks that must find them.
 
 `PLANTED` maps the name of a check to subjects that it must refute. Each is the real code with one thing wrong: single
-parts (`parts`), NoisySGD (here), mechanisms of other kinds (`mechanisms`), and what shows only along the way
-(`releases`). The frames that hold them are sound: `frames.Frame`, and the tables `SOUND` of the last two.
+parts (`parts`), NoisySGD (here), mechanisms of other kinds (`mechanisms`), what shows only along the way (`releases`),
+and PATE (`votes`). The frames that hold them are sound: `frames.Frame`, and the tables `SOUND` of the last three.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from dpbench.judging.faults.parts import (
     drop_last,
 )
 from dpbench.judging.faults.releases import LATE, LEAKING, LOW_RATES, RELEASED
+from dpbench.judging.faults.votes import ANSWERS, PARTS
+from dpbench.judging.faults.votes import LEAKING as LEAKING_VOTES
 from dpbench.mechanisms.pidp_sgd import mechanism as pidp_sgd
 from dpbench.step.clipped_sum import Clipped, Examples
 from dpbench.step.functional import Network
@@ -166,12 +168,13 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "clipping_sensitivity": _subjects("clipping", SENSITIVE),
     "clipping_reference": _subjects("clipping", DIFFERENT),
     "noise_scale": _subjects("mechanisms", {**NOISES, **DECAYING, **LATE, **BRANCHED}),
-    "mechanism_releases": _subjects("mechanisms", RELEASED),
-    "mechanism_replay": _subjects("mechanisms", LEAKING),
+    "mechanism_releases": _subjects("mechanisms", {**RELEASED, **ANSWERS}),
+    "mechanism_replay": _subjects("mechanisms", {**LEAKING, **LEAKING_VOTES}),
     "mechanism_sensitivity": _subjects(
         "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **DEPENDENT}
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
+    "teacher_partition": _subjects("mechanisms", PARTS),
     "preparation_release": _subjects("mechanisms", PREPARED),
     "gradient_unbiased": _subjects("mechanisms", {**BIASED, **SCALED}),
 }

@@ -19,6 +19,7 @@ from dpbench.judging.faults.mechanisms import SOUND
 from dpbench.judging.faults.planted import PLANTED
 from dpbench.judging.faults.releases import SOUND as SOUND_RELEASES
 from dpbench.judging.faults.releases import SOUND_IMPORTANCE
+from dpbench.judging.faults.votes import SOUND as SOUND_VOTES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,13 +37,15 @@ HOSTS = {
     "a step that remembers and does not use it": ("mechanism_replay",),
     "a count that is stated": ("mechanism_releases", "mechanism_replay"),
     "a plan that tells what comes": ("mechanism_releases",),
+    "an ensemble of teachers": ("teacher_partition", "mechanism_releases", "mechanism_replay"),
+    "a smoothed student": ("mechanism_releases", "mechanism_replay"),
 }
 FRAMES = [(check, name) for check in sorted(catalog("checks")) for name in ("the frame of the faults", *SOUND)]
 FRAMES += [
     (check, name)
     for check in ("mechanism_inclusion", "mechanism_releases", "mechanism_replay")
     for name in SOUND_RELEASES
-]
+] + [(check, name) for check in ("teacher_partition", "mechanism_releases", "mechanism_replay") for name in SOUND_VOTES]
 
 
 @pytest.mark.parametrize(("check", "fault"), CASES)
@@ -56,7 +59,7 @@ def test_fault_is_found(check: str, fault: str) -> None:
 
 
 def test_every_frame_has_its_checks() -> None:
-    assert set(HOSTS) == {*SOUND, *SOUND_RELEASES}
+    assert set(HOSTS) == {*SOUND, *SOUND_RELEASES, *SOUND_VOTES}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_every_frame_has_its_checks() -> None:
 def test_workshop_without_a_fault_passes(check: str, name: str) -> None:
     """The faulty mechanisms differ from a good one in their fault alone: the frames that hold them are sound."""
     found: Any = find("checks", check).load()
-    subject = Subject("mechanisms", name, (SOUND | SOUND_RELEASES).get(name) or noisy_sgd(Frame))
+    subject = Subject("mechanisms", name, (SOUND | SOUND_RELEASES | SOUND_VOTES).get(name) or noisy_sgd(Frame))
     if found.applies(subject):
         verdict = found(subject, seed=0)
         assert verdict.verdict == "holds", verdict
