@@ -77,7 +77,7 @@ def due(check: str, mechanism: Any) -> bool:
 
 # A mechanism that is another one with another update: what is released, drawn and clipped is the same code.
 # The checks of that look at one of them by default.
-SAME_BUT_FOR_THE_UPDATE = {"noisy_adam": "noisy_sgd"}
+SAME_BUT_FOR_THE_UPDATE = {"dp_lssgd": "noisy_sgd", "noisy_adam": "noisy_sgd"}
 NOT_OF_THE_UPDATE = ("noise_scale", "mechanism_sensitivity", "mechanism_inclusion", "mechanism_releases")
 
 
