@@ -115,7 +115,12 @@ class Setting:
 
 
 class Mechanism(Protocol):
-    """How one step of training is computed, and the events of what it releases."""
+    """How one step of training is computed, and the events of what it releases.
+
+    It may have two more members. `acts_at_end = True` says that only the last step releases anything, and that the
+    parameters stay as they began until then (`acts_at_end`). `refuse_model(module)` raises DpbenchError, with one
+    sentence, for a model that its proof does not cover; it is called before training.
+    """
 
     @property
     def private(self) -> bool: ...
@@ -164,6 +169,15 @@ class Mechanism(Protocol):
         `rate_R` are the learning rates, float64.
         """
         ...
+
+
+def acts_at_end(mechanism: Mechanism) -> bool:
+    """Whether only the last step of a run releases anything; what it has computed before is private.
+
+    It keeps its parameters in `State.private`, and the last step, the one to `steps_R`, releases them by `release`. Its
+    runs are evaluated at their end alone, because before it there is nothing to evaluate but the initial parameters.
+    """
+    return bool(getattr(mechanism, "acts_at_end", False))
 
 
 def refuse_other(made: object, name: str) -> None:

@@ -26,7 +26,7 @@ from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, acts_at_end, step
 from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
@@ -162,9 +162,13 @@ def train(
     shown = SMOKE_EXAMPLES if smoke else None
     test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
 
-    courses = [
-        _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
-    ]
+    def stops(run: Run) -> list[int]:
+        if smoke:
+            return [min(2, run.steps)]
+        # Before the end of such a mechanism there are only the initial parameters.
+        return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
+
+    courses = [_Course(run, stops(run)) for run in runs]
     starts = [
         _start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets) for course in courses
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_a_step_is_noisy_sgd_s_smoothed_and_so_is_its_ledger() -> None:
     theta_RP = torch.randn(2, net.size, generator=generator)
     begun = noisy_sgd().start(theta_RP, stack, inputs, targets)
     plain, _ = step(noisy_sgd(), net, begun, stack, inputs, targets, 20)
-    made = dp_lssgd(smoothing_weight=2.0)
+    made: Any = dp_lssgd(smoothing_weight=2.0)
     after, _ = step(made, net, begun, stack, inputs, targets, 20)
     moved_RP = vmap(made.optimizer.smoothed)(plain.theta_RP - theta_RP)
     assert torch.allclose(after.theta_RP - theta_RP, moved_RP, rtol=0, atol=1e-5)
@@ -95,9 +96,10 @@ def test_a_step_is_noisy_sgd_s_smoothed_and_so_is_its_ledger() -> None:
     still, _ = step(dp_lssgd(smoothing_weight=0.0), net, begun, stack, inputs, targets, 20)
     assert torch.equal(still.theta_RP, plain.theta_RP)
     assert made.released(after, stack) == noisy_sgd().released(plain, stack)
-    asked = {"sampling_rate": 0.1, "noise_multiplier": 1.3, "steps": 7}
+    asked: dict[str, Any] = {"sampling_rate": 0.1, "noise_multiplier": 1.3, "steps": 7}
     assert made.ledger(**asked) == noisy_sgd().ledger(**asked)
-    assert replace(made, optimizer=noisy_sgd().optimizer) == noisy_sgd(), "nothing else differs"
+    plain_one: Any = noisy_sgd()
+    assert replace(made, optimizer=plain_one.optimizer) == plain_one, "nothing else differs"
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])

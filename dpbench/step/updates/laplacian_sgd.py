@@ -53,7 +53,9 @@ class LaplacianSgd:
         size = gradient_P.shape[-1]
         angle_K = math.pi / size * torch.arange(size // 2 + 1, dtype=torch.float64, device=gradient_P.device)
         divisor_K = 1 + 4 * self.smoothing_weight * angle_K.sin().square()
-        return torch.fft.irfft(torch.fft.rfft(gradient_P) / divisor_K.to(gradient_P.dtype), n=size)
+        transform_K = torch.fft.rfft(gradient_P) / divisor_K.to(gradient_P.dtype)
+        smoothed_P: Tensor = torch.fft.irfft(transform_K, n=size)
+        return smoothed_P
 
     def __call__(
         self, theta_P: Tensor, memory: Mapping[str, Tensor], gradient_P: Tensor, rate: Tensor, step: Tensor
