@@ -91,13 +91,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set."""
+    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
+
+    `parameters_P` are the last parameters of a run with a result, for diagnostics; nothing stores them.
+    """
 
     run: Run
     result: Mapping[str, Any] | None = None
     error: str | None = None
     traceback: str = ""
     step: int | None = None
+    parameters_P: Tensor | None = None
 
 
 class Interrupted(DpbenchError):
@@ -211,7 +215,8 @@ def train(
                     "the model changed the data, its parameters or its buffers in place: this run is not valid"
                 )
             if outcome is None:
-                outcome = Outcome(courses[at].run, result=_result(courses[at], net, data, mechanism, len(runs), ledger))
+                result = _result(courses[at], net, data, mechanism, len(runs), ledger)
+                outcome = Outcome(courses[at].run, result=result, parameters_P=state.theta_RP[at].cpu())
             ended.append(at)
             yield outcome
         if ended:
