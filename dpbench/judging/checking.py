@@ -196,11 +196,13 @@ def _looked(name: str, check: Any, subject: Subject, planned: int, seed: int) ->
 def _out_of_reach(name: str, subject: Subject) -> str | None:
     """Why a check cannot run on a mechanism for which it is meant; None where it is not meant for it."""
     from dpbench.judging.check_tools import steps
-    from dpbench.step.mechanism import public_examples
+    from dpbench.step.mechanism import acts_at_end, public_examples
 
     if subject.kind != "mechanisms":
         return None
     mechanism, private = subject.value, bool(subject.value.private)
+    if acts_at_end(mechanism):
+        return None  # output_sensitivity looks at all that it releases
     inside = (
         "it has neither the event of a step, `event(rate, noise_multiplier)`, nor `reach` and `inclusion`;"
         " dpbench/judging/check_tools/steps.py says what they are"

@@ -77,6 +77,10 @@ PRESETS: Mapping[str, Preset] = {
         clip="quantile",
         update=ANY,
     ),
+    "dp_lssgd": Preset(
+        "DP-LSSGD: NoisySGD whose noisy gradient is smoothed by a Laplacian (Wang et al. 2019).",
+        update="laplacian_sgd",
+    ),
     "microbatched_sgd": Preset("DP-SGD with microbatches and the right sensitivity.", clip="microbatch"),
     "dp_sgd_jl": Preset(
         "DP-SGD-JL (jl2021, Algorithm 1): norms estimated by random projections.",

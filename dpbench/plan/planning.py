@@ -21,7 +21,7 @@ from dpbench.plan import trial
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.noise import calibrated, confirmed, epsilon_at, ledger_of
 from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
-from dpbench.plan.trial import try_build, try_network, try_rule
+from dpbench.plan.trial import try_build, try_mechanism, try_network, try_rule
 from dpbench.plan.weights import weights_file, weights_key, with_weights
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.spec.keys import Choice
@@ -94,6 +94,7 @@ def make_plan(
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
             try_network(code_entries(spec), build, shape, outputs_of(spec, source), weight, kept)
             try_rule(mechanism, build, shape, kept)
+            try_mechanism(mechanism, build)
     if to_confirm and not all(_confirmed(run) for run in due_by_spec):  # what is remembered is wrong: again without it
         return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
     stated = []

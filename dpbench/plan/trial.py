@@ -203,6 +203,16 @@ def try_rule(
     _once(key, [*_modules(build), type(rule).__module__], known or Cache(), trial)
 
 
+def try_mechanism(mechanism: Mechanism, build: Callable[[], nn.Module]) -> None:
+    """Raise what a mechanism raises for a model that its proof does not cover (`refuse_model`)."""
+    import torch
+
+    refuse = getattr(mechanism, "refuse_model", None)
+    if refuse is not None:
+        with torch.random.fork_rng(devices=[]):
+            refuse(build())
+
+
 def _identity(build: Callable[[], nn.Module]) -> tuple[object, ...]:
     """The identity of a `model_builder`: the factory itself, not its name, and its arguments."""
     if isinstance(build, partial):

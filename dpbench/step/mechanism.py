@@ -117,7 +117,12 @@ class Setting:
 
 
 class Mechanism(Protocol):
-    """How one step of training is computed, and the events of what it releases."""
+    """How one step of training is computed, and the events of what it releases.
+
+    It may have two more members. `acts_at_end = True` says that only the last step releases anything, and that the
+    parameters stay as they began until then (`acts_at_end`). `refuse_model(module)` raises DpbenchError, with one
+    sentence, for a model that its proof does not cover; it is called before training.
+    """
 
     @property
     def private(self) -> bool: ...
@@ -181,6 +186,15 @@ def with_public(mechanism: Any, inputs: Tensor) -> Any:
     """The mechanism with its public inputs, the first of `inputs`; itself if it takes none."""
     count = public_examples(mechanism)
     return mechanism.with_public(inputs[:count]) if count else mechanism
+
+
+def acts_at_end(mechanism: Mechanism) -> bool:
+    """Whether only the last step of a run releases anything; what it has computed before is private.
+
+    It keeps its parameters in `State.private`, and the last step, the one to `steps_R`, releases them by `release`. Its
+    runs are evaluated at their end alone, because before it there is nothing to evaluate but the initial parameters.
+    """
+    return bool(getattr(mechanism, "acts_at_end", False))
 
 
 def refuse_other(made: object, name: str) -> None:

@@ -8,7 +8,7 @@ numbers of a run. Shapes: R runs, N examples, B batch, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -204,19 +204,21 @@ def gaussian_noise(
     step_R: Tensor,
     stream: int = randomness.NOISE,
     first: int = 0,
+    runs: Sequence[int] | None = None,
 ) -> Tensor:
     """`sum_RP` plus independent normal noise of standard deviation `deviation_R` (absolute: σ·C) in every entry.
 
-    The result passes `let_out`. The noise is the elements of `stream` from `first` on. With the operating system's
-    generator (no keys) the noise is added in float64, and the result is rounded to a multiple of 2^GRID_BITS·deviation
-    (rounded down to a power of two): all results lie on one grid, so their last digits show nothing of the sum.
+    The result passes `let_out`, with `runs`. The noise is the elements of `stream` from `first` on. With the operating
+    system's generator (no keys) the noise is added in float64, and the result is rounded to a multiple of
+    2^GRID_BITS·deviation (rounded down to a power of two): all results lie on one grid, so their last digits show
+    nothing of the sum.
     """
     if not randomness.from_system(keys_RS):
         noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, sum_RP.dtype)
-        return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R)
+        return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R, runs)
     noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, torch.float64)
     deviation_R1 = deviation_R.double()[:, None]
     noisy_RP = sum_RP.double() + deviation_R1 * noise_RP
     grid_R1 = torch.ldexp(torch.ones_like(deviation_R1), torch.frexp(deviation_R1).exponent - 1 + GRID_BITS)
     rounded_RP = torch.where(deviation_R1 > 0, torch.round(noisy_RP / grid_R1) * grid_R1, noisy_RP)
-    return let_out(sum_RP, rounded_RP.to(sum_RP.dtype), deviation_R)
+    return let_out(sum_RP, rounded_RP.to(sum_RP.dtype), deviation_R, runs)

@@ -27,7 +27,7 @@ from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, public_examples, step, with_public
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, acts_at_end, public_examples, step, with_public
 from dpbench.step.metric import Metric, Trained
 from dpbench.store.check_records import described
 from dpbench.tasks import METRICS, objective
@@ -95,13 +95,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set."""
+    """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
+
+    `parameters_P` are the last parameters of a run with a result, for diagnostics; nothing stores them.
+    """
 
     run: Run
     result: Mapping[str, Any] | None = None
     error: str | None = None
     traceback: str = ""
     step: int | None = None
+    parameters_P: Tensor | None = None
 
 
 class Interrupted(DpbenchError):
@@ -170,9 +174,13 @@ def train(
     shown = SMOKE_EXAMPLES if smoke else None
     test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
 
-    courses = [
-        _Course(run, [min(2, run.steps)] if smoke else evaluation_steps(run.sampling_rate, run.steps)) for run in runs
-    ]
+    def stops(run: Run) -> list[int]:
+        if smoke:
+            return [min(2, run.steps)]
+        # Before the end of such a mechanism there are only the initial parameters.
+        return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
+
+    courses = [_Course(run, stops(run)) for run in runs]
     starts = [
         _start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets) for course in courses
     ]
@@ -219,7 +227,7 @@ def train(
                 result["result"]["metrics"] = _measured(
                     courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown])
                 )
-                outcome = Outcome(courses[at].run, result=result)
+                outcome = Outcome(courses[at].run, result=result, parameters_P=state.theta_RP[at].cpu())
             ended.append(at)
             yield outcome
         if ended:

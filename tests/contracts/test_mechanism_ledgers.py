@@ -23,9 +23,11 @@ from dpbench.judging.checks import (
     mechanism_replay,
     mechanism_sensitivity,
     noise_scale,
+    output_sensitivity,
     preparation_release,
     sampler_inclusion,
 )
+from dpbench.step.mechanism import acts_at_end
 from dpbench.step.mechanism import step as one_step
 from tests.contracts.test_mechanisms import (
     MECHANISMS,
@@ -48,6 +50,7 @@ CHECKS: dict[str, Any] = {
     "preparation_release": preparation_release.check,
     "mechanism_releases": mechanism_releases.check,
     "mechanism_replay": mechanism_replay.check,
+    "output_sensitivity": output_sensitivity.check,
 }
 # What a mechanism prints against its own proof, and the check that shows it: (variant, parameters, check).
 PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
@@ -70,6 +73,8 @@ every_own_sampler = pytest.mark.parametrize("name", named(lambda mechanism: isin
 
 def due(check: str, mechanism: Any) -> bool:
     """Whether a mechanism must stand up to a check."""
+    if acts_at_end(mechanism) or check == "output_sensitivity":
+        return acts_at_end(mechanism) and check == "output_sensitivity"
     if check == "preparation_release":
         return bool(mechanism.private) and preparation(mechanism) is not None
     if check == "mechanism_sensitivity":  # with steps of its own, `mechanism_inclusion` measures the reach
@@ -79,7 +84,7 @@ def due(check: str, mechanism: Any) -> bool:
 
 # A mechanism that is another one with another update: what is released, drawn and clipped is the same code.
 # The checks of that look at one of them by default.
-SAME_BUT_FOR_THE_UPDATE = {"noisy_adam": "noisy_sgd", "pidp_sgd": "noisy_sgd"}
+SAME_BUT_FOR_THE_UPDATE = {"dp_lssgd": "noisy_sgd", "noisy_adam": "noisy_sgd", "pidp_sgd": "noisy_sgd"}
 NOT_OF_THE_UPDATE = ("noise_scale", "mechanism_sensitivity", "mechanism_inclusion", "mechanism_releases")
 
 

@@ -20,9 +20,10 @@ from torch import Tensor
 from dpbench.atomic import write_text
 from dpbench.catalog import STAGES, catalog, find
 from dpbench.judging.check_tools.problems import hyperparameters
+from dpbench.models import logistic
 from dpbench.models.mlp import model
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.mechanism import Mechanism, step, with_public
+from dpbench.step.mechanism import Mechanism, acts_at_end, step, with_public
 from dpbench.store.run_key import mechanism_entries, versions
 from dpbench.training.loop import on_threads
 
@@ -94,6 +95,8 @@ def trained(mechanism: Mechanism) -> list[float]:
     """The parameters after a few steps of one run, on one thread."""
 
     def build() -> torch.nn.Module:
+        if acts_at_end(mechanism):  # its proof is about convex losses
+            return logistic.model(SHAPE, CLASSES)
         return model(SHAPE, CLASSES, hidden=(4,), activation="tanh")
 
     inputs, targets = examples()

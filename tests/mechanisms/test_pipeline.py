@@ -83,6 +83,7 @@ IN_FULL: dict[str, dict[str, Any]] = {
     "automatic_sgd": {"clip": "automatic"},
     "quantile_clipping_sgd": {"clip": "quantile"},
     "microbatched_sgd": {"clip": "microbatch"},
+    "dp_lssgd": {"update": "laplacian_sgd"},
     "dplis": {"smooth": "gaussian"},
     "dp_sgd_jl": {"clip": {"name": "jl", "parameters": {"projections": 30}}},
     "dp_adam_jl": {"clip": "jl", "update": {"name": "adam", "parameters": {}}},

@@ -52,7 +52,7 @@ from dpbench.judging.check_tools.worlds import (
     with_last,
     without_last,
 )
-from dpbench.step.mechanism import Hyperparameters
+from dpbench.step.mechanism import Hyperparameters, acts_at_end
 from dpbench.verdicts import Verdict
 
 ROUNDING = 1e-9  # relative, float64 and sums of 16 gradients
@@ -112,7 +112,7 @@ class MechanismReleases(Check):
     planned: int = 100
 
     def looks_at(self, value: Any) -> bool:
-        return bool(value.private)
+        return bool(value.private) and not acts_at_end(value)  # for that there is `output_sensitivity`
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         found = _Found()

@@ -32,6 +32,7 @@ from dpbench.judging.check_tools.worlds import (
     values_of,
     with_last,
 )
+from dpbench.step.mechanism import acts_at_end
 from dpbench.verdicts import Verdict
 
 
@@ -49,7 +50,7 @@ class MechanismReplay(Check):
     planned: int = 100
 
     def looks_at(self, value: Any) -> bool:
-        return bool(value.private)
+        return bool(value.private) and not acts_at_end(value)  # for that there is `output_sensitivity`
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         mechanism = subject.value

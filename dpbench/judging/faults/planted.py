@@ -27,6 +27,7 @@ from dpbench.judging.faults.mechanisms import (
     SCALED,
     SMOOTHED,
 )
+from dpbench.judging.faults.outputs import ENDING
 from dpbench.judging.faults.parts import (
     DIFFERENT,
     DISTRIBUTIONS,
@@ -175,6 +176,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "teacher_partition": _subjects("mechanisms", PARTS),
+    "output_sensitivity": _subjects("mechanisms", ENDING),
     "preparation_release": _subjects("mechanisms", PREPARED),
     "gradient_unbiased": _subjects("mechanisms", {**BIASED, **SCALED}),
 }
