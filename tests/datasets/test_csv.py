@@ -21,7 +21,7 @@ from dpbench.cli import main
 from dpbench.datasets import describe, find_dataset
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Gaussian, SampledGaussian, from_json
-from dpbench.plan.planning import context, resolve
+from dpbench.plan.planning import context, dataset_source, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.store import agreement
 
@@ -264,6 +264,15 @@ def test_what_the_data_decide_stands_beside_what_was_tuned(tmp_path: Path) -> No
     assert context(run)["tuned"] == "the classes of y are those that occur in the table"
     (run,) = resolve(spec(tmp_path, more=", classes: [0, 1]"), [0])
     assert context(run)["tuned"] is None
+
+
+def test_a_run_whose_table_goes_while_it_trains_is_kept(tmp_path: Path) -> None:
+    """The arrays of the plan are those that are trained on and recorded."""
+    (tmp_path / "mine.csv").write_text(HEAD + ROWS)
+    (run,) = resolve(spec(tmp_path), [0])
+    (tmp_path / "mine.csv").unlink()
+    assert dataset_source(run.spec).load(None).sha256 == run.resolved["dataset"]["sha256"]
+    assert context(run)["tuned"]
 
 
 def test_a_record_opens_no_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

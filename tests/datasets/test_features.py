@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from dpbench.datasets import find_dataset, from_arrays
 from dpbench.datasets.features import PARTS
 from dpbench.errors import DpbenchError
 from dpbench.plan.planning import context, resolve
 from dpbench.spec.loading import load_specs
+from dpbench.spec.yaml_loader import parse, plain
 from tests.datasets.small_files import features
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_dataset.md"
 SPEC = """
 kind: run
 name: mine
@@ -50,6 +55,24 @@ def test_the_arrays_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(DpbenchError, match=f"sha256 = {digest}: the file features.npz has"):
         find_dataset("features", {**made, "sha256": digest})
     assert find_dataset("features", made).sha256 == expected
+
+
+def test_the_way_to_make_them_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code and its parameters, with a network that normalises batches: each record's features are its own."""
+    section = PAGE.read_text(encoding="utf-8").partition("## Features that you made")[2].partition("\n## ")[0]
+    (code,), (text,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "yaml"))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "make.py", "exec"), names)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    pictures, classes = torch.rand(300, 1, 5, 5), torch.arange(300) % 3
+    names["write_features"](network, (pictures, classes), (pictures[:9], classes[:9]))
+    described = plain(parse(text, "page.yaml").root)["dataset"]
+    loaded = find_dataset(described["name"], described["parameters"]).load(None)
+    assert loaded.train_inputs.shape == (300, 18)
+    assert torch.allclose(loaded.train_inputs[:9], loaded.test_inputs, atol=1e-6)  # float32, another number of records
+    assert torch.equal(loaded.test_targets, classes[:9])
 
 
 def test_what_made_them_is_shown_and_is_in_no_key(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpbench.datasets import DatasetCorrupt, DatasetMissing, adult_a9a, adult_complete, bank, check, fetch, kddcup99
+from dpbench.datasets import DatasetCorrupt, DatasetMissing, adult_complete, bank, check, fetch, kddcup99
 from dpbench.datasets._table import Categories, Numbers, lengths, prepared, rows_of
 from dpbench.errors import DpbenchError
 
@@ -91,15 +91,6 @@ def test_rows_without_a_value_are_left_out_of_the_complete_records() -> None:
     text = f"|1x3 Cross validator\n{ROW[adult_complete]}.\n{ROW[adult_complete].replace('Peru', '?')}\n\n"
     (row,) = adult_complete.complete_rows(text.encode())
     assert row[1][-1] == "<=50K."
-
-
-def test_lines_of_libsvm() -> None:
-    values, targets = adult_a9a.parse_libsvm(b"-1 3:1 1:0.5 \n+1\n1 2:2\n", 3, "demo")
-    assert values.tolist() == [[0.5, 0, 1], [0, 0, 0], [0, 2, 0]]
-    assert targets.tolist() == [0, 1, 1]
-    for line in (b"2 1:1", b"-1 4:1", b"-1 0:1", b"-1 1:x", b"-1 1", b"", b"\xff"):
-        with pytest.raises(DatasetCorrupt, match="line 2 is corrupt"):
-            adult_a9a.parse_libsvm(b"-1 1:1\n" + line + b"\n-1\n", 3, "demo")
 
 
 def packed(**members: bytes) -> bytes:
