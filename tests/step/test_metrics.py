@@ -148,9 +148,7 @@ def test_a_mistake_under_metrics_is_reported_before_training(tmp_path: Path, met
 def test_metrics_are_no_part_of_a_key_and_change_no_result(tmp_path: Path) -> None:
     run([spec(tmp_path, "plain")], out=tmp_path / "plain", choices=Choices(device="cpu"))
     run([spec(tmp_path, "more", METRICS)], out=tmp_path / "more", choices=Choices(device="cpu"))
-    plain, more = (
-        {one.run_key: one for one in Store(tmp_path / name).read().runs} for name in ("plain", "more")
-    )
+    plain, more = ({one.run_key: one for one in Store(tmp_path / name).read().runs} for name in ("plain", "more"))
     assert plain.keys() == more.keys()
     for key, one in more.items():
         assert one.result.test_loss == plain[key].result.test_loss
