@@ -194,7 +194,8 @@ def appendix_b_descent(place: float, slope: float, rate: float, share: float = 0
 # ---- equation (1): the toy example, with u = 0 and v = (distance, 0): the centres themselves are not printed ----
 
 
-def _toy(first: Any, second: Any, distance: float) -> Any:
+def toy(first: Any, second: Any, distance: float) -> Any:
+    """The loss of equation (1) at places (first, second)."""
     to_u, to_v = np.hypot(first, second), np.hypot(first - distance, second)
     with np.errstate(divide="ignore", over="ignore"):
         flat = 1 / (1 + np.exp(-(to_u / 5 - 5 / to_u)))
@@ -209,9 +210,9 @@ def toy_minima(distance: float) -> Shown:
     angle, steps = np.linspace(0, 2 * np.pi, 72, endpoint=False), np.linspace(1e-3, 8, 4001)
     centres, around, widths = [], [], []
     for place, radius, outwards in ((0.0, 1.0, -1), (distance, 0.5, 1)):
-        centres.append(float(_toy(place + 1e-9, 0.0, distance)))
-        around.append(float(_toy(place + radius * np.cos(angle), radius * np.sin(angle), distance).min()))
-        widths.append(float(steps[np.argmax(_toy(place + outwards * steps, 0 * steps, distance) >= 0.4)]))
+        centres.append(float(toy(place + 1e-9, 0.0, distance)))
+        around.append(float(toy(place + radius * np.cos(angle), radius * np.sin(angle), distance).min()))
+        widths.append(float(steps[np.argmax(toy(place + outwards * steps, 0 * steps, distance) >= 0.4)]))
     minima = centres[0] < around[0] and centres[1] < around[1] and max(centres) < 0.05
     reason = f"the losses at the centres are {centres[0]:.2g} and {centres[1]:.2g}; 0.4 is reached at {widths[0]:.3g}, "
     evidence = {"at_u_and_v": centres, "around": around, "widths": widths}
@@ -229,17 +230,28 @@ def toy_smoothing(distance: float, little: float, enough: float) -> Shown:
     weights = weights / weights.sum()
     line = np.linspace(-distance, 2 * distance, 301)
 
-    def minima(scale: float) -> list[float]:
+    def smooth(scale: float) -> Any:
         offset = scale * nodes
-        rows = (_toy((place + offset)[:, None], offset[None, :], distance) for place in line)
-        losses = np.array([float(weights @ row @ weights) for row in rows])
+        rows = (toy((place + offset)[:, None], offset[None, :], distance) for place in line)
+        return np.array([float(weights @ row @ weights) for row in rows])
+
+    def minima(losses: Any) -> list[float]:
         inner = (losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])
         return [round(float(place), 3) for place in line[1:-1][inner]]
 
-    before, after = minima(little), minima(enough)
+    drawn = {f"smoothed, scale {scale:g}": smooth(scale) for scale in (little, enough)}
+    before, after = map(minima, drawn.values())
     holds = len(before) == 2 and len(after) == 1 and abs(after[0]) < distance / 4
     reason = f"minima on the line at {before} for scale {little:g}, at {after} for {enough:g}"
-    return Shown(holds, reason, len(after), {"before": before, "after": after, "distance": distance})
+    lines = {"not smoothed": toy(line + 1e-9, 0.0, distance), **drawn}
+    plot = {
+        "x": [float(x) for x in line],
+        "x_label": "place along the line from the flat to the sharp minimum",
+        "y_label": "loss",
+        "lines": {name: [float(loss) for loss in losses] for name, losses in lines.items()},
+    }
+    found = {"before": before, "after": after, "distance": distance}
+    return Shown(holds, reason, len(after), found, plot=plot)
 
 
 # ---- Definition 5, on losses Σ w_i θ_i² + s_i θ_i + 10 whose maximum over the box is known ----
