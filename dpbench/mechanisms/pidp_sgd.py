@@ -93,6 +93,11 @@ class Regularised:
         return self.optimizer(theta_P, memory, gradient_P + self.regularisation * theta_P, rate, step)
 
 
+def _events(rate: float, sigma: float, steps: int) -> Composition:
+    """What the branch may show, then the steps."""
+    return Composition(((SHOWS_A_RECORD, 1), (SampledGaussian(rate, sigma), steps)))
+
+
 @dataclass(frozen=True)
 class PidpSgd:
     """Algorithm 1 as printed. Its ledger says that it may show a record; there is no ε."""
@@ -155,8 +160,12 @@ class PidpSgd:
         rows = zip(
             hyper.sampling_rate_R.tolist(), self.gradient_noise(hyper).tolist(), state.step_R.tolist(), strict=True
         )
-        shows = ((SHOWS_A_RECORD, 1),)
-        return tuple(Composition((*shows, (SampledGaussian(rate, sigma), steps))) for rate, sigma, steps in rows)
+        return tuple(_events(*row) for row in rows)
+
+    def ledger_of_budget(self, *, sampling_rate: float, steps: int, epsilon: float, delta: float) -> Composition:
+        """`released` after a whole run, from its numbers alone; a record's ledger is held to it."""
+        rate, target, least = torch.tensor([[sampling_rate], [epsilon], [delta]], dtype=torch.float64)
+        return _events(sampling_rate, float(self._noise(rate, target, least, torch.tensor([steps]))), steps)
 
     def event(self, rate: float, noise_multiplier: float) -> Event:
         """The event of a step as the proof accounts for it, every step having noise."""
@@ -182,8 +191,11 @@ class PidpSgd:
 
         With q = 1/n and one record it is the printed c·G·sqrt(T ln(1/δ₁))/(nε₁).
         """
-        epsilon_R, logs_R = (1 - self.decision_share) * hyper.epsilon_R, (2 / hyper.delta_R).log()
-        return self.noise_constant * hyper.sampling_rate_R * (hyper.steps_R * logs_R).sqrt() / epsilon_R
+        return self._noise(hyper.sampling_rate_R, hyper.epsilon_R, hyper.delta_R, hyper.steps_R)
+
+    def _noise(self, rate_R: Tensor, epsilon_R: Tensor, delta_R: Tensor, steps_R: Tensor) -> Tensor:
+        epsilon_R, logs_R = (1 - self.decision_share) * epsilon_R, (2 / delta_R).log()
+        return self.noise_constant * rate_R * (steps_R * logs_R).sqrt() / epsilon_R
 
     def decision_noise(self, hyper: Hyperparameters, examples: int) -> Tensor:
         """σ_(c) of Theorem 5: c'·G·R·sqrt(ln(1.25R/δ₂))/(nζε₂), float64 (R,)."""
