@@ -102,7 +102,7 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` is the number of test examples, None where it is not known.
+    `test_examples` and `classes` are numbers of the dataset, None where they are not known.
     """
 
     examples: int
@@ -114,6 +114,7 @@ class Setting:
     epsilon: float | None = None
     delta: float | None = None
     test_examples: int | None = None
+    classes: int | None = None
 
 
 class Mechanism(Protocol):
