@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -39,7 +38,8 @@ from torch import Tensor, nn
 
 from dpbench import randomness
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event, Gaussian
+from dpbench.events import Adjacency, Composition
+from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
@@ -49,7 +49,7 @@ from dpbench.step.stages import gaussian_noise
 NUMERICS = 1
 
 SHARE = 0.01  # μ_2/μ: what the inexact minimum gets of the budget; μ_1 is 0.99995·μ
-NOTHING: Composition = Composition(())
+ADJACENCY: Adjacency = "add_or_remove"
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,10 @@ class ObjectivePerturbation:
                 f"steps = {setting.steps}, sampling_rate = {setting.sampling_rate:g}: the minimum over all data is"
                 " computed in one step; expected steps: 1 and sampling_rate: 1"
             )
-        if setting.clip_norm is None or not 0 < setting.clip_norm < math.inf:
-            raise DpbenchError(
-                f"clip_norm = {setting.clip_norm}: is the largest norm of an input; expected a finite number above 0"
-            )
+        radius = check_radius(setting)
         if not setting.noise_multiplier:
             raise DpbenchError("budget: objective_perturbation needs noise; expected epsilon or a noise_multiplier")
-        least = self.least_regularisation(setting.noise_multiplier, setting.clip_norm, setting.examples)
+        least = self.least_regularisation(setting.noise_multiplier, radius, setting.examples)
         if not self.regularisation >= least:
             raise DpbenchError(
                 f"regularisation = {self.regularisation:g}: with this noise, clip_norm and {setting.examples} examples"
@@ -111,17 +108,16 @@ class ObjectivePerturbation:
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         """One Gaussian event of the minimum."""
         del sampling_rate
-        return Composition(((_event(noise_multiplier), 1),)) if steps else NOTHING
+        return planned(noise_multiplier, steps, ADJACENCY)
 
     def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         """Nothing before the last step."""
-        numbers = zip(state.step_R.tolist(), hyper.steps_R.tolist(), hyper.noise_multiplier_R.tolist(), strict=True)
-        return tuple(Composition(((_event(sigma), 1),)) if done >= all_ else NOTHING for done, all_, sigma in numbers)
+        return so_far(state, hyper, ADJACENCY)
 
     def facts(self) -> Mapping[str, Any]:
         return {
             "sampler": "poisson",
-            "adjacency": "add_or_remove",
+            "adjacency": ADJACENCY,
             "privacy_unit": "one training example",
             "normalisation": "number of examples, which is public",
             "clipped": "inputs",
@@ -136,8 +132,7 @@ class ObjectivePerturbation:
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs, clipped as in training."""
-        seen = inputs.expand(len(state.step_R), *inputs.shape)
-        return logistic.clipped(seen, state.memory["clip_norm_R"]).to(state.theta_RP.dtype)
+        return view(state, inputs)
 
     def release(
         self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
@@ -148,18 +143,17 @@ class ObjectivePerturbation:
         device, runs = state.theta_RP.device, len(state.step_R)
         ended_R = state.step_R + 1 == hyper.steps_R
         sound_R = state.theta_RP.isfinite().all(1) & bool(inputs.isfinite().all())
-        parameters_RP = torch.zeros_like(state.theta_RP)
+        noisy_EP = None
         loss_R = torch.zeros(runs, dtype=torch.float64, device=device)
         ends = [run for run in range(runs) if bool(ended_R[run] & sound_R[run])]
         if ends:
             of = torch.tensor(ends, device=device)
             found = [self._minimum(net, state, hyper, run, inputs, targets) for run in ends]
-            exact_RP = torch.stack([minimum for minimum, _ in found]).to(device)
+            exact_EP = torch.stack([minimum for minimum, _ in found]).to(device)
             loss_R[of] = torch.tensor([loss for _, loss in found], dtype=torch.float64, device=device)
-            deviation_R = 2 * GRADIENT_NORM / self.regularisation * hyper.noise_multiplier_R[of] / SHARE
+            deviation_E = 2 * GRADIENT_NORM / self.regularisation * hyper.noise_multiplier_R[of] / SHARE
             place = (hyper.keys_RS[of], state.step_R[of], randomness.NOISE, net.size)
-            noisy_RP = gaussian_noise(exact_RP, deviation_R, *place, runs=ends)
-            parameters_RP[of] = noisy_RP.to(parameters_RP.dtype)
+            noisy_EP = gaussian_noise(exact_EP, deviation_E, *place, runs=ends)
         drawn_R = torch.where(ended_R, len(targets), 0)
         norm_N = inputs.double().flatten(1).norm(dim=1)
         observed = Observed(
@@ -168,9 +162,8 @@ class ObjectivePerturbation:
             clipped_R=torch.where(ended_R, (norm_N > hyper.clip_norm_R[:, None]).sum(1), 0),
             finite_R=sound_R,
         )
-        values = {"parameters_RP": parameters_RP, "ended_R": ended_R}
-        events = partial(_events, ended_R.tolist(), hyper.noise_multiplier_R.tolist())
-        return Released(torch.zeros_like(state.theta_RP), events, values), Kept(observed, dict(state.private))
+        released = letting_go(ends, noisy_EP, state.theta_RP, hyper, ADJACENCY)
+        return released, Kept(observed, dict(state.private))
 
     def seen(self, inputs: Tensor, radius: float) -> Tensor:
         """What the objective has for the inputs (N, ...)."""
@@ -197,19 +190,7 @@ class ObjectivePerturbation:
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
         """The released parameters in the last step; before it the initial ones."""
         del rate_R
-        ended_R1 = released.values["ended_R"][:, None]
-        theta_RP = torch.where(ended_R1, released.values["parameters_RP"], state.theta_RP)
-        return replace(state, theta_RP=theta_RP, step_R=state.step_R + 1)
-
-
-def _event(noise_multiplier: float | None) -> Gaussian:
-    if not noise_multiplier:
-        raise ValueError(f"noise_multiplier = {noise_multiplier!r}: expected a number above 0")
-    return Gaussian(noise_multiplier, "add_or_remove", sensitivity=1.0)
-
-
-def _events(ended: list[bool], multipliers: list[float], run: int) -> tuple[Event, ...]:
-    return (_event(multipliers[run]),) if ended[run] else ()
+        return after(state, released)
 
 
 mechanism = ObjectivePerturbation
