@@ -5,7 +5,6 @@ What every mechanism must do that acts at the end is in `tests/contracts/test_en
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -17,16 +16,16 @@ from scipy.special import softmax
 from torch import Tensor, nn
 
 from dpbench.errors import ProblemsError
-from dpbench.job import run as job
+from dpbench.events import from_json
 from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.mechanisms.objective_perturbation import SHARE, ObjectivePerturbation
+from dpbench.privacy.accounting import account
 from dpbench.randomness import NOISE
 from dpbench.step.functional import network
 from dpbench.step.mechanism import Setting, step
 from dpbench.step.optimum import GRADIENT_NORM
-from dpbench.store.records import Store
-from tests.training.test_train_mechanisms import runs_of
+from tests.training.test_train_mechanisms import runs_of, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,19 +147,18 @@ seeds: 2
 """
 
 
-def test_a_run_learns_and_its_record_agrees_with_itself(tmp_path: Path) -> None:
+def test_a_run_learns_and_its_ledger_has_the_epsilon_of_the_plan(tmp_path: Path) -> None:
     """Half of the digits are odd; what is learned is far above that."""
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    assert job([tmp_path / "spec.yaml"], out=tmp_path / "out").exit_status == 0
-    records = Store(tmp_path / "out").read()
-    assert len(records.runs) == 2
-    for record in records.runs:
-        assert [(point.step, point.releases) for point in record.curve] == [(1, 1)]
-        assert record.facts.adjacency == "add_or_remove"
-        assert record.curve[-1].test_accuracy > 0.7
-    row = json.loads((tmp_path / "out" / "report.json").read_text())["sections"][0]["rows"][0]
-    lines = {line["accountant"]: line for line in row["guarantees"]}
-    assert lines["exact"]["epsilon"] == pytest.approx(3.0, abs=1e-3)
+    runs = runs_of(tmp_path, SPEC)
+    for outcome in trained(runs).values():
+        assert outcome.result is not None
+        (point,) = outcome.result["curve"]
+        assert (point["step"], point["releases"]) == (1, 1)
+        assert point["test_accuracy"] > 0.7
+        assert outcome.result["facts"]["adjacency"] == "add_or_remove"
+        (found,) = account(from_json(outcome.result["ledger"]), delta=1e-4, accountants=["exact"])
+        assert found.epsilon is not None
+        assert found.epsilon.value == pytest.approx(3.0, abs=1e-3)
 
 
 REFUSED = {

@@ -49,7 +49,7 @@ class ObjectiveNoise(Check):
     kind = "mechanisms"
     source = "Chaudhuri et al. 2011, Algorithm 2: noise in the objective; docs/convex.md has the proof"
     false_alarm: float = statistics.FALSE_ALARM
-    runs: int = 150
+    runs: int = 100
 
     def looks_at(self, value: Any) -> bool:
         return bool(value.private) and acts_at_end(value) and getattr(value, "perturbs_objective", False) is True
