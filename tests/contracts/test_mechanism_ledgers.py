@@ -23,6 +23,7 @@ from dpbench.judging.checks import (
     mechanism_replay,
     mechanism_sensitivity,
     noise_scale,
+    objective_noise,
     output_sensitivity,
     preparation_release,
     sampler_inclusion,
@@ -51,7 +52,9 @@ CHECKS: dict[str, Any] = {
     "mechanism_releases": mechanism_releases.check,
     "mechanism_replay": mechanism_replay.check,
     "output_sensitivity": output_sensitivity.check,
+    "objective_noise": objective_noise.check,
 }
+OF_THE_END = ("output_sensitivity", "objective_noise")
 # What a mechanism prints against its own proof, and the check that shows it: (variant, parameters, check).
 PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     # Batches of one size, while the theorem needs independent draws.
@@ -73,8 +76,9 @@ every_own_sampler = pytest.mark.parametrize("name", named(lambda mechanism: isin
 
 def due(check: str, mechanism: Any) -> bool:
     """Whether a mechanism must stand up to a check."""
-    if acts_at_end(mechanism) or check == "output_sensitivity":
-        return acts_at_end(mechanism) and check == "output_sensitivity"
+    if acts_at_end(mechanism) or check in OF_THE_END:
+        perturbed = getattr(mechanism, "perturbs_objective", False)
+        return acts_at_end(mechanism) and check == OF_THE_END[bool(perturbed)]
     if check == "preparation_release":
         return bool(mechanism.private) and preparation(mechanism) is not None
     if check == "mechanism_sensitivity":  # with steps of its own, `mechanism_inclusion` measures the reach

@@ -27,7 +27,7 @@ from dpbench.judging.faults.mechanisms import (
     SCALED,
     SMOOTHED,
 )
-from dpbench.judging.faults.outputs import ENDING
+from dpbench.judging.faults.outputs import ENDING, PERTURBED
 from dpbench.judging.faults.parts import (
     DIFFERENT,
     DISTRIBUTIONS,
@@ -175,6 +175,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
         "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **DEPENDENT}
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
+    "objective_noise": _subjects("mechanisms", PERTURBED),
     "teacher_partition": _subjects("mechanisms", PARTS),
     "output_sensitivity": _subjects("mechanisms", ENDING),
     "preparation_release": _subjects("mechanisms", PREPARED),
