@@ -141,7 +141,8 @@ class Row:
     @property
     def printed(self) -> Printed | None:
         """What the source prints for the metric."""
-        return self.context.published and self.context.published.of(self.metric)
+        published = self.context.published
+        return None if published is None else published.of(self.metric)
 
     @property
     def metric_verdict(self) -> Verdict | None:
