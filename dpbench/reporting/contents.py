@@ -158,7 +158,8 @@ class Row:
     @property
     def printed(self) -> Printed | None:
         """What the source prints for the metric."""
-        return self.context.published.of(self.metric) if self.context.published is not None else None
+        published = self.context.published
+        return None if published is None else published.of(self.metric)
 
     @property
     def metric_verdict(self) -> Verdict | None:
