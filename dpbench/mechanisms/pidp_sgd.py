@@ -225,7 +225,7 @@ class PidpSgd:
         begins_R = round_R != state.memory["of_round_R"]
         round_RP = torch.where(begins_R[:, None], state.theta_RP, state.memory["round_RP"])
         stopped: dict[int, str] = {}
-        if "factor_RPP" in private:
+        if "factor_RPP" in private and bool(begins_R.any()):
             private["factor_RPP"] = private["factor_RPP"].clone()
             for run in begins_R.nonzero().flatten().tolist():
                 try:
