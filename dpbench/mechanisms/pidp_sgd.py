@@ -150,13 +150,20 @@ class PidpSgd:
         del sampling_rate, noise_multiplier, steps
         return None
 
+    def ledger_of_budget(
+        self, *, sampling_rate: float, steps: int, epsilon: float, delta: float, done: int | None = None
+    ) -> Composition:
+        """What the branch may show, then a step with Theorem 5's noise for each of the `done` steps (None: all)."""
+        sigma = self._sigma(sampling_rate, steps, epsilon, delta)
+        step = SampledGaussian(sampling_rate, sigma)
+        return Composition(((SHOWS_A_RECORD, 1), (step, steps if done is None else done)))
+
     def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
-        """What the branch may show, then a step with Theorem 5's noise for each step so far."""
-        rows = zip(
-            hyper.sampling_rate_R.tolist(), self.gradient_noise(hyper).tolist(), state.step_R.tolist(), strict=True
+        numbers = (hyper.sampling_rate_R, hyper.steps_R, hyper.epsilon_R, hyper.delta_R, state.step_R)
+        return tuple(
+            self.ledger_of_budget(sampling_rate=rate, steps=steps, epsilon=epsilon, delta=delta, done=done)
+            for rate, steps, epsilon, delta, done in zip(*(each.tolist() for each in numbers), strict=True)
         )
-        shows = ((SHOWS_A_RECORD, 1),)
-        return tuple(Composition((*shows, (SampledGaussian(rate, sigma), steps))) for rate, sigma, steps in rows)
 
     def event(self, rate: float, noise_multiplier: float) -> Event:
         """The event of a step as the proof accounts for it, every step having noise."""
@@ -182,8 +189,14 @@ class PidpSgd:
 
         With q = 1/n and one record it is the printed c·G·sqrt(T ln(1/δ₁))/(nε₁).
         """
-        epsilon_R, logs_R = (1 - self.decision_share) * hyper.epsilon_R, (2 / hyper.delta_R).log()
-        return self.noise_constant * hyper.sampling_rate_R * (hyper.steps_R * logs_R).sqrt() / epsilon_R
+        numbers = (hyper.sampling_rate_R, hyper.steps_R, hyper.epsilon_R, hyper.delta_R)
+        found = [self._sigma(*one) for one in zip(*(each.tolist() for each in numbers), strict=True)]
+        return torch.tensor(found, dtype=torch.float64, device=hyper.delta_R.device)
+
+    def _sigma(self, rate: float, steps: int, epsilon: float, delta: float) -> float:
+        return (
+            self.noise_constant * rate * math.sqrt(steps * math.log(2 / delta)) / ((1 - self.decision_share) * epsilon)
+        )
 
     def decision_noise(self, hyper: Hyperparameters, examples: int) -> Tensor:
         """σ_(c) of Theorem 5: c'·G·R·sqrt(ln(1.25R/δ₂))/(nζε₂), float64 (R,)."""
@@ -225,7 +238,7 @@ class PidpSgd:
         begins_R = round_R != state.memory["of_round_R"]
         round_RP = torch.where(begins_R[:, None], state.theta_RP, state.memory["round_RP"])
         stopped: dict[int, str] = {}
-        if "factor_RPP" in private:
+        if "factor_RPP" in private and bool(begins_R.any()):
             private["factor_RPP"] = private["factor_RPP"].clone()
             for run in begins_R.nonzero().flatten().tolist():
                 try:

@@ -27,7 +27,7 @@ MOST_EPOCHS = 1e6  # of a run; a ledger may have an event for each
 MOST_EVENTS = 3_300  # different ones in a ledger: dpis has up to three for each of at most 1,000 epochs
 _SLACK = 1e-9  # relative, of an ε that the mechanism's own filter has rounded
 _ROUNDED = 1e-12  # relative, of a metric that its loss determines: one root or exponential of the same float64
-_FACTS = ("adjacency", "sampler", "privacy_unit")
+_FACTS = ("adjacency", "sampler", "privacy_unit", "claimed_by")
 
 
 def disagreement(data: Mapping[str, Any]) -> str:
@@ -48,10 +48,10 @@ def failure_disagreement(data: Mapping[str, Any]) -> str:
 def on_trust(resolved: Mapping[str, Any]) -> bool:
     """Whether the ledger of a private run is from the record.
 
-    Its mechanism is not dpbench's, no longer builds, or chooses its noise while it runs.
+    Its mechanism is not dpbench's, no longer builds, or chooses its noise while it runs by what it has seen.
     """
     mechanism = _mechanism(_text(resolved["mechanism"]))
-    return mechanism is None or bool(mechanism.spends_budget)
+    return mechanism is None or (bool(mechanism.spends_budget) and not hasattr(mechanism, "ledger_of_budget"))
 
 
 def other_data(resolved: Mapping[str, Any]) -> bool:
@@ -222,10 +222,17 @@ def _merged(ledger: Composition | None) -> Composition | None:
 
 
 def _of_budget(mechanism: Any, resolved: Mapping[str, Any], ledger: Composition | None) -> Iterator[str]:
-    """A mechanism that chooses its noise while it runs: its events depend on the data, and stay within the budget."""
+    """A mechanism that chooses its noise while it runs: its events depend on the data, and stay within the budget.
+
+    Those of one with `ledger_of_budget` do not depend on the data, and are computed again.
+    """
     epsilon, delta = resolved.get("epsilon"), resolved.get("delta")
     if epsilon is None or delta is None:
         yield f"{resolved['mechanism']['name']} spends a budget, and it has none"
+    elif hasattr(mechanism, "ledger_of_budget"):
+        numbers = {name: resolved.get(name) for name in ("sampling_rate", "steps")}
+        if _merged(ledger) != _merged(mechanism.ledger_of_budget(**numbers, epsilon=epsilon, delta=delta)):
+            yield f"its ledger is not the one that {resolved['mechanism']['name']} has for its rate, budget and steps"
     elif ledger is not None and len({event for event, _ in ledger.parts}) > MOST_EVENTS:
         yield f"its ledger has more than {MOST_EVENTS:,} different events"
     elif ledger is not None and getattr(mechanism, "variant", "proven") == "proven":

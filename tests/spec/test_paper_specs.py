@@ -26,7 +26,7 @@ from dpbench.store.records import Store
 
 ROOT = Path(__file__).parents[2]
 SPECS = ROOT / "specs"
-PAPERS = ("bu2020", "jl2021", "dpis2022", "dplis2021")
+PAPERS = ("bu2020", "jl2021", "dpis2022", "dplis2021", "pidp2021")
 DATASETS = ("MNIST", "FMNIST", "CIFAR-10", "IMDb")
 TABLES = ("coverage", "published")  # of a file of claims, beside the claims
 FILES = sorted(file for paper in PAPERS for file in (SPECS / paper).glob("*.yaml"))
@@ -294,7 +294,8 @@ def test_says_where_it_comes_from_and_what_was_filled_in(file: Path) -> None:
             for word in ("ours", "Filled in", "unsaid", "is not said", "as in figure5.yaml", "Algorithm 3")
         )
         assert spec.reduced is None
-        assert spec.needs == (() if spec.name == "bu2020-table2" else ("gpu",))  # two minutes on a CPU
+        on_a_cpu = ("bu2020-table2", "pidp2021-figure1", "pidp2021-figure2", "pidp2021-non-private")
+        assert spec.needs == (() if spec.name in on_a_cpu else ("gpu",))
         assert spec.budget is None or spec.budget.delta == (1e-6 if spec.dataset.name == "movielens" else 1e-5)
 
 
