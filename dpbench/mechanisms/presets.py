@@ -77,6 +77,11 @@ PRESETS: Mapping[str, Preset] = {
         clip="quantile",
         update=ANY,
     ),
+    "shuffled_sgd": Preset(
+        "DP-SGD on shuffled epochs in place of Poisson samples, accounted without amplification.",
+        sample="shuffled",
+        update=ANY,
+    ),
     "microbatched_sgd": Preset("DP-SGD with microbatches and the right sensitivity.", clip="microbatch"),
     "dp_sgd_jl": Preset(
         "DP-SGD-JL (jl2021, Algorithm 1): norms estimated by random projections.",

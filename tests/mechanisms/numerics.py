@@ -55,7 +55,7 @@ def choices() -> Iterator[tuple[str, str, dict[str, Any]]]:
             more = {} if choice is None else {"optimizer": choice}
             yield " ".join([name, *more.values()]), name, given | more
     for stage, kind in STAGES.items():
-        for name in catalog(kind) if stage not in ("engine", "sample") else ():
+        for name in catalog(kind) if stage != "engine" else ():
             chosen = {"name": name, "parameters": dict(OF_A_STAGE.get(name, {}))}
             if kind == "rules" and name == "none":
                 chosen_stages = {"clip": chosen, "noise": "none"}
