@@ -20,6 +20,7 @@ KINDS = {
     "rules": 0,
     "noise": 0,
     "updates": 0,
+    "averages": 0,
     "clipping": None,
     "accountants": None,
     "checks": None,
@@ -33,9 +34,9 @@ KINDS = {
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
-    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates and clipping
-    (the engines) as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench verify`
-    judges.
+    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates, averages and
+    clipping (the engines) as stages of the mechanism `pipeline`; accountants and checks; papers, whose claims `dpbench
+    verify` judges.
 
     \b
     Examples:

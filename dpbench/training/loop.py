@@ -26,7 +26,7 @@ from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, step
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, evaluated, step
 from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
@@ -239,7 +239,7 @@ def _evaluated(
     index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
     places = max(50, EVALUATION_PLACES // len(due))
-    loss_R, accuracy_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
+    loss_R, accuracy_R = evaluate(net, evaluated(mechanism, there), *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
     sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
     figures = zip(due, loss_R.tolist(), accuracy_R.tolist(), sound_R.tolist(), released, strict=True)

@@ -22,7 +22,7 @@ from dpbench.catalog import STAGES, catalog, find
 from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.models.mlp import model
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.mechanism import Mechanism, step
+from dpbench.step.mechanism import Mechanism, evaluated, step
 from dpbench.store.run_key import mechanism_entries, versions
 from dpbench.training.loop import on_threads
 
@@ -95,7 +95,7 @@ def trained(mechanism: Mechanism) -> list[float]:
         for _ in range(STEPS):
             state, seen = step(mechanism, net, state, hyper, inputs, targets, N)
             assert not seen.stopped
-    return [float(f"{value:.8g}") for value in state.theta_RP[0].tolist()]
+    return [float(f"{value:.8g}") for value in evaluated(mechanism, state)[0].tolist()]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float:

@@ -136,7 +136,7 @@ def _sums(batches: int, shift: float, epochs: int) -> tuple[Reals, Reals]:
     loss = np.log(first) - np.log(second)
     step = float(np.ptp(loss)) / max(8, min(_CELLS, _LABELS // epochs))
     label = np.rint((loss - loss.min()) / step).astype(np.int64)
-    laws = (_power(np.bincount(label, mass), epochs) for mass in (first, second))
+    laws = (_power(np.bincount(label, mass).astype(np.float64), epochs) for mass in (first, second))
     above, other = (np.log(np.cumsum(law[::-1]).clip(1e-300)) for law in laws)
     return above, other
 
