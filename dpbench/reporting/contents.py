@@ -25,7 +25,7 @@ class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
     `unchecked`: no check has tested whether the mechanism does what its ledger says. `doubt`: what the accountant got
-    wrong when it was held against enclosures. `version`: the accountant's.
+    wrong when it was held against enclosures. `version`: the accountant's. `remark`: what shuffled batches have to say.
     """
 
     accountant: str
@@ -41,6 +41,7 @@ class GuaranteeLine:
     unchecked: bool = False
     doubt: str | None = None
     version: str | None = None
+    remark: str | None = None
 
     @property
     def said(self) -> str | None:

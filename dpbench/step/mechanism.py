@@ -238,5 +238,11 @@ def updated(mechanism: Mechanism, state: State, hyper: Hyperparameters, released
     return replace(after, private=kept.private)
 
 
+def evaluated(mechanism: Mechanism, state: State) -> Tensor:
+    """The parameters (R, P) to evaluate: those of the state, unless the mechanism has others, such as an average."""
+    found: Callable[[State], Tensor] | None = getattr(mechanism, "evaluated", None)
+    return state.theta_RP if found is None else found(state)
+
+
 def _no_events(run: int) -> tuple[Event, ...]:
     raise DpbenchError(f"run {run}: an update gets released values and no events")

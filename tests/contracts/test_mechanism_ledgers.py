@@ -14,7 +14,15 @@ import pytest
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.judging.check_tools.steps import OwnSteps, has_event, preparation, released_events, sample_event, shown
+from dpbench.judging.check_tools.steps import (
+    OwnSteps,
+    has_event,
+    preparation,
+    released_events,
+    sample_event,
+    shown,
+    shuffled,
+)
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import (
     gradient_unbiased,
@@ -26,6 +34,7 @@ from dpbench.judging.checks import (
     objective_noise,
     output_sensitivity,
     preparation_release,
+    sampler_epochs,
     sampler_inclusion,
 )
 from dpbench.step.mechanism import acts_at_end
@@ -151,7 +160,7 @@ def test_ledger_tells_what_runs(name: str) -> None:
         for event, _ in steps:
             assert type(event) is type(sample_event(mechanism))
             assert (event.sampling_rate, event.sampler) == (rate, mechanism.sample.sampler)
-            assert event.adjacency == "add_or_remove"
+            assert event.adjacency == ("zero_out" if event.sampler == "shuffled" else "add_or_remove")
         assert not ledger.adaptive
         assert events.from_json(events.to_json(ledger)) == ledger
 
@@ -202,6 +211,17 @@ def test_the_sampler_that_the_ledger_names_is_the_one_that_runs(name: str) -> No
     assert sampler_inclusion.check.applies(subject)
     assert sampler_inclusion.check(subject, seed=3).verdict == "holds"
     assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "poisson"
+
+
+@pytest.mark.parametrize("name", named(shuffled))
+def test_shuffled_batches_are_told_as_such(name: str) -> None:
+    """And each example is once in each epoch, in a new and uniform order (false alarm 1e-9)."""
+    mechanism = MECHANISMS[name]
+    subject = Subject("samplers", name, mechanism.sample)
+    assert sampler_epochs.check.applies(subject)
+    assert sampler_epochs.check(subject, seed=3).verdict == "holds"
+    assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "shuffled"
+    assert mechanism.facts()["adjacency"] == "zero_out"
 
 
 @every_own_sampler

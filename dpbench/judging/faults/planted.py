@@ -152,6 +152,9 @@ UNEVEN: Mapping[str, Any] = {
         sample=FaultySampler(lambda seed, step, rate, n: PoissonSampler()(seed, step, (rate * 1.1).clamp_max(1), n)),
     ),
     "divided by the examples drawn": DIVIDED["divided by the examples drawn"],
+    **{  # batches of ten examples, which they divide evenly
+        name: noisy_sgd(Pipeline, sample=fault) for name, fault in EPOCHS.items() if name != "the last batch dropped"
+    },
     **LOW_RATES,
     **IMPORTANCE,
 }
