@@ -170,9 +170,10 @@ def _surface(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return None
 
     def losses(line: object) -> bool:
-        return isinstance(line, list | tuple) and len(line) == len(axis) and all(x is None or _number(x) for x in line)
+        return isinstance(line, list | tuple) and len(line) == size and all(x is None or _number(x) for x in line)
 
     axis, rows = value.get("axis"), value.get("losses")
+    size = len(axis) if isinstance(axis, list | tuple) else 0
     if not isinstance(axis, list | tuple) or len(axis) < 3 or not all(map(_number, axis)):
         raise ValueError("axis: expected a list of three numbers or more")
     square = isinstance(rows, list | tuple) and len(rows) == len(axis) and all(map(losses, rows))
