@@ -28,10 +28,10 @@ class Contour:
 
 @dataclass(frozen=True)
 class DrawnContour:
-    """A contour and its legend: (series style, text)."""
+    """A contour; its title says whose it is, so its legend is empty."""
 
     figure: Contour
-    legend: tuple[tuple[int, str], ...]
+    legend: tuple[tuple[int, str], ...] = ()
 
 
 def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
@@ -81,7 +81,7 @@ def _lines(section: Section) -> list[Drawn]:
 
 def _contours(section: Section) -> list[DrawnContour]:
     found = []
-    for number, (style, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
+    for number, (_, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
         contour = Contour(
             id=f"metrics-{section.id}-contour-{number}",
             title=f"{row.full_title}: loss surface, seed {line.surface_seed}",
@@ -89,7 +89,7 @@ def _contours(section: Section) -> list[DrawnContour]:
             axis=tuple(surface["axis"]),
             losses=tuple(tuple(line) for line in surface["losses"]),
         )
-        found.append(DrawnContour(contour, ((style, f"{row.title}, seed {line.surface_seed}"),)))
+        found.append(DrawnContour(contour))
     return found
 
 
@@ -114,7 +114,7 @@ def draw_contour(contour: Contour) -> str:
         width, height = 330.0, 300.0
         canvas = Canvas(figsize=(width / 72, height / 72))
         axes = canvas.add_subplot()
-        canvas.subplots_adjust(left=60 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
+        canvas.subplots_adjust(left=60 / width, right=1 - 14 / width, bottom=42 / height, top=1 - 8 / height)
         known = losses[np.isfinite(losses)]
         if known.size and known.min() < known.max():
             low, high = float(known.min()), float(known.max())
