@@ -12,7 +12,7 @@ Preparations, by the parameter `preparation`:
 
 bu2020 says that 10 % of the 32,561 examples are drawn at random. It names no seed: the draw is ours, the first 3,256 of
 a random order (NumPy's RandomState(0), whose numbers never change). Its published code takes the last tenth of its file
-instead, which `bu2020_code` does with `a9a`. Which tenth is tested moves an accuracy of 84 % by a standard error of 0.64
+instead; `bu2020_code` does so with `a9a`. Which tenth is tested moves an accuracy of 84 % by a standard error of 0.64
 points, √(0.84·0.16/3256), more than the seeds do. Every part keeps the order of the file. Some records of the two parts
 have equal features, as they do in the whole.
 
