@@ -20,7 +20,8 @@ Every statistic of w gives a lower bound: for any set S, δ(ε) >= P(S) − e^ε
 
 Epochs draw their orders anew, on the same datasets, so K epochs are K independent ones. An epoch that is not done to
 its end, epochs after a change of the noise, and other mechanisms are left out: ignoring an output reveals no more.
-Under replace-one these datasets are neighbours as well.
+Under replace-one these datasets are neighbours as well. The bound is one of the event, a sum of gradients clipped at a
+fixed C: where C moves (`quantile`) or no gradient reaches C (`automatic`, in the limit), the data only come near it.
 
 **Rounding**, u = 2^-53. log Φ has a relative error of some u, and edges are taken where log P(m <= c) > −600, so that
 it is off by less than 1e-12. The mass of a cell is a difference of two tails (above the median) or of two P(m <= c)
