@@ -90,6 +90,7 @@ class ObjectivePerturbation:
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError for numbers that the theorem does not cover."""
+        setting.expect_cross_entropy("objective_perturbation")
         if setting.steps != 1 or setting.sampling_rate != 1:
             raise DpbenchError(
                 f"steps = {setting.steps}, sampling_rate = {setting.sampling_rate:g}: the minimum over all data is"

@@ -94,6 +94,7 @@ class OutputPerturbation:
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError for numbers that the theorem does not cover."""
+        setting.expect_cross_entropy("output_perturbation")
         batch = setting.sampling_rate * setting.examples
         if abs(batch - round(batch)) > 1e-6 or batch < 0.5:
             raise DpbenchError(

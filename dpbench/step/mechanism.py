@@ -102,7 +102,7 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` is the number of test examples, None where it is not known.
+    `test_examples` is the number of test examples, None where it is not known. `loss` is what is trained (`tasks.Loss`).
     """
 
     examples: int
@@ -114,6 +114,15 @@ class Setting:
     epsilon: float | None = None
     delta: float | None = None
     test_examples: int | None = None
+    loss: str = "cross_entropy"
+
+    def expect_cross_entropy(self, mechanism: str) -> None:
+        """Raise DpbenchError for any other loss: a mechanism that knows this one alone."""
+        if self.loss != "cross_entropy":
+            raise DpbenchError(
+                f"loss = {self.loss}: {mechanism} trains with cross-entropy alone; expected a dataset of classes and"
+                " loss: cross_entropy, or another mechanism"
+            )
 
 
 class Mechanism(Protocol):
