@@ -102,7 +102,7 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` is the number of test examples, None where it is not known. `loss` is what is trained (`tasks.Loss`).
+    `test_examples` is the number of test examples, None where it is not known. `loss` is what is trained.
     """
 
     examples: int
