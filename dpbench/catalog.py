@@ -40,6 +40,7 @@ KINDS: Mapping[str, str] = {
     "rules": "rule",
     "noise": "noise",
     "updates": "update",
+    "averages": "average",
     "clipping": "clipping",
     "metrics": "metric",
     "checks": "check",
@@ -57,6 +58,7 @@ FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
     "rules": "dpbench.clipping.rules",
     "noise": "dpbench.step.noise",
     "updates": "dpbench.step.updates",
+    "averages": "dpbench.step.averages",
 }
 # The stages of a pipeline by their names in a spec, each with its kind; `engine` changes no result beyond rounding.
 STAGES: Mapping[str, str] = {
@@ -66,6 +68,7 @@ STAGES: Mapping[str, str] = {
     "clip": "rules",
     "noise": "noise",
     "update": "updates",
+    "average": "averages",
     "engine": "clipping",
 }
 

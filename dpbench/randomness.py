@@ -41,7 +41,7 @@ GRADES: Mapping[str, str] = {
 
 # Streams: what the numbers are for, a column of the table each. No two streams share a number.
 INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
-PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), into microbatches, noise on statistics of the inputs
+PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), microbatches and teachers, noise on input statistics
 ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
 SMOOTHING = 8  # shifts of the parameters (DPlis)
 STREAMS = (

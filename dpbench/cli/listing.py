@@ -20,6 +20,7 @@ KINDS = {
     "rules": 0,
     "noise": 0,
     "updates": 0,
+    "averages": 0,
     "clipping": None,
     "metrics": 0,
     "accountants": None,
@@ -34,8 +35,8 @@ KINDS = {
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
-    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates and clipping
-    (the engines) as stages of the mechanism `pipeline`; metrics; accountants and checks; papers, whose
+    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates, averages and
+    clipping (the engines) as stages of the mechanism `pipeline`; metrics; accountants and checks; papers, whose
     claims `dpbench verify` judges.
 
     \b

@@ -105,7 +105,7 @@ def json_schema() -> Schema:
 def _key(key: str, slot: Slot) -> Schema:
     """The schema of what stands under a key at the top of a run file or in a row."""
     if key in CHOICES:
-        return {**_choice(key), **_about(slot)}
+        return {**_named(FOLDERS[key], key), **_about(slot)}
     if key in SECTIONS:
         section = {**_mapping({name: _slot(inner) for name, inner in SECTIONS[key].items()}, ""), **_pairs(key)}
         if key == "budget":
@@ -179,13 +179,8 @@ def _name_of(kind: str) -> Schema:
     return _any({"enum": list(catalog(kind))}, {"type": "string", "pattern": OWN_NAME})
 
 
-def _choice(key: str) -> Schema:
-    """A name, or a mapping with the name and its parameters."""
-    return _named(FOLDERS[key], key)
-
-
 def _named(kind: str, key: str) -> Schema:
-    """The same for an entry of any kind; what is shared stands under `$defs`."""
+    """A name, or a mapping with the name and its parameters; what is shared stands under `$defs`."""
     name = {**_name_of(kind), "description": f"name of the {key}, or your own as package.module:factory"}
     parameters = {"type": "object", "description": f"parameters of the {key}"}
     rules: list[Schema] = []

@@ -5,15 +5,16 @@ Each of 123 features is 0 or 1: intervals of the six numbers, values of the eigh
 
 Preparations, by the parameter `preparation`:
 
-| | `bu2020` (default) | `libsvm` |
-| --- | --- | --- |
-| training records | 29,305 of the 32,561 in `a9a` | the 32,561 in `a9a` |
-| test records | the other 3,256, drawn at random | the 16,281 in `a9a.t` |
+| | `bu2020` (default) | `bu2020_code` | `libsvm` |
+| --- | --- | --- | --- |
+| training records | 29,305 of the 32,561 in `a9a` | the first 29,305 in `a9a` | the 32,561 in `a9a` |
+| test records | the other 3,256, drawn at random | its last 3,256 | the 16,281 in `a9a.t` |
 
 bu2020 says that 10 % of the 32,561 examples are drawn at random. It names no seed: the draw is ours, the first 3,256 of
-a random order (NumPy's RandomState(0), whose numbers never change). Its published code takes the last tenth of its
-file instead. Both parts keep the order of the file. Some records of the two parts have equal features, as they do in
-the whole.
+a random order (NumPy's RandomState(0), whose numbers never change). Its published code takes the last tenth of its file
+instead; `bu2020_code` does so with `a9a`. Which tenth is tested moves an accuracy of 84 % by a standard error of 0.64
+points, √(0.84·0.16/3256), more than the seeds do. Every part keeps the order of the file. Some records of the two parts
+have equal features, as they do in the whole.
 
 The SHA-256 of both files were computed from files with the md5 sums known for them.
 """
@@ -30,7 +31,7 @@ from dpbench.datasets._base import Array, Arrays, DatasetCorrupt, FileSource, Re
 
 NUMERICS = 1
 
-Preparation = Literal["bu2020", "libsvm"]
+Preparation = Literal["bu2020", "bu2020_code", "libsvm"]
 FEATURES = 123
 HELD_OUT = 3_256
 
@@ -80,6 +81,8 @@ class AdultSource(FileSource):
             return *parts[0], *parts[1]
         inputs, targets = parts[0]
         train, test = split(len(targets), HELD_OUT)
+        if self.preparation == "bu2020_code":
+            train, test = np.split(np.arange(len(targets)), [self.train_size])
         return inputs[train], targets[train], inputs[test], targets[test]
 
 
@@ -130,6 +133,14 @@ _SOURCES: dict[str, AdultSource] = {
         HELD_OUT,
         "bfd0a629c0c4e9f5b8e38c8a329ff08c6ef11fd3f610bc85039d9d0b11ff962b",
         891,
+    ),
+    "bu2020_code": AdultSource(
+        "bu2020_code",
+        (TRAIN,),
+        32_561 - HELD_OUT,
+        HELD_OUT,
+        "a04fc59aa0546da0ba57f62a5564b0a9f60c341dae4197988122875d7b751d13",
+        910,
     ),
     "libsvm": AdultSource(
         "libsvm",

@@ -29,9 +29,8 @@ All is computed in float64, and each input is clipped in the pass that uses it. 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -41,7 +40,8 @@ from torch import Tensor, nn
 
 from dpbench import randomness
 from dpbench.errors import DpbenchError
-from dpbench.events import Composition, Event, Gaussian
+from dpbench.events import Adjacency, Composition
+from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
@@ -52,7 +52,7 @@ NUMERICS = 1
 Numbers = NDArray[np.float64]
 Schedule = Literal["constant", "decreasing", "square_root", "strongly_convex"]
 ROUNDED_UP = 1 + 1e-9  # of the sensitivity: sums and products of at most 10^6 terms in float64
-NOTHING: Composition = Composition(())
+ADJACENCY: Adjacency = "replace_one"
 
 
 @dataclass(frozen=True)
@@ -94,23 +94,21 @@ class OutputPerturbation:
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError for numbers that the theorem does not cover."""
+        setting.expect_cross_entropy("output_perturbation")
         batch = setting.sampling_rate * setting.examples
         if abs(batch - round(batch)) > 1e-6 or batch < 0.5:
             raise DpbenchError(
                 f"sampling_rate = {setting.sampling_rate:g}: makes {batch:g} of {setting.examples} examples; expected a"
                 " whole number, so give batch_size"
             )
-        if setting.clip_norm is None or not 0 < setting.clip_norm < math.inf:
-            raise DpbenchError(
-                f"clip_norm = {setting.clip_norm}: is the largest norm of an input; expected a finite number above 0"
-            )
+        radius = check_radius(setting)
         rate = setting.learning_rate
         first = self._size(setting, 0)
-        most = 2 / (self.smoothness(setting.clip_norm) + self.regularisation)
+        most = 2 / (self.smoothness(radius) + self.regularisation)
         if not 0 < first <= most * (1 + 1e-12):
             raise DpbenchError(
                 f"learning_rate = {rate:g}: makes a first step of size {first:.6g}, and the theorem needs 2/(β + λ) ="
-                f" {most:.6g} or less with clip_norm = {setting.clip_norm:g}; expected a learning_rate of"
+                f" {most:.6g} or less with clip_norm = {radius:g}; expected a learning_rate of"
                 f" {most * rate / first if first > 0 else most:.6g} or less"
             )
 
@@ -150,17 +148,16 @@ class OutputPerturbation:
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         """One Gaussian event of the last parameters, however many steps."""
         del sampling_rate  # no subsampling is accounted for
-        return Composition(((_event(noise_multiplier), 1),)) if steps else NOTHING
+        return planned(noise_multiplier, steps, ADJACENCY)
 
     def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
         """Nothing before the last step."""
-        numbers = zip(state.step_R.tolist(), hyper.steps_R.tolist(), hyper.noise_multiplier_R.tolist(), strict=True)
-        return tuple(Composition(((_event(sigma), 1),)) if done >= all_ else NOTHING for done, all_, sigma in numbers)
+        return so_far(state, hyper, ADJACENCY)
 
     def facts(self) -> Mapping[str, Any]:
         return {
             "sampler": "shuffled",
-            "adjacency": "replace_one",
+            "adjacency": ADJACENCY,
             "privacy_unit": "one training example",
             "normalisation": "batch size; the number of examples is public",
             "clipped": "inputs",
@@ -177,8 +174,7 @@ class OutputPerturbation:
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs, clipped as in training."""
-        seen = inputs.expand(len(state.step_R), *inputs.shape)
-        return logistic.clipped(seen, state.memory["clip_norm_R"]).to(state.theta_RP.dtype)
+        return view(state, inputs)
 
     def release(
         self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
@@ -208,23 +204,18 @@ class OutputPerturbation:
         iterate_RP = iterate_RP - size_R[:, None] * gradient_RP
 
         ends = [run for run, one in enumerate(settings) if int(state.step_R[run]) + 1 == one.steps]
-        parameters_RP = torch.zeros_like(state.theta_RP)
+        noisy_EP = None
         if ends:
             of = torch.tensor(ends, device=device)
-            deviation_R = hyper.noise_multiplier_R[of] * column([self.sensitivity(settings[run]) for run in ends])
-            noisy_RP = gaussian_noise(iterate_RP[of], deviation_R, hyper.keys_RS[of], state.step_R[of], runs=ends)
-            parameters_RP[of] = noisy_RP.to(parameters_RP.dtype)
-        ended_R = torch.zeros(len(settings), dtype=torch.bool, device=device)
-        ended_R[ends] = True
+            deviation_E = hyper.noise_multiplier_R[of] * column([self.sensitivity(settings[run]) for run in ends])
+            noisy_EP = gaussian_noise(iterate_RP[of], deviation_E, hyper.keys_RS[of], state.step_R[of], runs=ends)
         observed = Observed(
             drawn_R=mask_RB.sum(1),
             loss_R=torch.cat(losses, 1).sum(1),
             clipped_R=torch.cat(shortened, 1).sum(1),
             finite_R=total_RP.isfinite().all(1) & iterate_RP.isfinite().all(1),
         )
-        events: Callable[[int], tuple[Event, ...]] = partial(_events, ends, hyper.noise_multiplier_R.tolist())
-        values = {"parameters_RP": parameters_RP, "ended_R": ended_R}
-        released = Released(torch.zeros_like(state.theta_RP), events, values)
+        released = letting_go(ends, noisy_EP, state.theta_RP, hyper, ADJACENCY)
         return released, Kept(observed, {**state.private, "iterate_RP": iterate_RP})
 
     def seen(self, inputs: Tensor, radius_R: Tensor) -> Tensor:
@@ -234,24 +225,12 @@ class OutputPerturbation:
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
         """The released parameters in the last step; before it the initial ones."""
         del rate_R
-        ended_R1 = released.values["ended_R"][:, None]
-        theta_RP = torch.where(ended_R1, released.values["parameters_RP"], state.theta_RP)
-        return replace(state, theta_RP=theta_RP, step_R=state.step_R + 1)
+        return after(state, released)
 
     def _size(self, setting: Setting, step: int) -> float:
         """The size of the step after `step` steps."""
         in_pass = _passes(setting.sampling_rate, setting.examples)[1]
         return setting.learning_rate * float(self.factors(setting.learning_rate, np.array([step + 1.0]), in_pass)[0])
-
-
-def _event(noise_multiplier: float | None) -> Gaussian:
-    if not noise_multiplier:
-        raise ValueError(f"noise_multiplier = {noise_multiplier!r}: expected a number above 0")
-    return Gaussian(noise_multiplier, "replace_one", sensitivity=1.0)
-
-
-def _events(ends: list[int], multipliers: list[float], run: int) -> tuple[Event, ...]:
-    return (_event(multipliers[run]),) if run in ends else ()
 
 
 def _passes(rate: float, examples: int) -> tuple[int, int]:

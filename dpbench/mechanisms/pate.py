@@ -140,6 +140,7 @@ class Pate:
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if there are not enough records, public inputs or votes."""
+        setting.expect_cross_entropy("pate")
         if self.votes is None and self.teachers.count > setting.examples:
             raise DpbenchError(
                 f"teachers = {self.teachers.count}: more than the {setting.examples} private examples; expected at most"

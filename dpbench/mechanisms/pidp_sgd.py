@@ -93,11 +93,6 @@ class Regularised:
         return self.optimizer(theta_P, memory, gradient_P + self.regularisation * theta_P, rate, step)
 
 
-def _events(rate: float, sigma: float, steps: int) -> Composition:
-    """What the branch may show, then the steps."""
-    return Composition(((SHOWS_A_RECORD, 1), (SampledGaussian(rate, sigma), steps)))
-
-
 @dataclass(frozen=True)
 class PidpSgd:
     """Algorithm 1 as printed. Its ledger says that it may show a record; there is no ε."""
@@ -155,17 +150,20 @@ class PidpSgd:
         del sampling_rate, noise_multiplier, steps
         return None
 
-    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
-        """What the branch may show, then a step with Theorem 5's noise for each step so far."""
-        rows = zip(
-            hyper.sampling_rate_R.tolist(), self.gradient_noise(hyper).tolist(), state.step_R.tolist(), strict=True
-        )
-        return tuple(_events(*row) for row in rows)
+    def ledger_of_budget(
+        self, *, sampling_rate: float, steps: int, epsilon: float, delta: float, done: int | None = None
+    ) -> Composition:
+        """What the branch may show, then a step with Theorem 5's noise for each of the `done` steps (None: all)."""
+        sigma = self._sigma(sampling_rate, steps, epsilon, delta)
+        step = SampledGaussian(sampling_rate, sigma)
+        return Composition(((SHOWS_A_RECORD, 1), (step, steps if done is None else done)))
 
-    def ledger_of_budget(self, *, sampling_rate: float, steps: int, epsilon: float, delta: float) -> Composition:
-        """`released` after a whole run, from its numbers alone; a record's ledger is held to it."""
-        rate, target, least = torch.tensor([[sampling_rate], [epsilon], [delta]], dtype=torch.float64)
-        return _events(sampling_rate, float(self._noise(rate, target, least, torch.tensor([steps]))), steps)
+    def released(self, state: State, hyper: Hyperparameters) -> tuple[Composition | None, ...]:
+        numbers = (hyper.sampling_rate_R, hyper.steps_R, hyper.epsilon_R, hyper.delta_R, state.step_R)
+        return tuple(
+            self.ledger_of_budget(sampling_rate=rate, steps=steps, epsilon=epsilon, delta=delta, done=done)
+            for rate, steps, epsilon, delta, done in zip(*(each.tolist() for each in numbers), strict=True)
+        )
 
     def event(self, rate: float, noise_multiplier: float) -> Event:
         """The event of a step as the proof accounts for it, every step having noise."""
@@ -191,11 +189,14 @@ class PidpSgd:
 
         With q = 1/n and one record it is the printed c·G·sqrt(T ln(1/δ₁))/(nε₁).
         """
-        return self._noise(hyper.sampling_rate_R, hyper.epsilon_R, hyper.delta_R, hyper.steps_R)
+        numbers = (hyper.sampling_rate_R, hyper.steps_R, hyper.epsilon_R, hyper.delta_R)
+        found = [self._sigma(*one) for one in zip(*(each.tolist() for each in numbers), strict=True)]
+        return torch.tensor(found, dtype=torch.float64, device=hyper.delta_R.device)
 
-    def _noise(self, rate_R: Tensor, epsilon_R: Tensor, delta_R: Tensor, steps_R: Tensor) -> Tensor:
-        epsilon_R, logs_R = (1 - self.decision_share) * epsilon_R, (2 / delta_R).log()
-        return self.noise_constant * rate_R * (steps_R * logs_R).sqrt() / epsilon_R
+    def _sigma(self, rate: float, steps: int, epsilon: float, delta: float) -> float:
+        return (
+            self.noise_constant * rate * math.sqrt(steps * math.log(2 / delta)) / ((1 - self.decision_share) * epsilon)
+        )
 
     def decision_noise(self, hyper: Hyperparameters, examples: int) -> Tensor:
         """σ_(c) of Theorem 5: c'·G·R·sqrt(ln(1.25R/δ₂))/(nζε₂), float64 (R,)."""
@@ -237,7 +238,7 @@ class PidpSgd:
         begins_R = round_R != state.memory["of_round_R"]
         round_RP = torch.where(begins_R[:, None], state.theta_RP, state.memory["round_RP"])
         stopped: dict[int, str] = {}
-        if "factor_RPP" in private:
+        if "factor_RPP" in private and bool(begins_R.any()):
             private["factor_RPP"] = private["factor_RPP"].clone()
             for run in begins_R.nonzero().flatten().tolist():
                 try:

@@ -1,8 +1,9 @@
-"""A mechanism from its stages: sample, prepare, smooth, clip, noise, update, each a name or one with parameters.
+"""A mechanism from its stages: sample, prepare, smooth, clip, noise, update, average; a name or one with parameters.
 
 Every preset is written in this form (`presets.py`); docs/own_mechanism.md has examples. `noise: none` is training
-without privacy, `prepare: none` leaves the inputs unchanged, `smooth: none` the loss. `engine` computes the sum of a
-rule with weights; it changes no result beyond rounding and is no part of a run's key.
+without privacy, `prepare: none` leaves the inputs unchanged, `smooth: none` the loss, `average: none` evaluates the
+parameters themselves. `engine` computes the sum of a rule with weights; it changes no result beyond rounding and is no
+part of a run's key.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def mechanism(
     clip: Annotated[Stage, OfKind("rules")] = "flat",
     noise: Annotated[Stage, OfKind("noise", none=True)] = "constant",
     update: Annotated[Stage, OfKind("updates")] = "sgd",
+    average: Annotated[Stage, OfKind("averages", none=True)] = "none",
     engine: Annotated[str | None, OfKind("clipping")] = None,
 ) -> Pipeline:
     """Each stage is `name`, or `{"name": name, "parameters": {...}}`; `engine`: vmap if the rule needs one.
@@ -55,6 +57,7 @@ def mechanism(
         engine=None if chosen is None else build("clipping", chosen),
         preparation=None if prepare == "none" else build("preparations", prepare),
         smoothing=None if smooth == "none" else build("smoothings", smooth),
+        average=None if average == "none" else build("averages", average),
     )
 
 

@@ -81,6 +81,11 @@ PRESETS: Mapping[str, Preset] = {
         "DP-LSSGD: NoisySGD whose noisy gradient is smoothed by a Laplacian (Wang et al. 2019).",
         update="laplacian_sgd",
     ),
+    "shuffled_sgd": Preset(
+        "DP-SGD on shuffled epochs in place of Poisson samples, accounted without amplification.",
+        sample="shuffled",
+        update=ANY,
+    ),
     "microbatched_sgd": Preset("DP-SGD with microbatches and the right sensitivity.", clip="microbatch"),
     "dp_sgd_jl": Preset(
         "DP-SGD-JL (jl2021, Algorithm 1): norms estimated by random projections.",

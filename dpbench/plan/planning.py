@@ -155,7 +155,10 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
     stored = read_checks(out)
     codes: dict[str, Code] = {}
     found = []
+    built: tuple[Spec, bool] | None = None  # the last spec, and whether its mechanism is private
     for run in runs:
+        if built is None or built[0] is not run.spec:
+            built = run.spec, build_mechanism(run.spec).private
         mechanism = run.spec.mechanism
         if shipped({"name": mechanism.name, "parameters": mechanism.parameters}):
             checked = SHIPPED
@@ -163,7 +166,7 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
             key = json.dumps([mechanism.name, plain(dict(mechanism.parameters))], sort_keys=True, default=repr)
             codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)
             checked = known(stored, codes[key], run.steps)
-        found.append(replace(run, checked=checked if build_mechanism(run.spec).private else None))
+        found.append(replace(run, checked=checked if built[1] else None))
     return tuple(found)
 
 
@@ -211,8 +214,9 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         "noise_multiplier": sigma,
     }
     asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
+    loss = objective_of(spec, source).loss
     sizes = {"examples": source.train_size, "test_examples": source.test_size, "classes": source.classes}
-    mechanism.check(Setting(**sizes, **numbers, **asked))
+    mechanism.check(Setting(**sizes, loss=loss, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"

@@ -129,6 +129,8 @@ def releases(said: Said) -> Releases:
     else:
         _none_of(said, chosen.__name__)
         steps = 1 if said.steps is None else said.steps
+    if given.get("sampler") == "shuffled":  # with a record more the batches are others: no bound is known
+        given.setdefault("adjacency", "zero_out")
     for name in given:
         if name not in slots:
             raise DpbenchError(

@@ -19,11 +19,12 @@ from dpbench.privacy.answers import PROMISES, Guarantee
 from dpbench.privacy.composition import common_adjacency
 from dpbench.privacy.formatting import bound, no_less, number
 from dpbench.privacy.releases import Releases
+from dpbench.privacy.shuffling import of_shuffled
 
 _SAMPLERS = {
     "poisson": "Poisson sampling, each record in a batch with probability q independently of all others",
     "without_replacement": "batches of fixed size, drawn anew without replacement",
-    "shuffled": "fixed batches of shuffled epochs",
+    "shuffled": "shuffled epochs, cut into batches of one size, each record in one of them",
 }
 _NEIGHBOURS = {
     "add_or_remove": "datasets that differ in one record added or removed",
@@ -107,7 +108,20 @@ def statement(found: Releases, guarantees: Sequence[Guarantee], group_size: int 
     samplers = dict.fromkeys(getattr(event, "sampler", None) for event in events)
     known = [_SAMPLERS[sampler] for sampler in samplers if sampler is not None]
     words.append(f"Sampler: {'; '.join(known)}." if known else "Sampler: none, every record takes part in each step.")
-    return " ".join(word for word in [*words, _moved(events), *_special(events), _not_covered(known, members)] if word)
+    words += [_moved(events), *_special(events)]
+    if group_size == 1:
+        words += _shuffled(found, guarantees)
+    return " ".join(word for word in [*words, _not_covered(known, members)] if word)
+
+
+def _shuffled(found: Releases, guarantees: Sequence[Guarantee]) -> list[str]:
+    """What calling shuffled batches Poisson would hide, at the δ or ε that was asked about."""
+    asked = next((one for one in guarantees if one.answer is not None), None)
+    if asked is None or asked.epsilon is None:
+        return []
+    at = {"delta": asked.delta} if asked.delta_at is None else {"epsilon": asked.epsilon.value}
+    numbers = of_shuffled(found.composition, **at)
+    return [] if numbers is None else [numbers.sentence()]
 
 
 def warnings(found: Releases, guarantees: Sequence[Guarantee]) -> list[str]:

@@ -562,6 +562,8 @@ def _notices(
         if row.barred and row.context.published:
             said.setdefault(("not compared with what is printed", f"{row.barred}."), []).append(row)
         for line in row.guarantees:
+            if line.remark is not None:
+                said.setdefault((line.remark, ""), []).append(row)
             if line.doubt is not None:
                 key = (f"ε by {line.accountant} is no promise here", f"against enclosures it has {line.doubt}.")
                 said.setdefault(key, []).append(row)

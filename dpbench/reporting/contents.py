@@ -25,7 +25,7 @@ class GuaranteeLine:
     """ε at δ and μ by one accountant; `refused` says why there is none. `requested`: the spec asked for it.
 
     `unchecked`: no check has tested whether the mechanism does what its ledger says. `doubt`: what the accountant got
-    wrong when it was held against enclosures. `version`: the accountant's.
+    wrong when it was held against enclosures. `version`: the accountant's. `remark`: what shuffled batches have to say.
     """
 
     accountant: str
@@ -41,6 +41,7 @@ class GuaranteeLine:
     unchecked: bool = False
     doubt: str | None = None
     version: str | None = None
+    remark: str | None = None
 
     @property
     def said(self) -> str | None:
@@ -158,7 +159,8 @@ class Row:
     @property
     def printed(self) -> Printed | None:
         """What the source prints for the metric."""
-        return self.context.published.of(self.metric) if self.context.published is not None else None
+        published = self.context.published
+        return None if published is None else published.of(self.metric)
 
     @property
     def metric_verdict(self) -> Verdict | None:

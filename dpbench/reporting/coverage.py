@@ -61,7 +61,8 @@ def _lines(report: Report) -> Iterable[CoverageLine]:
 
 def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     specs = [spec for name in line.item.specs for spec in _specs(f"{line.paper}/{name}")]
-    whole, short = [], []
+    whole: list[Row] = []
+    short: list[Row] = []
     for name in dict.fromkeys(spec.name for spec in specs):
         for row in ran.of(name):
             (short if row.context.reduced else whole).append(row)
@@ -104,7 +105,7 @@ def _together(verdicts: Sequence[Verdict | None], printed: int) -> tuple[str, st
     """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided."""
     if not printed:
         return "", "it prints no result to compare" if verdicts else ""
-    counts = Counter(verdict.verdict for verdict in verdicts if verdict is not None)
+    counts = Counter[str](verdict.verdict for verdict in verdicts if verdict is not None)
     compared = counts["holds"] + counts["refuted"] + counts["undecided"]
     words = {"holds": "hold", "refuted": "refuted", "undecided": "undecided"}
     parts = [f"{counts[name]} {word}" for name, word in words.items() if counts[name]]

@@ -12,6 +12,7 @@ from dpbench.conformance import BROKEN, Conformance
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
+from dpbench.privacy.shuffling import of_shuffled
 from dpbench.reporting.contents import GuaranteeLine
 from dpbench.spec.trust import Trust
 from dpbench.store.agreement import MOST_EVENTS
@@ -19,6 +20,7 @@ from dpbench.store.records import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
 BOUND, EXACT = "rdp", "exact"  # an exact answer above the bound, another package's below exact: `account` withdraws it
+SHUFFLED = "shuffled"  # the accountant of shuffled batches, asked wherever a ledger has some
 ASKED = ("exact", "rdp", "gdp_clt")  # by default: the truth, a bound and the usual approximation
 
 
@@ -80,7 +82,14 @@ class Accounts:
             refused=None,
             doubt=self._doubts.get(name),
             version=found.version,
+            remark=remark(composition, delta, found.accountant),
         )
+
+
+def remark(composition: Composition, delta: float, name: str) -> str | None:
+    """Beside an answer of `shuffled`: what calling the batches Poisson would hide."""
+    numbers = of_shuffled(composition, delta=delta) if name == SHUFFLED else None
+    return None if numbers is None else numbers.sentence()
 
 
 def _doubts(conformance: Conformance | None) -> dict[str, str]:
@@ -109,7 +118,9 @@ def guarantees(
     ledgers = {json.dumps(run.ledger, sort_keys=True): run.ledger for run in runs if run.ledger is not None}
     if not ledgers:
         return ()
-    requested = list(context.accountants or ASKED)
+    shuffled = any(part.get("sampler") == "shuffled" for ledger in ledgers.values() for part in ledger.get("parts", ()))
+    requested = list(context.accountants or ((SHUFFLED,) if shuffled else ASKED))
+    requested += [SHUFFLED] if shuffled and SHUFFLED not in requested else []
     published = context.published
     printed = list(published.epsilon) if published else []
     if published and published.mu:

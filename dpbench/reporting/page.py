@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import Figure, draw, swatch
 from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
-from dpbench.reporting.rendering.surfaces import Contour, draw_contour, surface_figures
+from dpbench.reporting.rendering.surfaces import Contour, DrawnContour, draw_contour, surface_figures
 from dpbench.reporting.rendering.view import FILTERS
 
 if TYPE_CHECKING:
@@ -74,12 +74,14 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
     """
     environment = _environment()
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    wanted = {section.id: section_figures(report, section) for section in report.sections}
+    wanted: dict[str, Sequence[Drawn | DrawnContour]] = {}
+    wanted |= {section.id: section_figures(report, section) for section in report.sections}
     wanted |= {item.id: comparison_figures(report, item) for item in report.comparisons}
     for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
             wanted[record.id] = [claim_figure(record)]
-    wanted |= coverage_figures(report) | surface_figures(report)
+    wanted |= coverage_figures(report)
+    wanted |= surface_figures(report)
     figures = {}
     for number, (name, some) in enumerate(wanted.items(), 1):
         figures[name] = _drawn(some)
@@ -111,7 +113,7 @@ def write_report(report: Report, out: Path, progress: Callable[[str, int, int], 
     return [write_text(Path(out) / name, content) for name, content in files.items()]
 
 
-def _drawn(figures: list[Drawn]) -> list[dict[str, Any]]:
+def _drawn(figures: Sequence[Drawn | DrawnContour]) -> list[dict[str, Any]]:
     from markupsafe import Markup
 
     # Safe: `draw` builds the element from a tree, so every text in it is escaped.

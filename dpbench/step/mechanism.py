@@ -102,7 +102,7 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` and `classes` are numbers of the dataset, None where they are not known.
+    `test_examples` and `classes` are numbers of the dataset, None where they are not known. `loss` is what is trained.
     """
 
     examples: int
@@ -115,6 +115,15 @@ class Setting:
     delta: float | None = None
     test_examples: int | None = None
     classes: int | None = None
+    loss: str = "cross_entropy"
+
+    def expect_cross_entropy(self, mechanism: str) -> None:
+        """Raise DpbenchError for any other loss: a mechanism that knows this one alone."""
+        if self.loss != "cross_entropy":
+            raise DpbenchError(
+                f"loss = {self.loss}: {mechanism} trains with cross-entropy alone; expected a dataset of classes and"
+                " loss: cross_entropy, or another mechanism"
+            )
 
 
 class Mechanism(Protocol):
@@ -237,6 +246,12 @@ def updated(mechanism: Mechanism, state: State, hyper: Hyperparameters, released
     """
     after = mechanism.update(replace(state, private={}), hyper.learning_rate_R, replace(released, events=_no_events))
     return replace(after, private=kept.private)
+
+
+def evaluated(mechanism: Mechanism, state: State) -> Tensor:
+    """The parameters (R, P) to evaluate: those of the state, unless the mechanism has others, such as an average."""
+    found: Callable[[State], Tensor] | None = getattr(mechanism, "evaluated", None)
+    return state.theta_RP if found is None else found(state)
 
 
 def _no_events(run: int) -> tuple[Event, ...]:

@@ -32,6 +32,7 @@ MOST_STEPS = 50  # of Newton's method, which squares the error in each
 class Problem:
     """The objective on inputs (N, ...), each clipped to the norm `radius` (None: as they are), and targets (N,).
 
+    `tilt_P` is added to the gradient: F has the further term tilt·W (objective perturbation).
     Raises DpbenchError for a regularisation that is not above 0: then the optimum need not exist.
 
     >>> problem = Problem(torch.eye(4), torch.tensor([0, 1, 0, 1]), 2, regularisation=0.1)
@@ -46,6 +47,7 @@ class Problem:
     regularisation: float
     radius: float | None = None
     bias: bool = True
+    tilt_P: Numbers | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.regularisation < math.inf:
@@ -117,7 +119,11 @@ class Problem:
         residual_NC = np.exp(log_NC)
         residual_NC[places, targets_N] -= 1
         gradient = (residual_NC.T @ seen_NG).ravel() / len(targets_N) + self.regularisation * columns
-        return loss + self.regularisation / 2 * float(columns @ columns), gradient
+        loss += self.regularisation / 2 * float(columns @ columns)
+        if self.tilt_P is None:
+            return loss, gradient
+        tilt = self._columns(self.tilt_P).ravel()
+        return loss + float(tilt @ columns), gradient + tilt
 
     def _hessian(self, columns: Numbers) -> linalg.LinearOperator:
         seen_NG, _ = self._data

@@ -1,4 +1,4 @@
-"""A mechanism composed of stages: sample, prepare, smooth, clip (a rule and an engine), noise, update.
+"""A mechanism composed of stages: sample, prepare, smooth, clip (a rule and an engine), noise, update, average.
 
 docs/mechanisms.md describes the presets; their table is `dpbench/mechanisms/presets.py`. A mechanism that is not such a
 chain of stages implements `step.mechanism.Mechanism` itself. Shapes: R runs, B batch, P parameters, N examples.
@@ -23,6 +23,7 @@ from dpbench.step.functional import Network, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
 from dpbench.step.stages import (
     AdaptiveClipping,
+    Average,
     Noise,
     OwnSum,
     Preparation,
@@ -36,6 +37,7 @@ from dpbench.step.stages import (
 
 NUMERICS = 1
 
+AVERAGE = "average_RP"  # the name of the averaged parameters in the state's memory
 LEAST_NOISE = 1e-3  # below it ε means nothing: one step alone has about 10^6
 MOST_STRETCHES = 1000  # different amounts of noise in one ledger; each is an event of its own to every accountant
 
@@ -56,6 +58,7 @@ class Pipeline:
     engine: ClippedSum | None = None
     preparation: Preparation | None = None
     smoothing: Smoothing | None = None
+    average: Average | None = None
 
     def __post_init__(self) -> None:
         name = type(self.rule).__name__
@@ -100,7 +103,7 @@ class Pipeline:
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a stage cannot work with these numbers."""
         stages: tuple[Any, ...] = (self.sample, self.preparation, self.smoothing, self.rule, self.noise, self.optimizer)
-        for stage in stages:
+        for stage in (*stages, self.average):
             if hasattr(stage, "check"):
                 stage.check(setting)
 
@@ -165,9 +168,15 @@ class Pipeline:
         memory = {name: torch.zeros_like(theta_RP) for name in self.optimizer.memory}
         if isinstance(self.rule, AdaptiveClipping):
             memory["clip_scale_R"] = torch.ones_like(hyper.clip_norm_R)
+        if self.average is not None:
+            memory[AVERAGE] = theta_RP
         if self.preparation is not None:
             memory |= self.preparation.start(hyper.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
+
+    def evaluated(self, state: State) -> Tensor:
+        """The parameters (R, P) to evaluate: the average, if a stage says so."""
+        return state.theta_RP if self.average is None else state.memory[AVERAGE]
 
     def clip_norm(self, state: State, hyper: Hyperparameters) -> Tensor:
         """C of the step after this state, float64 (R,): that of the run, unless the rule moves it."""
@@ -238,6 +247,8 @@ class Pipeline:
         theta_RP, kept = optimised(self.optimizer, state, rate_R, released.gradient_RP)
         if isinstance(self.rule, AdaptiveClipping):
             kept["clip_scale_R"] = self.rule.moved(state.memory["clip_scale_R"], released.values["below_R"])
+        if self.average is not None:
+            kept[AVERAGE] = self.average(state.memory[AVERAGE], theta_RP, state.step_R)
         return replace(state, theta_RP=theta_RP, memory={**state.memory, **kept}, step_R=state.step_R + 1)
 
     def _multiplier(self, state: State, hyper: Hyperparameters) -> Tensor:

@@ -1,9 +1,8 @@
-"""The interfaces of a pipeline's stages: sampling, preparation, smoothing, rule, noise, update; and Gaussian noise.
+"""The interfaces of a pipeline's stages: sampling, preparation, smoothing, rule, noise, update, average; and noise.
 
-The stages are in folders, one file each: samplers/, preparations/, smoothings/, noise/, updates/ here, and
-clipping/rules/. They are
-pure functions of tensors. A stage may have `check(setting)`, which raises DpbenchError if it cannot work with the
-numbers of a run. Shapes: R runs, N examples, B batch, P parameters.
+The stages are in folders, one file each: samplers/, preparations/, smoothings/, noise/, updates/, averages/ here, and
+clipping/rules/. They are pure functions of tensors. A stage may have `check(setting)`, which raises DpbenchError if it
+cannot work with the numbers of a run. Shapes: R runs, N examples, B batch, P parameters.
 """
 
 from __future__ import annotations
@@ -183,6 +182,14 @@ class Update(Protocol):
     def __call__(
         self, theta_P: Tensor, memory: Mapping[str, Tensor], gradient_P: Tensor, rate: Tensor, step: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+class Average(Protocol):
+    """An average of the parameters along training, which is evaluated in place of the last ones."""
+
+    def __call__(self, average_RP: Tensor, theta_RP: Tensor, step_R: Tensor) -> Tensor:
+        """The average with the new parameters (R, P); `step_R` counts the steps before, and `average_RP` is theirs."""
+        ...
 
 
 def filled(chosen_RN: Tensor) -> Batch:

@@ -24,6 +24,7 @@ from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.spec.keys import Published
 from dpbench.store.agreement import disagreement, failure_disagreement, on_trust, other_data
+from dpbench.store.measured import Measured
 from dpbench.store.reading import check_digest, printable, read_json, signed
 from dpbench.store.run_key import FORMAT
 from dpbench.tasks import METRICS, Metric, metric_of
@@ -207,37 +208,6 @@ class CurvePoint(_Measured):
     train_loss: float | None = None
     test_rmse: RootError | None = None
     test_perplexity: Perplexity | None = None
-
-
-def _surface(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Validates what is drawn of a loss surface: as many losses as places on its axis, in one direction or two."""
-    if value is None:
-        return None
-
-    def losses(line: object) -> bool:
-        return isinstance(line, list | tuple) and len(line) == len(axis) and all(x is None or _number(x) for x in line)
-
-    axis, rows = value.get("axis"), value.get("losses")
-    if not isinstance(axis, list | tuple) or len(axis) < 3 or not all(map(_number, axis)):
-        raise ValueError("axis: expected a list of three numbers or more")
-    square = isinstance(rows, list | tuple) and len(rows) == len(axis) and all(map(losses, rows))
-    if not (losses(rows) or square):
-        raise ValueError("losses: expected a list as long as the axis, or as many lists of that length")
-    return value
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a metric found on the first `records` training records; `failed` says why it found nothing.
-
-    `name` has the parameters, as in the context's `metrics`. Not private: it is covered by no ε.
-    """
-
-    name: str
-    records: Count = 0
-    value: float | None = None
-    surface: Annotated[Mapping[str, Any] | None, AfterValidator(_surface)] = None
-    failed: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,16 @@ from dpbench.plan.planning import Run, operations
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, acts_at_end, public_examples, step, with_public
+from dpbench.step.mechanism import (
+    Hyperparameters,
+    Mechanism,
+    State,
+    acts_at_end,
+    evaluated,
+    public_examples,
+    step,
+    with_public,
+)
 from dpbench.step.metric import Metric, Trained
 from dpbench.store.check_records import described
 from dpbench.tasks import METRICS, objective
@@ -227,7 +236,7 @@ def train(
                 result["result"]["metrics"] = _measured(
                     courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown])
                 )
-                outcome = Outcome(courses[at].run, result=result, parameters_P=state.theta_RP[at].cpu())
+                outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
             yield outcome
         if ended:
@@ -270,7 +279,7 @@ def _evaluated(
     index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
     places = max(50, EVALUATION_PLACES // len(due))
-    loss_R, metric_R = evaluate(net, there.theta_RP, *test, places, lambda x: mechanism.view(there, x))
+    loss_R, metric_R = evaluate(net, evaluated(mechanism, there), *test, places, lambda x: mechanism.view(there, x))
     released = mechanism.released(there, chosen)
     if hasattr(mechanism, "measured"):
         for at, counted in zip(due, mechanism.measured(there), strict=True):
@@ -302,7 +311,7 @@ def _measured(
     """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
     found = []
     there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.spec.metrics else state
-    trained = Trained(net, there.theta_RP, *data, EVALUATION_PLACES, lambda x: mechanism.view(there, x))
+    trained = Trained(net, evaluated(mechanism, there), *data, EVALUATION_PLACES, lambda x: mechanism.view(there, x))
     for one in run.spec.metrics:
         named = {"name": described(one.name, one.parameters)}
         try:

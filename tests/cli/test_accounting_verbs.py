@@ -26,6 +26,7 @@ from dpbench.events import Composition, SampledGaussian, from_json
 from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Estimate, Guarantee, No
 from dpbench.privacy.releases import Said, releases
+from dpbench.privacy.shuffling import of_shuffled
 from dpbench.privacy.statement import statement
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +275,8 @@ class TestAccount:
 class TestRefusals:
     def test_no_answer_at_all_is_status_2_with_every_reason(self, capsys: pytest.CaptureFixture[str]) -> None:
         status, out, err = call(
-            "account --sampling-rate 0.1 --steps 3 --sigma 1 --sampler shuffled --delta 1e-5", capsys
+            "account --sampling-rate 0.1 --steps 3 --sigma 1 --sampler shuffled --adjacency add_or_remove --delta 1e-5",
+            capsys,
         )
         assert status == 2
         assert err.strip() == "none of the accountants asked covers these releases; their reasons are listed"
@@ -384,7 +386,10 @@ BAD = [
     ("calibrate --sampling-rate 0.1 --steps 9 --delta 1e-5 --epsilon 1 --find rate_factor", "use --find sampling_rate"),
     ("calibrate nothing.yaml --delta 1e-5 --epsilon 1", "does not exist"),
     ("calibrate --event gaussian --sigma 1 --delta 1e-5 --epsilon 1 --find epochs", "is not sampled; use --find steps"),
-    ("calibrate --n 600 --batch 6 --epochs 1 --delta 1e-5 --epsilon 1 --sampler shuffled", "cannot calibrate with"),
+    (
+        "calibrate --n 600 --batch 6 --epochs 1 --delta 1e-5 --epsilon 1 --sampler shuffled --adjacency add_or_remove",
+        "cannot calibrate with",
+    ),
     (f"calibrate {SMALL} --recalibrate rdp --epsilon 1", "--epsilon does not go with --recalibrate"),
     ("calibrate --sampling-rate 0.01 --steps 9 --delta 1e-5 --recalibrate rdp", "--sigma is missing"),
     ("certify --sampling-rate 0.01 --steps 9 --sigma 1", "give either --delta, to enclose ε, or --epsilon"),
@@ -658,6 +663,31 @@ class TestWords:
         assert "by the accountant rdp (upper bound)" in statement(found, both)
         assert "promises anything" in statement(found, both[:1])
         assert "has an answer" in statement(found, [])
+
+    @pytest.mark.parametrize("question", ["--delta 1e-5", "--epsilon 2"])
+    def test_of_shuffled_batches_it_says_what_calling_them_poisson_would_hide(
+        self, question: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The three numbers of Python, the neighbours zero-out; and for Poisson sampling nothing of it."""
+        training = f"account --n 600 --batch 60 --epochs 2 --sigma 1 {question} --json"
+        status, out, _ = call(f"{training} --sampler shuffled --accountant shuffled", capsys)
+        assert status == 0
+        text = json.loads(out)["statement"]
+        composition = Composition(((SampledGaussian(0.1, 1.0, "zero_out", "shuffled"), 20),))
+        asked = {question.split()[0].strip("-"): float(question.split()[1])}
+        found = of_shuffled(composition, **asked)
+        assert found is not None
+        assert found.refuted
+        assert found.sentence() in text
+        assert "replaced by one without any effect" in text
+        poisson = Composition(((SampledGaussian(0.1, 1.0, "zero_out"), 20),))
+        [truth] = ask(poisson, accountants=["exact"], **asked)
+        assert found.poisson == truth.answer
+        assert truth.answer is not None
+        assert found.lower > truth.answer.safe
+        _, out, _ = call(f"{training} --accountant exact", capsys)
+        assert "shuffled. " not in json.loads(out)["statement"]
+        assert of_shuffled(poisson, **asked) is None
 
     def test_of_shuffled_batches_no_pair_is_claimed(self) -> None:
         said = Said(sampling_rate=0.01, steps=5, noise_multiplier=1.0, parameters={"sampler": "shuffled"})

@@ -14,7 +14,15 @@ import pytest
 
 from dpbench import events
 from dpbench.catalog import catalog
-from dpbench.judging.check_tools.steps import OwnSteps, has_event, preparation, released_events, sample_event, shown
+from dpbench.judging.check_tools.steps import (
+    OwnSteps,
+    has_event,
+    preparation,
+    released_events,
+    sample_event,
+    shown,
+    shuffled,
+)
 from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import (
     gradient_unbiased,
@@ -23,8 +31,10 @@ from dpbench.judging.checks import (
     mechanism_replay,
     mechanism_sensitivity,
     noise_scale,
+    objective_noise,
     output_sensitivity,
     preparation_release,
+    sampler_epochs,
     sampler_inclusion,
 )
 from dpbench.step.mechanism import acts_at_end
@@ -51,7 +61,9 @@ CHECKS: dict[str, Any] = {
     "mechanism_releases": mechanism_releases.check,
     "mechanism_replay": mechanism_replay.check,
     "output_sensitivity": output_sensitivity.check,
+    "objective_noise": objective_noise.check,
 }
+OF_THE_END = ("output_sensitivity", "objective_noise")
 # What a mechanism prints against its own proof, and the check that shows it: (variant, parameters, check).
 PRINTED: dict[str, list[tuple[str, dict[str, Any], str]]] = {
     # Batches of one size, while the theorem needs independent draws.
@@ -73,8 +85,9 @@ every_own_sampler = pytest.mark.parametrize("name", named(lambda mechanism: isin
 
 def due(check: str, mechanism: Any) -> bool:
     """Whether a mechanism must stand up to a check."""
-    if acts_at_end(mechanism) or check == "output_sensitivity":
-        return acts_at_end(mechanism) and check == "output_sensitivity"
+    if acts_at_end(mechanism) or check in OF_THE_END:
+        perturbed = getattr(mechanism, "perturbs_objective", False)
+        return acts_at_end(mechanism) and check == OF_THE_END[bool(perturbed)]
     if check == "preparation_release":
         return bool(mechanism.private) and preparation(mechanism) is not None
     if check == "mechanism_sensitivity":  # with steps of its own, `mechanism_inclusion` measures the reach
@@ -147,7 +160,7 @@ def test_ledger_tells_what_runs(name: str) -> None:
         for event, _ in steps:
             assert type(event) is type(sample_event(mechanism))
             assert (event.sampling_rate, event.sampler) == (rate, mechanism.sample.sampler)
-            assert event.adjacency == "add_or_remove"
+            assert event.adjacency == ("zero_out" if event.sampler == "shuffled" else "add_or_remove")
         assert not ledger.adaptive
         assert events.from_json(events.to_json(ledger)) == ledger
 
@@ -198,6 +211,17 @@ def test_the_sampler_that_the_ledger_names_is_the_one_that_runs(name: str) -> No
     assert sampler_inclusion.check.applies(subject)
     assert sampler_inclusion.check(subject, seed=3).verdict == "holds"
     assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "poisson"
+
+
+@pytest.mark.parametrize("name", named(shuffled))
+def test_shuffled_batches_are_told_as_such(name: str) -> None:
+    """And each example is once in each epoch, in a new and uniform order (false alarm 1e-9)."""
+    mechanism = MECHANISMS[name]
+    subject = Subject("samplers", name, mechanism.sample)
+    assert sampler_epochs.check.applies(subject)
+    assert sampler_epochs.check(subject, seed=3).verdict == "holds"
+    assert mechanism.facts()["sampler"] == mechanism.sample.sampler == "shuffled"
+    assert mechanism.facts()["adjacency"] == "zero_out"
 
 
 @every_own_sampler

@@ -65,7 +65,7 @@ def test_a_changed_file_of_adult_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetCorrupt, match="SHA-256"):
         adult.dataset().load(tmp_path)
     assert [file.path for file in adult.dataset(preparation="libsvm").missing(tmp_path)] == ["adult/a9a.t"]
-    with pytest.raises(ValueError, match="preparation = 'uci': expected one of bu2020, libsvm"):
+    with pytest.raises(ValueError, match="preparation = 'uci': expected one of bu2020, bu2020_code, libsvm"):
         adult.dataset(preparation="uci")  # type: ignore[arg-type]
 
 
@@ -77,6 +77,9 @@ def test_adult_has_the_sizes_of_the_paper() -> None:
     data, whole = source.load(data_folder()), adult.dataset(preparation="libsvm").load(data_folder())
     assert (len(data.train_targets), len(data.test_targets), data.input_shape) == (29_305, 3_256, (123,))
     assert len(whole.train_targets) == 32_561
+    last = adult.dataset(preparation="bu2020_code").load(data_folder())
+    assert np.array_equal(last.test_inputs.numpy(), whole.train_inputs.numpy()[-3_256:])
+    assert np.array_equal(last.train_targets.numpy(), whole.train_targets.numpy()[:-3_256])
     assert int(whole.train_targets.sum()) == 7_841
     assert int(data.train_targets.sum() + data.test_targets.sum()) == 7_841
     assert set(whole.train_inputs.unique().tolist()) == {0.0, 1.0}

@@ -60,7 +60,8 @@ def test_an_accountant_at_stored_points(name: str, table: str, every: int) -> No
         assert [held for held in beyond if held.verdict != "loose" or not is_too_deep(held.point)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, "rdp_data_dependent")])
+# Of shuffled batches no δ is known, only two bounds: tests/privacy/accountants/test_shuffled.py holds them.
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, "rdp_data_dependent", "shuffled")])
 def test_no_accountant_refuses_everything(name: str) -> None:
     assert any(one.verdict != "refuses" for one in hold([name], POINTS[::20]))
 

@@ -23,7 +23,7 @@ from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.models import logistic
 from dpbench.models.mlp import model
 from dpbench.step.functional import initial_parameters, network
-from dpbench.step.mechanism import Mechanism, acts_at_end, step, with_public
+from dpbench.step.mechanism import Mechanism, acts_at_end, evaluated, step, with_public
 from dpbench.store.run_key import mechanism_entries, versions
 from dpbench.training.loop import on_threads
 
@@ -65,7 +65,7 @@ def choices() -> Iterator[tuple[str, str, dict[str, Any]]]:
             more = {} if choice is None else {"optimizer": choice}
             yield " ".join([name, *more.values()]), name, given | more
     for stage, kind in STAGES.items():
-        for name in catalog(kind) if stage not in ("engine", "sample") else ():
+        for name in catalog(kind) if stage != "engine" else ():
             chosen = {"name": name, "parameters": dict(OF_A_STAGE.get(name, {}))}
             if kind == "rules" and name == "none":
                 chosen_stages = {"clip": chosen, "noise": "none"}
@@ -96,11 +96,13 @@ def trained(mechanism: Mechanism) -> list[float]:
 
     def build() -> torch.nn.Module:
         if acts_at_end(mechanism):  # its proof is about convex losses
-            return logistic.model(SHAPE, CLASSES)
+            return logistic.model(SHAPE, 2)
         return model(SHAPE, CLASSES, hidden=(4,), activation="tanh")
 
     inputs, targets = examples()
     mechanism = with_public(mechanism, inputs)
+    if acts_at_end(mechanism):
+        targets = targets % 2
     hyper = hyperparameters([3], 0.25, learning_rate=0.2, clip_norm=0.5, steps=STEPS)
     with on_threads(1):
         net = network(build())
@@ -108,7 +110,7 @@ def trained(mechanism: Mechanism) -> list[float]:
         for _ in range(STEPS):
             state, seen = step(mechanism, net, state, hyper, inputs, targets, N)
             assert not seen.stopped
-    return [float(f"{value:.8g}") for value in state.theta_RP[0].tolist()]
+    return [float(f"{value:.8g}") for value in evaluated(mechanism, state)[0].tolist()]
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from dpbench.step.functional import Network, network
 from dpbench.step.mechanism import Setting, State
 from dpbench.step.mechanism import step as one_step
 from dpbench.step.updates.sgd import Sgd
+from dpbench.store.agreement import disagreement
 from dpbench.store.records import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -281,6 +283,15 @@ def test_a_record_and_the_report_show_the_epsilon_as_claimed_and_the_branch(tmp_
     assert found["off"].facts.without_noise is None
     assert found["printed"].facts.claimed_by == "pidp2021, Theorem 5"
     assert found["printed"].facts.without_noise == 1.0
+    data = json.loads(Store(tmp_path / "out").run_path(found["printed"].run_key).read_text())
+    assert disagreement(data) == ""
+    shows, step = data["ledger"]["parts"]
+    curve = [{**point, "releases": None} for point in data["curve"]]
+    for parts in ([step], [shows, {**step, "count": 3}], [shows, {**step, "noise_multiplier": 9.0}]):
+        forged = {**data, "curve": curve, "ledger": {**data["ledger"], "parts": parts}}
+        assert disagreement(forged).startswith("its ledger is not the one that pidp_sgd has")
+    forged = {**data, "facts": {**data["facts"], "claimed_by": "somebody"}}
+    assert "facts.claimed_by = somebody" in disagreement(forged)
     report = collect(contents.runs, (), ())
     rows = {row.label: row for section in report.sections for row in section.rows}
     promised = rows["off"].promised

@@ -81,6 +81,7 @@ IN_FULL: dict[str, dict[str, Any]] = {
     "non_private": {"clip": "none", "noise": "none"},
     "decaying_sgd": {"noise": {"name": "decaying", "parameters": {"noise_decay": 0.01}}},
     "automatic_sgd": {"clip": "automatic"},
+    "shuffled_sgd": {"sample": "shuffled"},
     "quantile_clipping_sgd": {"clip": "quantile"},
     "microbatched_sgd": {"clip": "microbatch"},
     "dp_lssgd": {"update": "laplacian_sgd"},

@@ -1,4 +1,7 @@
-"""Losses and metrics other than cross-entropy and accuracy: by their definitions, in every engine and kind of rule."""
+"""Internal: the weighted loss of dpis is the squared error, too.
+
+Losses and metrics other than cross-entropy and accuracy: by their definitions, in every engine and kind of rule.
+"""
 
 from __future__ import annotations
 

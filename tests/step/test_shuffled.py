@@ -108,6 +108,11 @@ def test_the_ledger_names_the_sampler_and_zero_out(clip: str) -> None:
     assert made.facts()["adjacency"] == "zero_out"
 
 
+def test_sums_of_microbatches_are_refused() -> None:
+    with pytest.raises(DpbenchError, match="microbatches are accounted for with Poisson sampling, not shuffled"):
+        mechanism(sample="shuffled", clip={"name": "microbatch", "parameters": {"microbatch_size": 2}})
+
+
 def test_a_resumed_epoch_goes_on_with_its_order() -> None:
     """The order depends on key and step alone: nothing of it is in the state."""
     made = mechanism(sample="shuffled")

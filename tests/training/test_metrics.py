@@ -192,6 +192,22 @@ def test_what_does_not_fit_is_a_mistake_of_the_file(tmp_path: Path, old: str, ne
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "training"),
+    [
+        ("pate", "{batch_size: 20, steps: 2, learning_rate: 0.1}"),
+        ("output_perturbation", "{batch_size: 20, steps: 2, learning_rate: 0.1, clip_norm: 1}"),
+        ("objective_perturbation", "{sampling_rate: 1, steps: 1, learning_rate: 1, clip_norm: 1}"),
+    ],
+)
+def test_a_mechanism_of_cross_entropy_alone_refuses_another_loss(tmp_path: Path, mechanism: str, training: str) -> None:
+    spec = SPEC.replace("noisy_sgd", mechanism).replace("{name: mlp, parameters: {hidden: []}}", "logistic")
+    lines = [f"training: {training}" if line.startswith("training") else line for line in spec.splitlines()]
+    (tmp_path / "spec.yaml").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ProblemsError, match=f"loss = squared_error: {mechanism} trains with cross-entropy alone"):
+        make_plan(load_specs([tmp_path / "spec.yaml"]), tmp_path / "out", Choices(device="cpu"))
+
+
 def test_a_squared_error_of_classes_has_one_output(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(CLASSES + "loss: squared_error\n")
     dpbench.run([tmp_path / "spec.yaml"], out=tmp_path / "out", choices=Choices(device="cpu", seeds=1))

@@ -203,6 +203,11 @@ def preparation(mechanism: Any) -> Any:
     return getattr(mechanism, "preparation", None)
 
 
+def shuffled(mechanism: Any) -> bool:
+    """Whether its batches are those of shuffled epochs, and so depend on each other."""
+    return getattr(getattr(mechanism, "sample", None), "sampler", None) == "shuffled"
+
+
 def unsmoothed(mechanism: Any) -> Any:
     """The mechanism without smoothing of the loss, if it has any: with the gradients of the loss itself."""
     return mechanism if smoothing(mechanism) is None else dataclasses.replace(mechanism, smoothing=None)

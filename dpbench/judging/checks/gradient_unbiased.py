@@ -18,7 +18,15 @@ from torch import Tensor
 
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
-from dpbench.judging.check_tools.steps import OwnSteps, can_be_shown, random_projections, shown, unsmoothed, views
+from dpbench.judging.check_tools.steps import (
+    OwnSteps,
+    can_be_shown,
+    random_projections,
+    shown,
+    shuffled,
+    unsmoothed,
+    views,
+)
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
@@ -27,6 +35,7 @@ from dpbench.step.stages import AdaptiveClipping, scales_every_gradient
 from dpbench.verdicts import Verdict
 
 RATES = (0.05, 0.3, 1.0)
+EPOCHS = (1 / 12, 0.25, 1.0)  # of shuffled batches: whole numbers of them make an epoch
 
 
 @dataclass(frozen=True)
@@ -74,11 +83,13 @@ class GradientUnbiased(Check):
         sigma = 0.2 / times if mechanism.private else 0.0
         if scales_every_gradient(rule):
             gradient_RNP = gradient_RNP * rule.weight(norm_RN, norm_RN.new_tensor(times * largest))[:, :, None]
-        draws, found = seeds * self.steps, []
-        for rate in RATES:
+        # Over whole shuffled epochs the sums of batches have no variance at all; what is taken is that of Poisson ones.
+        rates, steps = (EPOCHS, self.steps // 12 * 12) if shuffled(mechanism) else (RATES, self.steps)
+        draws, found = seeds * steps, []
+        for rate in rates:
             stack = hyperparameters(numbers, rate, clip_norm=times * largest, noise_multiplier=sigma)
             error_P, variance_P, one_P = torch.zeros(3, net.size, dtype=torch.float64)
-            for step in shown(mechanism, net, theta_RP, stack, inputs, targets, self.steps):
+            for step in shown(mechanism, net, theta_RP, stack, inputs, targets, steps):
                 size_R1 = step.size()[:, None]
                 error_P += (step.gradient_RP.double() - gradient_RNP.sum(1) / size_R1).sum(0)
                 variance_RP, most_RP = _spread(gradient_RNP, size_R1, step.inclusion(), step.most_weight())
@@ -90,7 +101,7 @@ class GradientUnbiased(Check):
             slack_P = draws * 1e4 * 2.0**-24 * self.examples * one_P
             columns = zip(error_P.tolist(), variance_P.tolist(), one_P.tolist(), slack_P.tolist(), strict=True)
             found += [statistics.bernstein_p(abs(error) - slack, v, one) for error, v, one, slack in columns]
-        evidence = {"draws": draws * len(RATES), "rates": list(RATES)}
+        evidence = {"draws": draws * len(rates), "rates": list(rates)}
         return self.statistical(subject, found, evidence, "mean of the noisy gradient against the full gradient")
 
 

@@ -5,7 +5,7 @@ times its prepared input; N such inputs in N dimensions are a basis, so the grad
 each example. The counts of inclusions are compared with the declared probabilities, for every example, for pairs of
 examples, for two steps and for two runs. Deterministic tests: the weight is 1/(N·p) where nothing is clipped; an
 example adds at most its `reach`; the ledger's sampling rate is at least p, in every step and in the event of a step at
-each of `LEDGER_RATES`.
+each of `LEDGER_RATES`. With shuffled batches an example is once in each epoch, and the epochs' orders are independent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dpbench import randomness
+from dpbench.events import batches_per_epoch
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import hyperparameters, linear_network
-from dpbench.judging.check_tools.steps import OwnSteps, Step, can_be_shown, preparation, shown, unsmoothed, views
+from dpbench.judging.check_tools.steps import (
+    OwnSteps,
+    Step,
+    can_be_shown,
+    preparation,
+    shown,
+    shuffled,
+    unsmoothed,
+    views,
+)
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import watched
@@ -95,7 +105,13 @@ class MechanismInclusion(Check):
                 chances.append(p_RN.numpy())
                 members.append(_inside(weight_RN * step.divisors(p_RN), most_R).numpy())
                 totals.append(weight_RN.sum(1))
-            found += _p_values(np.stack(members, 1), np.stack(chances, 1))
+            if shuffled(mechanism):
+                wrong = _epoch_faults(np.stack(members, 1), rate)
+                if wrong is not None:
+                    return self.refuted(subject, wrong)
+                found += _epoch_p_values(np.stack(members, 1), rate)
+            else:
+                found += _p_values(np.stack(members, 1), np.stack(chances, 1))
             found.append(_total_p(torch.stack(totals), most_R))
         evidence = {"batches": len(RATES) * seeds * self.steps, "rates": list(RATES)}
         return self.statistical(subject, found, evidence, "inclusion frequencies and their independence")
@@ -238,6 +254,40 @@ def _p_values(members: NDArray[Any], chances: NDArray[Any]) -> Iterator[Any]:
         pairs = [np.moveaxis(values, axis, 0)[:half] for values in (members, chances)]
         both, chance = pairs[0][0::2] & pairs[0][1::2], pairs[1][0::2] * pairs[1][1::2]
         yield statistics.chernoff_p(both.sum(), chance.sum(), both.size)
+
+
+def _in_epochs(members: NDArray[Any], rate: float) -> NDArray[Any]:
+    """Members (R, T, N) as (R, epochs, batches, N); an epoch that is not done to its end is left out."""
+    runs, steps, examples = members.shape
+    batches = batches_per_epoch(rate)
+    return members[:, : steps // batches * batches].reshape(runs, -1, batches, examples)
+
+
+def _epoch_faults(members: NDArray[Any], rate: float) -> str | None:
+    """Shuffled batches: an example that is not in one batch of each epoch, or None."""
+    times = _in_epochs(members, rate).sum(2)
+    if bool((times == 1).all()):
+        return None
+    worst = int(times.flatten()[np.argmax(np.abs(times - 1))])
+    return f"an example is in {worst} batches of an epoch, and the ledger counts on one"
+
+
+def _epoch_p_values(members: NDArray[Any], rate: float) -> Iterator[Any]:
+    """Shuffled batches: counts over epochs, which are independent of each other, against a uniform order."""
+    found = _in_epochs(members, rate)
+    batches, examples = found.shape[2:]
+    first = found[:, :, 0].reshape(-1, examples)
+    yield statistics.chernoff_p(first.sum(0), np.full(examples, len(first) / batches), len(first))
+    half = examples // 2 * 2
+    both = (first[:, 0:half:2] & first[:, 1:half:2]).sum(0)
+    chance = (examples / batches - 1) / (examples - 1) / batches
+    if chance > 0:
+        yield statistics.chernoff_p(both, np.full(len(both), len(first) * chance), len(first))
+    for axis in range(2):  # in the same batch of two epochs, of two runs
+        moved = np.moveaxis(found, axis, 0)
+        pairs = moved.shape[0] // 2 * 2
+        same = (moved[0:pairs:2] & moved[1:pairs:2]).any(2).reshape(-1, examples)
+        yield statistics.chernoff_p(same.sum(0), np.full(examples, len(same) / batches), len(same))
 
 
 check = MechanismInclusion()

@@ -197,6 +197,10 @@ def _compare(
             _move(found, one, less, event, what, moves)
 
 
+# The record is never drawn or its inputs are zeros: away from Poisson batches, without effect in shuffled ones.
+COVERED = (("poisson", "add_or_remove"), ("shuffled", "zero_out"))
+
+
 def _votes(
     found: _Found,
     with_it: Sequence[LetOut],
@@ -236,10 +240,12 @@ def _votes(
 def _move(found: _Found, one: LetOut, less: LetOut, event: Event, what: str, moves: bool) -> None:
     if (
         not isinstance(event, Gaussian | SampledGaussian | RandomSensitivityGaussian)
-        or event.adjacency != "add_or_remove"
-        or getattr(event, "sampler", "poisson") != "poisson"
+        or (getattr(event, "sampler", "poisson"), event.adjacency) not in COVERED
     ):
-        found.unseen = f"{what}: only Gaussian noise, Poisson samples and add_or_remove can be checked"
+        found.unseen = (
+            f"{what}: only Gaussian noise can be checked, with Poisson samples and add_or_remove or shuffled ones and"
+            " zero_out"
+        )
         return
     found.releases += 1
     stated = one.deviation / event.noise_multiplier

@@ -35,6 +35,7 @@ from dpbench.judging.check_tools.steps import (
     random_projections,
     sample_event,
     shown,
+    shuffled,
     smoothing,
     unsmoothed,
     with_public_size,
@@ -71,7 +72,9 @@ class MechanismSensitivity(Check):
     steps: int = 20
 
     def looks_at(self, value: Any) -> bool:
-        return value.private and has_event(value) and sample_event(value).adjacency == "add_or_remove"
+        # With q = 1 a shuffled batch has all examples: one that is not there stands for one without effect.
+        told = has_event(value) and (shuffled(value) or sample_event(value).adjacency == "add_or_remove")
+        return bool(value.private and told)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Add an example to `rounds` data sets, or one to a data set in `seeds`·`steps` steps."""

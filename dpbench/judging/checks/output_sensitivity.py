@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class OutputSensitivity(Check):
-    """Subject: kind `mechanisms`, private, that acts at the end (`step.mechanism.acts_at_end`).
+    """Subject: kind `mechanisms`, private, that acts at the end and adds all its noise there.
 
     >>> check(Subject.of("mechanisms", "output_perturbation"), seed=0).verdict
     'holds'
@@ -69,7 +69,7 @@ class OutputSensitivity(Check):
     draws: int = 60
 
     def looks_at(self, value: Any) -> bool:
-        return bool(value.private) and acts_at_end(value)
+        return bool(value.private) and acts_at_end(value) and not getattr(value, "perturbs_objective", False)
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Train on some fifty pairs of data sets, and `draws` runs for the noise."""

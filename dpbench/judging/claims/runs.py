@@ -130,7 +130,7 @@ def _together(judged: str, found: Sequence[tuple[str, Verdict]]) -> Judgement:
     """The verdict on a claim whose rows have these verdicts."""
     if not found:
         return Judgement("not_run", f"{judged}; its rows print no accuracy")
-    counts = Counter(verdict.verdict for _, verdict in found)
+    counts = Counter[str](verdict.verdict for _, verdict in found)
     compared = len(found) - counts["not_run"]
     evidence = {label or "result": verdict.reason for label, verdict in found if verdict.reason != "no finished run"}
     if not compared:

@@ -1,4 +1,4 @@
-"""Output perturbation with one thing wrong: its constants, what it clips, its noise, what it lets out early."""
+"""Output and objective perturbation with one thing wrong: a constant, the clipping, the noise, what gets out early."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from dpbench.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpbench.mechanisms.output_perturbation import OutputPerturbation
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, Kept, Released, Setting, State
@@ -112,4 +113,50 @@ ENDING: Mapping[str, OutputPerturbation] = {
     "inputs as they are": Unclipped(),
     "parameters on the way": Early(),
     "half of the noise taken back": HalfNoise(),
+}
+
+# Noise in the objective
+
+
+@dataclass(frozen=True)
+class HalfObjectiveLipschitz(ObjectivePerturbation):
+    """Takes half of L."""
+
+    def lipschitz(self, radius: float) -> float:
+        return super().lipschitz(radius) / 2
+
+
+@dataclass(frozen=True)
+class LessNoise(ObjectivePerturbation):
+    """b has a fifth less noise than the ledger says."""
+
+    def deviation(self, noise_multiplier: float, radius: float) -> float:
+        return 0.8 * super().deviation(noise_multiplier, radius)
+
+    def least_regularisation(self, noise_multiplier: float, radius: float, examples: int) -> float:
+        return super().least_regularisation(noise_multiplier, radius, examples) / 0.8**2
+
+
+@dataclass(frozen=True)
+class LittleRegularisation(ObjectivePerturbation):
+    """Takes half of the regularisation that the proof needs."""
+
+    def least_regularisation(self, noise_multiplier: float, radius: float, examples: int) -> float:
+        return super().least_regularisation(noise_multiplier, radius, examples) / 2
+
+
+@dataclass(frozen=True)
+class LongInputs(ObjectivePerturbation):
+    """Computes with the inputs as they are."""
+
+    def seen(self, inputs: Tensor, radius: float) -> Tensor:
+        del radius
+        return inputs.double()
+
+
+PERTURBED: Mapping[str, ObjectivePerturbation] = {
+    "half of the Lipschitz constant": HalfObjectiveLipschitz(),
+    "a fifth less noise": LessNoise(),
+    "half of the regularisation": LittleRegularisation(),
+    "inputs as they are": LongInputs(),
 }

@@ -27,7 +27,7 @@ from dpbench.judging.faults.mechanisms import (
     SCALED,
     SMOOTHED,
 )
-from dpbench.judging.faults.outputs import ENDING
+from dpbench.judging.faults.outputs import ENDING, PERTURBED
 from dpbench.judging.faults.parts import (
     DIFFERENT,
     DISTRIBUTIONS,
@@ -152,6 +152,9 @@ UNEVEN: Mapping[str, Any] = {
         sample=FaultySampler(lambda seed, step, rate, n: PoissonSampler()(seed, step, (rate * 1.1).clamp_max(1), n)),
     ),
     "divided by the examples drawn": DIVIDED["divided by the examples drawn"],
+    **{  # batches of ten examples, which they divide evenly
+        name: noisy_sgd(Pipeline, sample=fault) for name, fault in EPOCHS.items() if name != "the last batch dropped"
+    },
     **LOW_RATES,
     **IMPORTANCE,
 }
@@ -175,6 +178,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
         "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **DEPENDENT}
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
+    "objective_noise": _subjects("mechanisms", PERTURBED),
     "teacher_partition": _subjects("mechanisms", PARTS),
     "output_sensitivity": _subjects("mechanisms", ENDING),
     "preparation_release": _subjects("mechanisms", PREPARED),

@@ -31,9 +31,9 @@ def _figure(report: Report, line: CoverageLine) -> Drawn | None:
         printed, ours = float(verdict.evidence["printed"]), verdict.evidence["mean"]
         low, high = (verdict.evidence.get(end) for end in ("low", "high"))
         half = (high - low) / 2 if low is not None and high is not None else None
-        ends = (None, None) if half is None else (ours - half, ours + half)
+        least, most = (None, None) if half is None else (ours - half, ours + half)
         words = f"{row.title}: {verdict.reason} ({verdict.verdict.replace('_', ' ')})"
-        by_section.setdefault(row.context.name, []).append(Point(printed, ours, *ends, says=words))
+        by_section.setdefault(row.context.name, []).append(Point(printed, ours, least, most, says=words))
         said.append(words)
         places += [printed, ours]
     if not places:

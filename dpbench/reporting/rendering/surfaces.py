@@ -26,11 +26,21 @@ class Contour:
     losses: tuple[tuple[float | None, ...], ...]
 
 
-def surface_figures(report: Report) -> dict[str, list[Drawn]]:
+@dataclass(frozen=True)
+class DrawnContour:
+    """A contour; its title says whose it is, so its legend is empty."""
+
+    figure: Contour
+    legend: tuple[tuple[int, str], ...] = ()
+
+
+def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
     """The surfaces of every section, by `metrics-<section>`: a figure of all lines, then a contour for each row."""
-    found: dict[str, list[Drawn]] = {}
+    found: dict[str, list[Drawn | DrawnContour]] = {}
     for section in report.sections:
-        figures = [*_lines(section), *_contours(section)]
+        figures: list[Drawn | DrawnContour] = []
+        figures += _lines(section)
+        figures += _contours(section)
         if figures:
             found[f"metrics-{section.id}"] = figures
     return found
@@ -69,9 +79,9 @@ def _lines(section: Section) -> list[Drawn]:
     return [Drawn(figure, tuple(legend))]
 
 
-def _contours(section: Section) -> list[Drawn]:
+def _contours(section: Section) -> list[DrawnContour]:
     found = []
-    for number, (style, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
+    for number, (_, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
         contour = Contour(
             id=f"metrics-{section.id}-contour-{number}",
             title=f"{row.full_title}: loss surface, seed {line.surface_seed}",
@@ -79,7 +89,7 @@ def _contours(section: Section) -> list[Drawn]:
             axis=tuple(surface["axis"]),
             losses=tuple(tuple(line) for line in surface["losses"]),
         )
-        found.append(Drawn(contour, ((style, f"{row.title}, seed {line.surface_seed}"),)))
+        found.append(DrawnContour(contour))
     return found
 
 
@@ -104,7 +114,7 @@ def draw_contour(contour: Contour) -> str:
         width, height = 330.0, 300.0
         canvas = Canvas(figsize=(width / 72, height / 72))
         axes = canvas.add_subplot()
-        canvas.subplots_adjust(left=60 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
+        canvas.subplots_adjust(left=60 / width, right=1 - 14 / width, bottom=42 / height, top=1 - 8 / height)
         known = losses[np.isfinite(losses)]
         if known.size and known.min() < known.max():
             low, high = float(known.min()), float(known.max())

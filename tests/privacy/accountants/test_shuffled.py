@@ -1,6 +1,6 @@
-"""Shuffled epochs: both bounds against their definitions, by other arithmetic; what is refused; what merges would hide.
+"""Internal: explicit data of shuffled epochs, which no accountant shows alone, and both bounds by their definitions.
 
-Without chance but for one test, which states its false alarm.
+What is refused, and what merging sequences would hide. Without chance but for one test, which states its false alarm.
 """
 
 from __future__ import annotations

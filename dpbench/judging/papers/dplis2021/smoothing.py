@@ -239,11 +239,12 @@ def toy_smoothing(distance: float, little: float, enough: float) -> Shown:
         inner = (losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])
         return [round(float(place), 3) for place in line[1:-1][inner]]
 
-    drawn = {f"smoothed, scale {scale:g}": smooth(scale) for scale in (little, enough)}
-    before, after = map(minima, drawn.values())
+    drawn = [smooth(scale) for scale in (little, enough)]
+    before, after = map(minima, drawn)
     holds = len(before) == 2 and len(after) == 1 and abs(after[0]) < distance / 4
     reason = f"minima on the line at {before} for scale {little:g}, at {after} for {enough:g}"
-    lines = {"not smoothed": toy(line + 1e-9, 0.0, distance), **drawn}
+    names = (f"smoothed, scale {scale:g}" for scale in (little, enough))
+    lines = {"not smoothed": toy(line + 1e-9, 0.0, distance), **dict(zip(names, drawn, strict=True))}
     plot = {
         "x": [float(x) for x in line],
         "x_label": "place along the line from the flat to the sharp minimum",

@@ -105,7 +105,9 @@ def losses(
     common = (distance, rate)
     plain = _ends(runs, *common, noise, clip, 0.0, samples, steps)
     smoothed = _ends(runs, *common, less * noise, clip, radius / less, samples, steps)
-    found = {name: toy(*places.T, distance) for name, places in (("without", plain), ("with", smoothed))}
+    found = {
+        name: toy(places[:, 0], places[:, 1], distance) for name, places in (("without", plain), ("with", smoothed))
+    }
     means = [float(one.mean()) for one in found.values()]
     tails = [float(np.quantile(one, 0.95)) for one in found.values()]
     shares = np.linspace(0.01, 0.99, 50)

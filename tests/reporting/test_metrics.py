@@ -1,0 +1,82 @@
+"""The chapter on sharpness and loss surfaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpbench.errors import DpbenchError
+from dpbench.reporting.collect import collect
+from dpbench.reporting.page import render
+from dpbench.reporting.rendering.figures import Figure
+from dpbench.reporting.rendering.surfaces import Contour, draw_contour, surface_figures
+from tests.store.record_samples import printed, run_json
+
+AXIS = [-1.0, 0.0, 1.0]
+BOWL = [[2.0, 1.0, 2.0], [1.0, 0.0, 1.0], [2.0, 1.0, 2.0]]
+
+
+def record(seed: int, *metrics: dict[str, Any], asked: tuple[str, ...] = (), **context: Any) -> dict[str, Any]:
+    found = run_json("flat", "", seed, context={"metrics": list(asked), **context})
+    return {**found, "result": {**found["result"], "metrics": list(metrics)}}
+
+
+def test_a_value_is_a_mean_over_seeds_beside_the_printed_one_without_a_verdict() -> None:
+    published = {"sharpness": printed("0.5454"), "epsilon": {}}
+    values = (0.5, 0.7)
+    records = [
+        record(seed, {"name": "sharpness", "records": 1000, "value": value}, published=published)
+        for seed, value in enumerate(values)
+    ]
+    report = collect(records)
+    (line,) = next(report.rows()).metrics
+    assert line.value is not None
+    assert (line.value.mean, line.value.count, line.records) == (pytest.approx(0.6), 2, 1000)
+    page = render(report)
+    assert "at least 0.6" in page
+    assert "0.5454" in page
+    assert [verdict.check for verdict in report.verdicts()] == []
+
+
+def test_surfaces_are_drawn_of_the_first_seed_that_has_one() -> None:
+    one = {"name": "loss_surface (directions = 1)", "records": 9, "surface": {"axis": AXIS, "losses": [3.0, None, 5.0]}}
+    two = {"name": "loss_surface", "records": 9, "surface": {"axis": AXIS, "losses": BOWL}}
+    report = collect([record(0, one), record(1, one, two)])
+    line, contour = surface_figures(report)["metrics-spec-1"]
+    assert isinstance(line.figure, Figure)
+    assert [(point.x, point.y) for point in line.figure.series[0].line] == [(-1.0, 3.0), (1.0, 5.0)]
+    assert isinstance(contour.figure, Contour)
+    assert contour.figure.losses == tuple(map(tuple, BOWL))
+    assert "seed 1: 0 at the trained parameters, at most 2 around" in contour.figure.description
+    assert render(report).count("loss surface, seed 1</") >= 2
+
+
+@pytest.mark.parametrize("losses", [BOWL, [[1.0] * 3] * 3, [[None] * 3] * 3, [[None, 1.0, 2.0], *BOWL[1:]]])
+def test_a_contour_is_clean_svg_whatever_it_holds(losses: list[list[float | None]]) -> None:
+    text = draw_contour(Contour("one", "a title", "words", tuple(AXIS), tuple(map(tuple, losses))))
+    assert text.startswith("<svg")
+    assert "style=" not in text
+    assert 'id="one-title"' in text
+
+
+def test_what_is_asked_and_not_there_says_so() -> None:
+    page = render(collect([record(0, asked=("sharpness",), file="specs/mine.yaml")]))
+    assert "not measured" in page
+    assert "dpbench run specs/mine.yaml --only" in page
+    assert 'id="metrics"' not in render(collect([record(0)]))
+
+
+@pytest.mark.parametrize(
+    "surface",
+    [
+        {"axis": AXIS, "losses": [1.0, 2.0]},
+        {"axis": AXIS, "losses": [[1.0, 2.0, 3.0]]},
+        {"axis": ["a", 0.0, 1.0], "losses": [1.0, 2.0, 3.0]},
+        {"axis": AXIS, "losses": ["<b>", 2.0, 3.0]},
+        {"axis": [], "losses": []},
+    ],
+)
+def test_a_surface_of_another_shape_is_refused(surface: dict[str, Any]) -> None:
+    with pytest.raises(DpbenchError):
+        collect([record(0, {"name": "loss_surface", "surface": surface})])

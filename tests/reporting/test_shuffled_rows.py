@@ -1,0 +1,51 @@
+"""A row of shuffled batches: their own accountant is asked, and says what calling them Poisson would hide."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpbench.events import Composition, SampledGaussian, to_json
+from dpbench.privacy.shuffling import of_shuffled
+from dpbench.reporting.guarantees import Accounts, guarantees
+
+SHUFFLED = Composition(((SampledGaussian(0.1, 2.0, "zero_out", "shuffled"), 20),))
+POISSON = Composition(((SampledGaussian(0.1, 2.0), 20),))
+
+
+def lines(ledger: Composition, asked: tuple[str, ...] = ()) -> dict[str, Any]:
+    run: Any = SimpleNamespace(ledger=to_json(ledger))
+    context: Any = SimpleNamespace(accountants=asked, published=None, delta=1e-5)
+    return {line.accountant: line for line in guarantees([run], context, Accounts())}
+
+
+def test_the_line_has_both_ends_and_the_sentence() -> None:
+    found = lines(SHUFFLED)
+    assert list(found) == ["shuffled"]
+    line, numbers = found["shuffled"], of_shuffled(SHUFFLED, delta=1e-5)
+    assert numbers is not None
+    assert (line.lower, line.safe, line.kind, line.adjacency) == (
+        numbers.lower,
+        numbers.upper,
+        "upper_bound",
+        "zero_out",
+    )
+    assert line.promise
+    assert line.remark == numbers.sentence()
+    assert "Poisson sampling at the same rates, noise and steps would have" in line.remark
+    assert "not valid for these batches" in line.remark
+
+
+@pytest.mark.parametrize("asked", [("rdp",), ("shuffled",), ("exact", "gdp_clt")])
+def test_whatever_the_spec_asks_for_it_is_there(asked: tuple[str, ...]) -> None:
+    found = lines(SHUFFLED, asked)
+    assert found["shuffled"].remark
+    assert all(line.refused for name, line in found.items() if name != "shuffled")
+
+
+def test_nothing_of_it_stands_beside_poisson_batches() -> None:
+    found = lines(POISSON)
+    assert "shuffled" not in found
+    assert not any(line.remark for line in found.values())
