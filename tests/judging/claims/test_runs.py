@@ -14,6 +14,7 @@ from dpbench.judging.claims.claim import Claim
 from dpbench.judging.claims.judging import Choice, verify
 from dpbench.judging.claims.record import VerdictRecord
 from dpbench.judging.claims.runs import OTHER, Trained, judge_runs, trained
+from dpbench.tasks import METRICS
 
 ROOT = Path(__file__).parents[3]
 FILE = "specs/bu2020/table1.yaml"
@@ -41,7 +42,7 @@ def run(label: str, seed: int, result: float, resolved: dict[str, Any] | None = 
         "noise_multiplier": noise,
     }
     return replace(
-        Trained(FILE, label, seed, result, settings | (resolved or {}), 60000, None, True),
+        Trained(FILE, label, seed, result, METRICS["accuracy"], settings | (resolved or {}), 60000, None, True),
         **changed,
     )
 
