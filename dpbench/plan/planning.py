@@ -28,7 +28,7 @@ from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
-from dpbench.store.check_records import SHIPPED, Code, code_of, described, known, read_checks
+from dpbench.store.check_records import Code, code_of, described, known, of_shipped, read_checks
 from dpbench.store.provenance import code_hash
 from dpbench.store.records import Store
 from dpbench.store.run_key import (
@@ -160,8 +160,8 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
         if built is None or built[0] is not run.spec:
             built = run.spec, build_mechanism(run.spec).private
         mechanism = run.spec.mechanism
-        if shipped({"name": mechanism.name, "parameters": mechanism.parameters}):
-            checked = SHIPPED
+        if shipped(choice := {"name": mechanism.name, "parameters": mechanism.parameters}):
+            checked = of_shipped(choice)
         else:
             key = json.dumps([mechanism.name, plain(dict(mechanism.parameters))], sort_keys=True, default=repr)
             codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)

@@ -54,6 +54,15 @@ def on_trust(resolved: Mapping[str, Any]) -> bool:
     return mechanism is None or (bool(mechanism.spends_budget) and not hasattr(mechanism, "ledger_of_budget"))
 
 
+def refuted(mechanism: Mapping[str, Any]) -> str:
+    """Why no ε may be stated of one of dpbench's own mechanisms with these parameters; "" where one may.
+
+    >>> refuted({"name": "microbatched_sgd", "parameters": {"variant": "as_printed"}})[:21]
+    'mechanism_sensitivity'
+    """
+    return str(getattr(_mechanism(_text(mechanism)), "refuted", ""))
+
+
 def other_data(resolved: Mapping[str, Any]) -> bool:
     """Whether a record's facts about its data are its own: of no shipped dataset with the content of today."""
     return _source(resolved["dataset"]) is None
