@@ -209,8 +209,9 @@ class SampledGaussian(_Checked):
     - `without_replacement` (a fixed batch of qN records), `replace_one`: no pair of datasets is the worst for every ε;
       bounds compose a proven dominating pair.
     - `shuffled`: one of the ⌈1/q⌉ batches of an epoch, in each of which every record is once; a composition's part of
-      T such steps is one sequence, and begins with an epoch. A step has no pair of its own, because the batches of an
-      epoch depend on each other: every accountant but `shuffled` refuses them.
+      T such steps is one sequence. It begins with an epoch, or goes on with that of the part before where that has the
+      same q. A step has no pair of its own, because the batches of an epoch depend on each other: every accountant but
+      `shuffled` refuses them.
 
     >>> SampledGaussian(sampling_rate=256 / 60000, noise_multiplier=1.3).sampler
     'poisson'

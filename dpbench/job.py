@@ -25,9 +25,10 @@ from dpbench.plan.planning import (
 )
 from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
-from dpbench.store.check_records import SHIPPED, code_of, described, read_checks
+from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Store
+from dpbench.store.run_key import shipped
 
 if TYPE_CHECKING:
     from dpbench.training.loop import Outcome, Progress
@@ -252,13 +253,14 @@ def _checked(
     """Check the mechanisms of due runs that are not shipped and have no stored verdict, once for each code."""
     due: dict[str, tuple[Run, Checked]] = {}
     for one in () if choices.smoke else (one for stack in plan.stacks for one in stack.runs):
-        if one.checked is not None and one.checked != SHIPPED:
+        if one.checked is not None and not _is_shipped(one):
             code = code_of(one.spec.mechanism.name, one.spec.mechanism.parameters).hash
             if code not in due or due[code][0].steps < one.steps:
                 due[code] = one, one.checked
     found: list[tuple[str, Checked]] = []
     for one in plan.runs:  # those that have run before keep their verdict
-        if one.action == "exists" and one.checked is not None and one.checked.verdict == "refuted":
+        has_run = one.action == "exists" and not _is_shipped(one)
+        if has_run and one.checked is not None and one.checked.verdict == "refuted":
             title = described(one.spec.mechanism.name, one.spec.mechanism.parameters)
             if (title, one.checked) not in found:
                 watcher.checked(title, one.checked)
@@ -279,6 +281,11 @@ def _checked(
     known = {one.key: one.checked for one in runs}
     stacks = (tuple(replace(one, checked=known[one.key]) for one in stack.runs) for stack in plan.stacks)
     return Plan(runs, tuple(map(Stack, stacks))), tuple(found)
+
+
+def _is_shipped(one: Run) -> bool:
+    """Whether a run's mechanism is dpbench's own: it is not checked here, and a refuted variant is no mistake."""
+    return shipped({"name": one.spec.mechanism.name, "parameters": one.spec.mechanism.parameters})
 
 
 def _work(

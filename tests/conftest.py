@@ -17,8 +17,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads
 # What planning remembers stays with these tests: nothing is taken from, or left in, the user's cache folder.
 os.environ.setdefault("DPBENCH_CACHE", tempfile.mkdtemp(prefix="dpbench-tests-"))
 
-# Datasets whose files no CI holds (GloVe's vectors: 822 MB); their parsing is tested on files of the same form.
-NOT_IN_CI = ("imdb_glove",)
+# Datasets whose files no CI holds (GloVe's vectors: 822 MB; SVHN); their parsing is tested on files of the same form.
+NOT_IN_CI = ("imdb_glove", "svhn")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

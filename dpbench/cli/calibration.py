@@ -110,9 +110,9 @@ def _calibrate(
         group_size=group_size,
     )
     made = make(found.value)
-    from dpbench.privacy.statement import RESERVATION, large_deltas, summary
+    from dpbench.privacy.statement import RESERVATION, fewer_epochs, large_deltas, summary
 
-    warnings = large_deltas(made, found.delta)
+    warnings = [*large_deltas(made, found.delta), *fewer_epochs(made)]
     if options["as_json"]:
         reservation = RESERVATION if made.composition.adaptive else None
         data = facts(made, group_size) | _calibrated_json(found)

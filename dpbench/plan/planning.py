@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.catalog import FilePath, Note, find, marked
+from dpbench.catalog import Entry, FilePath, Note, find, marked
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
@@ -28,7 +28,7 @@ from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
-from dpbench.store.check_records import SHIPPED, Code, code_of, described, known, read_checks
+from dpbench.store.check_records import Code, code_of, described, known, of_shipped, read_checks
 from dpbench.store.provenance import code_hash
 from dpbench.store.records import Store
 from dpbench.store.run_key import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
 
 MOST_PER_STACK = 16
+Sources = dict[tuple[Entry, ...], dict[str, str]]  # the hashes of the modules that entries of the catalog use
 
 
 def make_plan(
@@ -74,12 +75,18 @@ def make_plan(
     gpu = _gpu() if choices.device is None else None
     device = choices.device or gpu or "cpu"
     of_other_versions = {_unversioned(one["resolved"]): one["resolved"] for one in before.values()}
+    obstacles: dict[int, str | None] = {}  # by the spec: every seed of it meets the same one
     decided = []
     for run in runs:
         unfinished = store.is_unfinished(run.key)
         older = of_other_versions.get(_unversioned(run.resolved)) if of_other_versions else None
         known = (before.get(run.key), older)
-        action, reason = _decide(run, known, choices, has_gpu=bool(gpu), unfinished=unfinished)
+        action, reason = _decided(run, known, choices, unfinished)
+        if action == "train":
+            if id(run.spec) not in obstacles:
+                obstacles[id(run.spec)] = _obstacle(run.spec, choices, bool(gpu))
+            if (obstacle := obstacles[id(run.spec)]) is not None:
+                action, reason = "skip", obstacle
         if action == "train" and not choices.smoke and run.key not in before:
             refused = store.refused(run.key)
             reason = f"its record is not used: {refused}" if refused else reason
@@ -119,6 +126,7 @@ def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = No
     kept = Cache(cache_file()) if kept is None else kept
     problems: list[Problem] = []
     runs: list[Run] = []
+    sources: Sources = {}
     taken = [spec for spec in specs if chosen_by(spec, choices.only)]
     asked = choices.seeds
     count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
@@ -126,7 +134,7 @@ def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = No
         raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
     for spec in taken:
         with _collecting(problems, spec):
-            runs += resolve(spec, _seeds(spec, choices.seeds), kept)
+            runs += resolve(spec, _seeds(spec, choices.seeds), kept, sources)
     kept.write()
     if problems:
         raise ProblemsError(problems)
@@ -160,8 +168,8 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
         if built is None or built[0] is not run.spec:
             built = run.spec, build_mechanism(run.spec).private
         mechanism = run.spec.mechanism
-        if shipped({"name": mechanism.name, "parameters": mechanism.parameters}):
-            checked = SHIPPED
+        if shipped(choice := {"name": mechanism.name, "parameters": mechanism.parameters}):
+            checked = of_shipped(choice)
         else:
             key = json.dumps([mechanism.name, plain(dict(mechanism.parameters))], sort_keys=True, default=repr)
             codes[key] = codes.get(key) or code_of(mechanism.name, mechanism.parameters)
@@ -181,9 +189,11 @@ def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
         problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
 
 
-def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list[Run]:
-    """The runs of one spec; `kept` remembers calibrated noise. Raises DpbenchError or ValueError with one sentence if
-    it cannot be resolved: also where its model cannot be built for its data, but only what will be trained is tried.
+def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources: Sources | None = None) -> list[Run]:
+    """The runs of one spec; `kept` remembers calibrated noise, `sources` hashes of code from one spec to the next.
+
+    Raises DpbenchError or ValueError with one sentence if it cannot be resolved: also where its model cannot be built
+    for its data, but only what will be trained is tried.
     """
     from dpbench.step.mechanism import Setting
 
@@ -240,6 +250,9 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         **({} if spends is None else asked),
         "numerics": versions(entries),
     }
+    sources = {} if sources is None else sources
+    if (hashes := sources.get(tuple(entries))) is None:
+        hashes = sources[tuple(entries)] = {name: code_hash(name) for name in code_modules(entries)}
     common = Run(
         spec=spec,
         seed=0,
@@ -249,7 +262,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         **numbers,
         **{"epsilon": None, **stated},
         spends=spends,
-        sources={name: code_hash(name) for name in code_modules(entries)},
+        sources=hashes,
         engine=engine(entries[1], spec.mechanism.parameters),
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
@@ -375,12 +388,10 @@ def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _decide(
+def _decided(
     run: Run,
     known: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     choices: Choices,
-    *,
-    has_gpu: bool,
     unfinished: bool,
 ) -> tuple[Action, str]:
     """What to do with a run, and why. `known`: its record, and what the same run by other versions of code resolved."""
@@ -391,25 +402,28 @@ def _decide(
         if older is not None and not choices.stale:
             changed = ", ".join(version_changes(older.get("numerics") or {}, run.resolved["numerics"]))
             return "stale", f"has a record by other code ({changed}); --stale runs it again"
-    source = dataset_source(run.spec)
-    missing = source.missing(choices.data)
-    if missing:
-        # Features of another dataset are computed from its files, which must be fetched.
-        named = getattr(source, "files_of", run.spec.dataset.name)
-        command = fetch_command(named, data_folder(choices.data))
-        return "skip", f"dataset {named} is absent; get it: {command}"
-    obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
-    if obstacle is not None:
-        return "skip", f"dataset {run.spec.dataset.name}: {obstacle}"
-    mechanism = build_mechanism(run.spec)
-    obstacle = mechanism.obstacle() if hasattr(mechanism, "obstacle") else None
-    if obstacle is not None:
-        return "skip", f"mechanism {run.spec.mechanism.name}: {obstacle}"
-    if "gpu" in run.spec.needs and not has_gpu and choices.device is None:
-        return "skip", "needs a GPU and none was found; --device cpu runs it here"
     if choices.smoke or record is None:
         return "train", "smoke test" if choices.smoke else "its record is stale" if older else "no record yet"
     return "train", "forced" if choices.force else "was interrupted"
+
+
+def _obstacle(spec: Spec, choices: Choices, has_gpu: bool) -> str | None:
+    """Why a spec's runs cannot be trained here; None if they can."""
+    source = dataset_source(spec)
+    if source.missing(choices.data):
+        # Features of another dataset are computed from its files, which must be fetched.
+        named = getattr(source, "files_of", spec.dataset.name)
+        return f"dataset {named} is absent; get it: {fetch_command(named, data_folder(choices.data))}"
+    obstacle: str | None = source.obstacle(choices.data) if hasattr(source, "obstacle") else None
+    if obstacle is not None:
+        return f"dataset {spec.dataset.name}: {obstacle}"
+    mechanism = build_mechanism(spec)
+    obstacle = mechanism.obstacle() if hasattr(mechanism, "obstacle") else None
+    if obstacle is not None:
+        return f"mechanism {spec.mechanism.name}: {obstacle}"
+    if "gpu" in spec.needs and not has_gpu and choices.device is None:
+        return "needs a GPU and none was found; --device cpu runs it here"
+    return None
 
 
 def _unversioned(resolved: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpbench.events import (
     Laplace,
     RandomSensitivityGaussian,
     SampledGaussian,
+    batches_per_epoch,
 )
 from dpbench.privacy.answers import PROMISES, Guarantee
 from dpbench.privacy.composition import common_adjacency
@@ -125,10 +127,35 @@ def _shuffled(found: Releases, guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def warnings(found: Releases, guarantees: Sequence[Guarantee]) -> list[str]:
-    """What makes a promise worth little, whatever its ε: a δ of 1/N or more, where N is known."""
+    """What makes a promise worth little, whatever its ε: a δ of 1/N or more, or fewer epochs than were said."""
     best = _best(guarantees)
     delta = next((one.delta for one in guarantees), None) if isinstance(best, str) else best.delta
-    return [] if delta is None else large_deltas(found, delta)
+    return [*([] if delta is None else large_deltas(found, delta)), *fewer_epochs(found)]
+
+
+def fewer_epochs(found: Releases) -> list[str]:
+    """Where the E·N/B steps of E epochs of shuffled batches begin fewer than E of them, as a list of none or one.
+
+    An epoch has ⌈N/B⌉ batches, the last one shorter where B does not divide N.
+
+    >>> from dpbench.privacy.releases import Said, releases
+    >>> said = Said(examples=100, batch=60, epochs=10, noise_multiplier=1.0, parameters={"sampler": "shuffled"})
+    >>> fewer_epochs(releases(said))
+    ['17 steps begin 9 shuffled epochs of 2 batches, not 10; for 10 whole ones give --steps 20']
+    """
+    if found.said is None or found.said.epochs is None:
+        return []
+    [(event, steps)] = found.composition.parts
+    if getattr(event, "sampler", None) != "shuffled" or not getattr(event, "sampling_rate", 0):
+        return []
+    batches, asked = batches_per_epoch(event.sampling_rate), math.ceil(found.said.epochs)  # type: ignore[union-attr]
+    begun = -(-steps // batches)
+    if begun >= asked:
+        return []
+    return [
+        f"{steps:,} steps begin {begun:,} shuffled epochs of {batches:,} batches, not {asked:,}; for {asked:,} whole"
+        f" ones give --steps {asked * batches}"
+    ]
 
 
 def large_deltas(found: Releases, delta: float) -> list[str]:

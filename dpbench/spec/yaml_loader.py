@@ -136,9 +136,17 @@ def parse(text: str, file: str) -> Document:
     >>> print(document.problems[0])
     demo.yaml:2:1: steps: the key 'steps' stands twice (first in line 1) (delete one of the two)
     """
-    reader = _Reader(text, file)
+    reader = _Reader(text, file, _FASTEST if _ALIKE.fullmatch(text) else yaml.SafeLoader)
     root = reader.document()
+    if reader.syntax and reader.loader is not yaml.SafeLoader:  # whose words for what is wrong are those known here
+        reader = _Reader(text, file, yaml.SafeLoader)
+        root = reader.document()
     return Document(file, root, tuple(reader.problems))
+
+
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+# libyaml takes more than PyYAML where tabs, question marks, marks of byte order and odd ends of lines stand.
+_ALIKE = re.compile("[\n\x20-\x3e\x40-\x7e\xa0-\u2027\u2030-\ud7ff]*")
 
 
 class _Stop(Exception):
@@ -146,10 +154,11 @@ class _Stop(Exception):
 
 
 class _Reader:
-    """Builds nodes from PyYAML's events."""
+    """Builds nodes from PyYAML's events; `syntax` says whether they ended in an error of the syntax."""
 
-    def __init__(self, text: str, file: str) -> None:
-        self.text, self.file = text, file
+    def __init__(self, text: str, file: str, loader: Any) -> None:
+        self.text, self.file, self.loader = text, file, loader
+        self.syntax = False
         self.problems: list[Problem] = []
         self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
         self.size = 0
@@ -158,7 +167,7 @@ class _Reader:
     def document(self) -> Node | None:
         root: Node | None = None
         try:
-            self.events = yaml.parse(self.text, Loader=yaml.SafeLoader)
+            self.events = yaml.parse(self.text, Loader=self.loader)
             next(self.events)  # the start of the stream
             if not isinstance(next(self.events), yaml.StreamEndEvent):
                 root = self._node(next(self.events), "", 0)
@@ -169,18 +178,9 @@ class _Reader:
                     self._problem(_place(after, ""), message, "move it into a file of its own")
         except _Stop:
             return None
-        except yaml.MarkedYAMLError as error:
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            self.syntax = True
             self._syntax(error)
-            return None
-        except yaml.reader.ReaderError as error:
-            message = f"the character U+{error.character:04X} is not allowed in YAML"
-            self._problem(_position(self.text, error.position), message, "delete it")
-            return None
-        except (ValueError, OverflowError) as error:
-            # PyYAML passes the digits of `"\\U..."` to chr() unchecked and gives no position.
-            found_at = re.search(r"\\U[0-9a-fA-F]{8}", self.text)
-            at = _position(self.text, found_at.start() if found_at else 0)
-            self._problem(at, f"not a character: {error}", "Unicode ends at \\U0010FFFF")
             return None
         if root is None or (isinstance(root, Scalar) and root.value is None):
             self._problem(Place(1, 1, ""), "the file is empty", "start it with `kind: run`")
@@ -237,7 +237,7 @@ class _Reader:
             hint = "delete it: it could change what a terminal or a page shows"
             self._problem(place, f"the text holds the control character U+{ord(found):04X}", hint)
             text = visible(text)
-        if event.style is not None:  # quoted or a block
+        if event.style:  # quoted or a block
             return Scalar(place, text, text)
         if _WHOLE.fullmatch(text) and len(text) > MOST_DIGITS:
             self._problem(place, f"a number of {len(text)} digits; expected at most {MOST_DIGITS}")
@@ -258,7 +258,7 @@ class _Reader:
             name = word.text
             key = _place(event, place.under(_shown_key(name)))
             found = self._node(next(self.events), key.path, depth + 1)
-            if name == "<<" and event.style is None:
+            if name == "<<" and not event.style:
                 hint = "write the keys out, or repeat the whole value with an alias"
                 self._problem(key, "merge keys (`<<`) are not read", hint)
             elif name in entries:
@@ -275,7 +275,17 @@ class _Reader:
         self._problem(place, message, hint)
         raise _Stop
 
-    def _syntax(self, error: yaml.MarkedYAMLError) -> None:
+    def _syntax(self, error: Exception) -> None:
+        if isinstance(error, yaml.reader.ReaderError) and isinstance(error.character, int):
+            message = f"the character U+{error.character:04X} is not allowed in YAML"
+            self._problem(_position(self.text, error.position), message, "delete it")
+            return
+        if not isinstance(error, yaml.MarkedYAMLError):
+            # PyYAML passes the digits of `"\\U..."` to chr() unchecked and gives no position.
+            found_at = re.search(r"\\U[0-9a-fA-F]{8}", self.text)
+            at = _position(self.text, found_at.start() if found_at else 0)
+            self._problem(at, f"not a character: {error}", "Unicode ends at \\U0010FFFF")
+            return
         mark = error.problem_mark or error.context_mark
         last = self.text.rstrip("\n").count("\n") + 1
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)

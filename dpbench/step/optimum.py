@@ -1,7 +1,8 @@
 """The optimum of L2-regularised logistic regression on given data, and how far parameters are above it.
 
 F(W) = (1/N)·Σ_i ℓ(W; x_i, y_i) + (λ/2)·‖W‖², ℓ the cross-entropy, biases regularised too (docs/convex.md). All in
-float64. Diagnostics: they are computed from private data, without noise, and are in no ledger.
+float64. Diagnostics: they are computed from private data, without noise, and are in no ledger. scipy's solvers are
+imported where they are used first, since every plan reads this file.
 Shapes: N examples, F features, C classes, P parameters: the weight (C, F), then the bias (C), as in `nn.Linear`.
 """
 
@@ -10,18 +11,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize
-from scipy.sparse import linalg
-from scipy.special import log_softmax
 from torch import Tensor
 
 from dpbench.errors import DpbenchError
 from dpbench.step import logistic
+
+if TYPE_CHECKING:
+    from scipy.sparse import linalg
 
 Numbers = NDArray[np.float64]
 GRADIENT_NORM = 1e-10
@@ -78,6 +79,9 @@ class Problem:
 
     @cached_property
     def _best(self) -> Optimum:
+        from scipy import optimize
+        from scipy.sparse import linalg
+
         seen_NG, _ = self._data
         start = np.zeros(self.classes * seen_NG.shape[1])
         # First far and cheap, then Newton's method: near the minimum differences of F are below its rounding.
@@ -112,6 +116,8 @@ class Problem:
         return np.concatenate([matrix[:, :-1].ravel(), matrix[:, -1]]) if self.bias else columns
 
     def _value_and_gradient(self, columns: Numbers) -> tuple[float, Numbers]:
+        from scipy.special import log_softmax
+
         seen_NG, targets_N = self._data
         log_NC = log_softmax(seen_NG @ columns.reshape(self.classes, -1).T, axis=1)
         places = np.arange(len(targets_N))
@@ -126,6 +132,9 @@ class Problem:
         return loss + float(tilt @ columns), gradient + tilt
 
     def _hessian(self, columns: Numbers) -> linalg.LinearOperator:
+        from scipy.sparse import linalg
+        from scipy.special import log_softmax
+
         seen_NG, _ = self._data
         p_NC = np.exp(log_softmax(seen_NG @ columns.reshape(self.classes, -1).T, axis=1))
 

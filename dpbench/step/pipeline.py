@@ -91,6 +91,11 @@ class Pipeline:
         return self.noise is not None
 
     @property
+    def refuted(self) -> str:
+        """Why no ε may be stated of it, as its rule says; "" where one may."""
+        return str(getattr(self.rule, "refuted", ""))
+
+    @property
     def secure(self) -> bool:
         """Whether all its noise comes from `gaussian_noise`, and its batches can be drawn without keys."""
         prepared = self.preparation is None or bool(getattr(self.preparation, "secure", False))

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from dpbench.atomic import write_text
 from dpbench.catalog import in_short
 from dpbench.errors import DpbenchError
+from dpbench.store.agreement import refuted
 from dpbench.store.provenance import code_hash
 from dpbench.store.reading import check_digest, printable, read_json, signed
 from dpbench.store.records import Checked, Damaged, RunRecord, finite, json_files, restored
@@ -148,6 +149,12 @@ def write_check(out: Path, record: CheckRecord) -> None:
     write_text(record.place(out), json.dumps(signed(data), indent=1, ensure_ascii=False) + "\n")
 
 
+def of_shipped(mechanism: Mapping[str, Any]) -> Checked:
+    """The verdict on one of dpbench's own mechanisms, by name and parameters: variants as printed may be refuted."""
+    why = refuted(mechanism)
+    return Checked("refuted", why) if why else SHIPPED
+
+
 def known(checks: Mapping[str, CheckRecord], code: Code, steps: int) -> Checked:
     """The verdict on this code for a run of so many steps."""
     if code.shipped:
@@ -160,7 +167,7 @@ def of_record(run: RunRecord, checks: Mapping[str, CheckRecord]) -> Checked | No
     if not run.facts.private:
         return None
     if shipped(run.resolved["mechanism"]):  # whatever the record says
-        return SHIPPED
+        return of_shipped(run.resolved["mechanism"])
     if run.checked is None:
         return Checked("unchecked", "its record holds no check of its mechanism")
     later = _covering(checks.get(run.checked.code), int(run.resolved["steps"]))

@@ -27,7 +27,7 @@ from dpbench.privacy.accounting import load_accountant
 from dpbench.privacy.answers import Estimate, Guarantee, No
 from dpbench.privacy.releases import Said, releases
 from dpbench.privacy.shuffling import of_shuffled
-from dpbench.privacy.statement import statement
+from dpbench.privacy.statement import statement, warnings
 
 ROOT = Path(__file__).parents[2]
 TRAINING = Composition(((SampledGaussian(256 / 60000, 1.3), 3516),))
@@ -688,6 +688,27 @@ class TestWords:
         _, out, _ = call(f"{training} --accountant exact", capsys)
         assert "shuffled. " not in json.loads(out)["statement"]
         assert of_shuffled(poisson, **asked) is None
+
+    def test_of_shuffled_batches_fewer_epochs_than_said_are_a_warning(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """100 records in batches of 60: ten passes of a loader are 20 batches, and 10·100/60 are 17, of nine epochs."""
+        ask_ = "account --n 100 --batch 60 --sigma 2 --delta 1e-5 --sampler shuffled --accountant shuffled --json"
+        warned = {}
+        for said in ("--epochs 10", "--steps 20", "--epochs 4"):
+            status, out, _ = call(f"{ask_} {said}", capsys)
+            assert status == 0
+            data = json.loads(out)
+            warned[said] = data["warnings"]
+            assert all(text in data["statement"] for text in data["warnings"])
+        assert warned == {
+            "--epochs 10": ["17 steps begin 9 shuffled epochs of 2 batches, not 10; for 10 whole ones give --steps 20"],
+            "--steps 20": [],
+            "--epochs 4": [],
+        }
+        assert not warnings(releases(Said(examples=100, batch=60, epochs=10, noise_multiplier=2.0)), [])
+        made = "calibrate --n 100 --batch 60 --epochs 10 --delta 1e-5 --epsilon 5 --sampler shuffled --json"
+        status, out, _ = call(made, capsys)
+        assert status == 0
+        assert json.loads(out)["warnings"] == warned["--epochs 10"]
 
     def test_of_shuffled_batches_no_pair_is_claimed(self) -> None:
         said = Said(sampling_rate=0.01, steps=5, noise_multiplier=1.0, parameters={"sampler": "shuffled"})

@@ -74,7 +74,7 @@ def test_what_is_there_stays(obstacle: str, here: Path, capsys: pytest.CaptureFi
             ("--only", "quickstrat"),
             "--only quickstrat: no spec of that name comes with dpbench; did you mean 'quickstart'?",
         ),
-        (("--only", "bu2020/table2"), "did you mean 'bu2020/table1'?"),
+        (("--only", "bu2020/table5"), "did you mean 'bu2020/table4'?"),
         (("taken",), "taken is no folder: name another one"),
         (("taken/below",), "taken"),
     ],

@@ -253,7 +253,7 @@ def test_parameters_in_operators_of_their_own(chunk: int) -> None:
 
 
 MODELS = {name: entry.load() for name, entry in sorted(catalog("models").items())}
-SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,))
+SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,), (2,))
 
 
 @pytest.mark.parametrize("engine", [ghost, vmap], ids=["ghost", "vmap"])

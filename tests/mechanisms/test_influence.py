@@ -1,4 +1,4 @@
-"""Influence functions against retraining, numerical derivatives and exact quadratics."""
+"""Internal: the solves that no run shows. Influence functions against retraining, derivatives and exact quadratics."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+import dpbench
 from dpbench import events
+from dpbench.cli.progress import run_facts
 from dpbench.clipping.rules.microbatch import Microbatches, group_of, places
 from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools import statistics
@@ -25,10 +28,13 @@ from dpbench.judging.check_tools.subject import Subject
 from dpbench.judging.checks import mechanism_sensitivity
 from dpbench.judging.checks.philox_vectors import uniform
 from dpbench.mechanisms.presets import microbatched_sgd
+from dpbench.plan.planning import Choices
 from dpbench.randomness import GROUP, SAMPLE, table
+from dpbench.reporting.collect import collect
 from dpbench.step.clipped_sum import Draw, Examples
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Setting
+from dpbench.store.records import Store
 from tests.clipping.gradients import gradient, stepped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -201,6 +207,46 @@ def test_the_contract_refutes_what_is_printed() -> None:
         subject = Subject("mechanisms", "microbatched_sgd", microbatched_sgd(variant=variant))
         assert mechanism_sensitivity.check.applies(subject)
         assert mechanism_sensitivity.check(subject, seed=0).verdict == verdict
+
+
+SPEC = """
+kind: run
+name: microbatches
+dataset: digits
+model: logistic
+training: {batch_size: 64, steps: 2, learning_rate: 0.1, clip_norm: 1.0}
+budget: {noise_multiplier: 1.0, delta: 1e-4}
+rows:
+  - {label: proven, mechanism: {name: microbatched_sgd, parameters: {microbatch_size: 4}}}
+  - {label: printed, mechanism: {name: microbatched_sgd, parameters: {microbatch_size: 4, variant: as_printed}}}
+  - label: stages
+    mechanism:
+      name: pipeline
+      parameters:
+        clip: {name: microbatch, parameters: {microbatch_size: 4, variant: as_printed}}
+        noise: constant
+"""
+
+
+def test_what_is_printed_has_no_epsilon_in_plan_record_and_report(tmp_path: Path) -> None:
+    file, out = tmp_path / "spec.yaml", tmp_path / "out"
+    file.write_text(SPEC)
+    done = dpbench.run([file], out=out, choices=Choices(seeds=1))
+    assert done.exit_status == 0, "asked for, and no mistake"
+    contents = Store(out).read()
+    assert not contents.damaged
+    facts = {run.spec.label: run_facts(run) for run in done.plan.runs}
+    rows = {row.label: row for section in collect(contents.runs).sections for row in section.rows}
+    assert rows["proven"].promised is not None
+    assert facts["proven"]["epsilon"] > 1
+    for label in ("printed", "stages"):
+        assert facts[label]["epsilon"] is None
+        assert facts[label]["checked"] == "refuted"
+        assert rows[label].withheld
+        assert rows[label].promised is rows[label].shown is None
+        assert {line.epsilon for line in rows[label].guarantees} == {None}
+    page = (out / "report.html").read_text()
+    assert "its ε is withheld, the mechanism is refuted: mechanism_sensitivity" in page
 
 
 def test_adding_a_record_changes_one_microbatch_alone() -> None:

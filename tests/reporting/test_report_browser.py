@@ -81,7 +81,7 @@ def test_the_number_of_lines_is_the_number_of_records(page: Page, report: str) -
 def test_the_table_of_records_sorts(page: Page, report: str) -> None:
     page.size(1280, 900)
     page.open(report)
-    column = "[...document.querySelectorAll('table.records tbody tr')].map(row => Number(row.cells[4].textContent))"
+    column = "[...document.querySelectorAll('table.records tbody tr')].map(row => Number(row.cells[4].dataset.value))"
     click = "document.querySelectorAll('table.records th button')[4].click()"
     page.evaluate(click)
     values = page.evaluate(column)

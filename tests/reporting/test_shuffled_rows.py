@@ -16,7 +16,7 @@ POISSON = Composition(((SampledGaussian(0.1, 2.0), 20),))
 
 
 def lines(ledger: Composition, asked: tuple[str, ...] = ()) -> dict[str, Any]:
-    run: Any = SimpleNamespace(ledger=to_json(ledger))
+    run: Any = SimpleNamespace(ledger=to_json(ledger), facts=SimpleNamespace(claimed_by=None))
     context: Any = SimpleNamespace(accountants=asked, published=None, delta=1e-5)
     return {line.accountant: line for line in guarantees([run], context, Accounts())}
 

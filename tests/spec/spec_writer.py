@@ -65,7 +65,9 @@ def to_yaml(spec: Spec) -> str:
     if spec.published is not None:
         printed = {name: getattr(spec.published, slot.name) for name, slot in PUBLISHED.items()}
         document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
-    for key in ("reduced", "tuned"):
+    metrics = [to_jsonable_python({"name": one.name, "parameters": dict(one.parameters)}) for one in spec.metrics]
+    document |= {"metrics": metrics} if metrics else {}
+    for key in ("reduced", "tuned", "loss", "metric"):
         document |= {key: getattr(spec, key)} if getattr(spec, key) else {}
     return dump(document | ({"rows": [{"label": spec.label}]} if spec.label else {}))
 

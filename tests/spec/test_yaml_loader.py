@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import random
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dpbench.errors import Problem
+from dpbench.spec import yaml_loader
 from dpbench.spec.yaml_loader import (
     LARGEST_FILE,
+    Document,
     Listing,
     Node,
     Scalar,
@@ -20,6 +25,8 @@ from dpbench.spec.yaml_loader import (
     resolve,
 )
 from tests.spec.spec_writer import Verbatim, dump
+
+SPECS = Path(__file__).parents[2] / "specs"
 
 
 def root(text: str) -> Node:
@@ -195,3 +202,48 @@ def test_dump_is_read_back() -> None:
     repeated = [1, 2]
     assert "&" not in dump({"a": repeated, "b": repeated})
     assert dump({"a": Verbatim("95.00"), "b": Verbatim("7"), "c": Verbatim("1e-5")}) == "a: 95.00\nb: 7\nc: 1e-5\n"
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML without libyaml")
+def test_libyaml_reads_what_pyyaml_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shipped specs with one to three random edits: the same values at the same places, and the same mistakes."""
+    texts = [file.read_text(encoding="utf-8")[:600] for file in sorted(SPECS.rglob("*.yaml"))]
+    pieces = [
+        "\t",
+        "\n",
+        "- ",
+        "---\n",
+        "'",
+        '"',
+        "\\",
+        "#",
+        "&a ",
+        "*a",
+        "!!str ",
+        "?",
+        ": ",
+        "{",
+        "]",
+        "| ",
+        "> ",
+        "%",
+    ]
+    pieces += ["\x00", "\x85", "\u2028", "\ufeff", "\U0001f600", "\\U00110000", "<<: ", ",", "  ", "é", "\r", "@"]
+    draw, refused = random.Random(5), 0
+    for _ in range(300):
+        text = draw.choice(texts)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(text))
+            text = text[:at] + draw.choice(pieces) + text[at + draw.choice([0, 0, 2]) :]
+        found = parse(text, "f.yaml")
+        with monkeypatch.context() as without:
+            without.setattr(yaml_loader, "_FASTEST", yaml.SafeLoader)
+            expected = parse(text, "f.yaml")
+        refused += bool(expected.problems)
+        assert _without_columns_of_nothing(found) == _without_columns_of_nothing(expected), text
+    assert 50 < refused < 290
+
+
+def _without_columns_of_nothing(document: Document) -> str:
+    """A document in words; the two differ by a column in where a value is that is absent."""
+    return re.sub(r"column=\d+(, path='[^']*'\), value=None, text='')", r"\1", repr(document))

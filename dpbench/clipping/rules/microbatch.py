@@ -69,6 +69,13 @@ class Microbatches:
         if self.variant not in get_args(Variant):
             raise DpbenchError(f"variant = {self.variant!r}: expected one of {', '.join(get_args(Variant))}")
 
+    @property
+    def refuted(self) -> str:
+        """Why no ε may be stated; "" for the proven sensitivity."""
+        if self.variant == "proven":
+            return ""
+        return "mechanism_sensitivity: one example moves the sum by two clip norms, and its event says one"
+
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a microbatch would be larger than the expected batch."""
         expected = setting.sampling_rate * setting.examples

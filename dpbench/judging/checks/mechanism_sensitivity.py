@@ -73,8 +73,9 @@ class MechanismSensitivity(Check):
 
     def looks_at(self, value: Any) -> bool:
         # With q = 1 a shuffled batch has all examples: one that is not there stands for one without effect.
-        told = has_event(value) and (shuffled(value) or sample_event(value).adjacency == "add_or_remove")
-        return bool(value.private and told)
+        if not value.private or not has_event(value):
+            return False
+        return shuffled(value) or bool(sample_event(value).adjacency == "add_or_remove")
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Add an example to `rounds` data sets, or one to a data set in `seeds`·`steps` steps."""

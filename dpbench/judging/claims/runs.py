@@ -10,18 +10,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dpbench.catalog import FilePath, Note, find, marked
+from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement
 from dpbench.judging.reproduction import metric_verdict
+from dpbench.plan.planning import dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
 from dpbench.store.records import Store
-from dpbench.tasks import Metric
+from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
+from dpbench.tasks import Metric, task_of, unusual
 from dpbench.verdicts import Verdict
 
 OTHER = "the spec has changed since these runs"
@@ -29,7 +33,10 @@ OTHER = "the spec has changed since these runs"
 
 @dataclass(frozen=True)
 class Trained:
-    """What a record says that a claim needs: whose run it is, its setting, and its result in the metric's unit."""
+    """What a record says that a claim needs: whose run it is, its setting, and its result in the metric's unit.
+
+    `target` is the ε that its noise was calibrated to, at which δ and by which accountant.
+    """
 
     file: str
     label: str
@@ -37,9 +44,9 @@ class Trained:
     result: float
     metric: Metric
     resolved: Mapping[str, Any]
-    examples: int | None
     reduced: str | None
     real: bool
+    target: tuple[float | None, float | None, str | None] = (None, None, None)
 
 
 def trained(out: Path) -> tuple[Trained, ...]:
@@ -56,9 +63,9 @@ def trained(out: Path) -> tuple[Trained, ...]:
             result=run.result.shown,
             metric=run.result.metric,
             resolved=run.resolved,
-            examples=run.facts.examples,
             reduced=run.context.reduced,
             real=run.facts.dataset_real,
+            target=(run.context.target_epsilon, run.context.delta, run.context.calibrate_with),
         )
         for run in Store(out).read().runs
     )
@@ -95,35 +102,74 @@ def _verdict(spec: Spec, runs: Sequence[Trained]) -> Verdict | None:
     if published is None or published.result is None:
         return None
     metric, printed = published.result
-    kept = {run.seed: run for run in runs if _is_of(spec, run)}
-    barred = OTHER if runs and not kept else None
+    barred = spec.reduced and f"this setting is reduced ({spec.reduced})"
+    kept: dict[int, Trained] = {}
+    if runs:
+        try:
+            setting = _setting(spec)
+            kept = {run.seed: run for run in runs if _is_of(spec, setting, run)}
+            barred = barred or (None if kept else OTHER)
+        except DpbenchError as error:  # such as a dataset of a file that is not there
+            barred = barred or f"its setting cannot be told ({error})"
     for run in kept.values():
         barred = barred or (run.reduced and f"this setting is reduced ({run.reduced})")
         barred = barred or (None if run.real else "the data are synthetic")
     results = [run.result for run in kept.values() if run.metric == metric]
-    return metric_verdict(spec.label, results, printed, published.averaged_over, metric=metric, barred=barred)
+    found = metric_verdict(spec.label, results, printed, published.averaged_over, metric=metric, barred=barred)
+    stale = sum(bool(changed_versions(run.resolved)) for run in kept.values())
+    return replace(found, reason=f"{found.reason}; {stale} of its runs are stale") if stale else found
 
 
-def _is_of(spec: Spec, run: Trained) -> bool:
-    """Whether a record has the numbers that the spec states; what the spec leaves to calibration is not compared."""
-    training, resolved, size = spec.training, run.resolved, run.examples
-    steps, rate = training.steps, training.sampling_rate
-    if training.batch_size is not None and size:
-        rate = training.batch_size / size
-    if training.epochs is not None and rate:
-        steps = math.ceil(training.epochs / rate - 1e-9)
-    noise = None if spec.budget is None else spec.budget.noise_multiplier
-    stated = {
+def _setting(spec: Spec) -> dict[str, Any]:
+    """What a run of the spec resolves, but for the noise that is calibrated. Raises DpbenchError where it cannot."""
+    source = dataset_source(spec)
+    rate, steps = rate_and_steps(spec, source)
+    unkeyed = marked(find("datasets", spec.dataset.name).load(), FilePath, Note)
+    parameters = {name: value for name, value in spec.dataset.parameters.items() if name not in unkeyed}
+    return {
+        "dataset": {"name": spec.dataset.name.rpartition(":")[2], "parameters": parameters, "sha256": source.sha256},
+        "model": chosen("models", spec.model, skip=2),
+        "mechanism": chosen("mechanisms", spec.mechanism),
         "sampling_rate": rate,
         "steps": steps,
-        "learning_rate": training.learning_rate,
-        "clip_norm": training.clip_norm,
-        "noise_multiplier": noise,
+        "learning_rate": spec.training.learning_rate,
+        "clip_norm": spec.training.clip_norm,
+        "objective": unusual(task_of(source), objective_of(spec, source)),
     }
-    chosen = {name: getattr(spec, name).name for name in ("dataset", "model", "mechanism")}
-    return all(
-        value is None or math.isclose(value, resolved.get(name) or 0.0) for name, value in stated.items()
-    ) and all(resolved[name]["name"] == value for name, value in chosen.items())
+
+
+def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained) -> bool:
+    """Whether a record is of the spec's setting; calibrated noise is compared by its target."""
+    resolved, budget = run.resolved, spec.budget
+    sigma = resolved.get("noise_multiplier")
+    if budget is None:
+        same = sigma is None and resolved.get("epsilon") is None
+    elif budget.noise_multiplier is not None:
+        same = _equal(budget.noise_multiplier, sigma)
+    else:
+        epsilon, delta, by = run.target
+        same = _equal(budget.epsilon, epsilon) and _equal(budget.delta, delta) and budget.calibrate_with in (None, by)
+    weights = resolved["model"].get("weights")
+    same &= (spec.weights is None) == (weights is None)
+    if spec.weights is not None and spec.weights.sha256 is not None:
+        same &= (weights or {}).get("sha256") == spec.weights.sha256
+    same &= {name: resolved[name] for name in ("loss", "metric") if resolved.get(name)} == setting["objective"]
+    numbers = ("sampling_rate", "steps", "learning_rate", "clip_norm")
+    same &= all(_equal(setting[name], resolved.get(name)) for name in numbers)
+    exact = key_format(resolved) == FORMAT
+    return same and all(_same(setting[name], resolved[name], exact) for name in ("dataset", "model", "mechanism"))
+
+
+def _equal(stated: float | None, recorded: float | None) -> bool:
+    return stated == recorded if stated is None or recorded is None else math.isclose(stated, recorded)
+
+
+def _same(stated: Mapping[str, Any], recorded: Mapping[str, Any], exact: bool) -> bool:
+    """Whether two choices are the same; records of an older format (not `exact`) have other parameters besides."""
+    one, other = plain(stated.get("parameters") or {}), plain(recorded.get("parameters") or {})
+    names = one.keys() | other.keys() if exact else one.keys() & other.keys()
+    identity = [(each["name"], each.get("sha256")) for each in (stated, recorded)]
+    return identity[0] == identity[1] and all(name in one and one[name] == other.get(name) for name in names)
 
 
 def _together(judged: str, found: Sequence[tuple[str, Verdict]]) -> Judgement:

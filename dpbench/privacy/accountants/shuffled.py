@@ -18,8 +18,12 @@ releases. Let P and Q be the laws of all T releases on two neighbours, and P_π,
    batch is not used: so there is no amplification.
 3. *Epochs*: each draws its order anew, and starts at parameters that are functions of earlier releases. Given these,
    steps 1 and 2 hold. So K epochs are dominated by K Gaussian mechanisms with σ (adaptive composition of dominating
-   pairs, Zhu, Dong and Wang 2022, Theorem 10): μ-GDP with μ = √K Δ/σ, K the number of epochs that were begun. If the
-   noise changes within an epoch, each stretch of equal noise counts as if it began an epoch, which is more.
+   pairs, Zhu, Dong and Wang 2022, Theorem 10): μ-GDP with μ = √K Δ/σ, K the number of epochs that were begun.
+4. *Noise that changes*: a part of n steps begins with an epoch or goes on with that of the part before; in both cases
+   ⌈n/T⌉ epochs at most begin in it. In an epoch with several σ the batch of x may be any, so its μ² is that of the
+   least: at most that of its first step, and at each change inside it to a smaller σ_i the difference Δ²(1/σ_i² −
+   1/σ_(i−1)²) more. One epoch at most goes on across a change. So each change that may lie within an epoch, because
+   some part before was no whole number of epochs, counts as a Gaussian mechanism with that difference as its μ².
 
 Under **replace-one** the same proof has Δ = 2. Under **add-or-remove** step 1 fails: where a record is taken away
 another one moves into its batch, and where the rest divides evenly there is one batch less. So it is refused: the bound
@@ -37,14 +41,16 @@ Poisson sampling at the same q and σ, is not valid for these batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from typing import ClassVar
 
 from dpbench.events import Adjacency, Composition, Event, Gaussian, SampledGaussian, batches_per_epoch
 from dpbench.privacy.accountants import gdp
 from dpbench.privacy.accountants._gaussian_curve import GaussianCurve
-from dpbench.privacy.accountants._poisson import Published, adjacency_of, reveals_nothing
+from dpbench.privacy.accountants._poisson import Published, adjacency_of
 from dpbench.privacy.accountants._shuffled_data import ShuffledData, shuffled_data
 from dpbench.privacy.answers import Estimate, GuaranteeKind, No, Yes
 from dpbench.privacy.composition import adaptive_refusal, common_adjacency
@@ -90,6 +96,8 @@ def covers(composition: Composition) -> Yes | No:
 def epochs_begun(composition: Composition) -> Composition:
     """One Gaussian mechanism for each epoch that is begun, in place of its steps; others as they are.
 
+    Beside these one for each change to less noise that may lie within an epoch.
+
     >>> step = SampledGaussian(0.25, 2.0, "zero_out", "shuffled")
     >>> [count for _, count in epochs_begun(Composition(((step, 9),))).parts]
     [3]
@@ -98,21 +106,42 @@ def epochs_begun(composition: Composition) -> Composition:
 
 
 def _dominating(composition: Composition) -> Iterator[tuple[Event, int]]:
+    before: dict[float, float] = {}  # by rate: σ of the part before, where its last epoch may go on
     for event, count in composition.parts:
-        if is_shuffled(event) and isinstance(event, SampledGaussian):
-            if not reveals_nothing(event):
-                epochs = -(-count // batches_per_epoch(event.sampling_rate))
-                yield Gaussian(event.noise_multiplier, event.adjacency), epochs
-        else:
+        if not is_shuffled(event) or not isinstance(event, SampledGaussian):
             yield event, count
+        elif count and event.sampling_rate:
+            rate, noise = event.sampling_rate, event.noise_multiplier
+            batches = batches_per_epoch(rate)
+            if noise < math.inf:
+                yield Gaussian(noise, event.adjacency), -(-count // batches)
+            if rate in before and noise < before[rate]:
+                yield Gaussian(_of_difference(noise, before[rate]), event.adjacency), 1
+            if rate in before or count % batches:
+                before[rate] = noise
+
+
+def _of_difference(less: float, more: float) -> float:
+    """The σ with 1/σ² = 1/less² − 1/more², rounded down."""
+    if more == math.inf:
+        return less
+    with localcontext(prec=60):
+        one, other = Decimal(less), Decimal(more)
+        return math.nextafter(float(one * other / ((other - one) * (other + one)).sqrt()), 0.0)
 
 
 def whole_epochs(composition: Composition) -> ShuffledData:
-    """The explicit datasets for the epochs that the first stretch of shuffled steps ends; without one, no sets."""
+    """The explicit datasets for the epochs that the first stretch of shuffled steps ends; without one, no sets.
+
+    None either where steps before it, of infinite noise, may have begun its first epoch.
+    """
     for event, count in composition.parts:
-        if is_shuffled(event) and isinstance(event, SampledGaussian) and not reveals_nothing(event) and count:
+        if is_shuffled(event) and isinstance(event, SampledGaussian) and event.sampling_rate and count:
             batches = batches_per_epoch(event.sampling_rate)
-            return shuffled_data(batches, event.noise_multiplier, count // batches)
+            if event.noise_multiplier < math.inf:
+                return shuffled_data(batches, event.noise_multiplier, count // batches)
+            if count % batches:
+                break
     return shuffled_data(1, 1.0, 0)
 
 

@@ -32,6 +32,7 @@ class DrawnContour:
 
     figure: Contour
     legend: tuple[tuple[int, str], ...] = ()
+    caption: str = ""
 
 
 def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:

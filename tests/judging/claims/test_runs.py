@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from dpbench.datasets import find_dataset
 from dpbench.judging.claims.claim import Claim
 from dpbench.judging.claims.judging import Choice, verify
 from dpbench.judging.claims.record import VerdictRecord
 from dpbench.judging.claims.runs import OTHER, Trained, judge_runs, trained
+from dpbench.spec.loading import load_specs
+from dpbench.store.run_key import FORMAT, chosen
+from dpbench.tasks import METRICS
 
 ROOT = Path(__file__).parents[3]
 FILE = "specs/bu2020/table1.yaml"
+DIGEST = find_dataset("mnist").sha256
 ROWS = {  # learning rate, clip norm, noise, epochs, printed
     "row 1": (0.25, 1.5, 1.3, 15, 95.0),
     "row 2": (0.15, 1.0, 1.1, 60, 96.6),
@@ -31,9 +36,10 @@ CLAIM = Claim("mine", "one", "here", "utility", "", "not_run", "", runs=(FILE,),
 def run(label: str, seed: int, result: float, resolved: dict[str, Any] | None = None, **changed: Any) -> Trained:
     rate, clip, noise, epochs, _ = ROWS[label]
     settings = {
-        "dataset": {"name": "mnist"},
-        "model": {"name": "tfp_cnn"},
-        "mechanism": {"name": "noisy_sgd"},
+        "format": FORMAT,
+        "dataset": {"name": "mnist", "parameters": {}, "sha256": DIGEST},
+        "model": {"name": "tfp_cnn", "parameters": {"activation": "relu"}},
+        "mechanism": {"name": "noisy_sgd", "parameters": {}},
         "sampling_rate": 256 / 60000,
         "steps": math.ceil(epochs * 60000 / 256),
         "learning_rate": rate,
@@ -41,7 +47,7 @@ def run(label: str, seed: int, result: float, resolved: dict[str, Any] | None = 
         "noise_multiplier": noise,
     }
     return replace(
-        Trained(FILE, label, seed, result, settings | (resolved or {}), 60000, None, True),
+        Trained(FILE, label, seed, result, METRICS["accuracy"], settings | (resolved or {}), None, True),
         **changed,
     )
 
@@ -89,9 +95,15 @@ def test_what_rows_say_together(runs: list[Trained], verdict: str, words: str) -
         {"clip_norm": 1.0},
         {"steps": 3515},
         {"sampling_rate": 255 / 60000},
-        {"mechanism": {"name": "noisy_adam"}},
-        {"dataset": {"name": "digits"}},
-        {"model": {"name": "mlp"}},
+        {"mechanism": {"name": "noisy_adam", "parameters": {}}},
+        {"mechanism": {"name": "noisy_sgd", "parameters": {"statistics_noise_multiplier": 8.0}}},
+        {"dataset": {"name": "digits", "parameters": {}, "sha256": DIGEST}},
+        {"dataset": {"name": "mnist", "parameters": {}, "sha256": "0" * 64}},
+        {"dataset": {"name": "mnist", "parameters": {"part": "half"}, "sha256": DIGEST}},
+        {"model": {"name": "mlp", "parameters": {"activation": "relu"}}},
+        {"model": {"name": "tfp_cnn", "parameters": {"activation": "tanh"}}},
+        {"model": {"name": "tfp_cnn", "parameters": {"activation": "relu"}, "weights": {"sha256": "0" * 64}}},
+        {"loss": "squared_error"},
         {"noise_multiplier": None},
     ],
 )
@@ -101,6 +113,73 @@ def test_runs_of_another_setting_do_not_count(resolved: dict[str, Any]) -> None:
     found = judge_runs(claim, [run("row 1", seed, 95.0 + 0.1 * seed, resolved) for seed in range(3)])
     assert found.verdict == "not_run"
     assert OTHER in found.reason
+
+
+CALIBRATED = """
+kind: run
+name: mine
+source: a paper, Table 1
+dataset: digits
+model: logistic
+mechanism: MECHANISM
+training: {sampling_rate: 0.5, steps: 3, learning_rate: 0.1CLIP}
+published: {test_accuracy_percent: 90.0}
+budget: BUDGET
+"""
+
+
+@pytest.mark.parametrize(
+    ("budget", "noise", "target", "counts"),
+    [
+        ("{epsilon: 3, delta: 1e-4}", 1.1, (3.0, 1e-4, "exact"), True),
+        ("{epsilon: 3, delta: 1e-4}", 1.1, (2.0, 1e-4, "exact"), False),
+        ("{epsilon: 3, delta: 1e-4}", 1.1, (3.0, 1e-5, "exact"), False),
+        ("{epsilon: 3, delta: 1e-4, calibrate_with: rdp}", 1.1, (3.0, 1e-4, "rdp"), True),
+        ("{epsilon: 3, delta: 1e-4, calibrate_with: rdp}", 1.1, (3.0, 1e-4, "exact"), False),
+        ("{epsilon: 3, delta: 1e-4}", 1.1, (None, None, None), False),
+        ("none", None, (None, None, None), True),
+        ("none", 1.1, (None, None, None), False),
+    ],
+)
+def test_runs_of_another_budget_do_not_count(
+    tmp_path: Path,
+    budget: str,
+    noise: float | None,
+    target: tuple[float | None, float | None, str | None],
+    counts: bool,
+) -> None:
+    name, clip = ("non_private", None) if budget == "none" else ("noisy_sgd", 1.0)
+    text = (
+        CALIBRATED.replace("BUDGET", budget)
+        .replace("MECHANISM", name)
+        .replace("CLIP", f", clip_norm: {clip}" if clip else "")
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    (spec,) = load_specs([tmp_path / "mine.yaml"])
+    resolved = {
+        "format": FORMAT,
+        "dataset": {"name": "digits", "parameters": {}, "sha256": find_dataset("digits").sha256},
+        "model": chosen("models", spec.model, skip=2),
+        "mechanism": chosen("mechanisms", spec.mechanism),
+        "sampling_rate": 0.5,
+        "steps": 3,
+        "learning_rate": 0.1,
+        "clip_norm": clip,
+        "noise_multiplier": noise,
+    }
+    rows = [
+        Trained("mine.yaml", "", seed, 89.5 + seed, METRICS["accuracy"], resolved, None, True, target)
+        for seed in (0, 1)
+    ]
+    claim = replace(CLAIM, runs=("mine.yaml",), file=str(tmp_path / "claims.yaml"))
+    assert judge_runs(claim, rows).verdict == ("holds" if counts else "not_run")
+
+
+def test_runs_of_older_code_count_and_are_called_stale() -> None:
+    claim, numerics = replace(CLAIM, rows=("row 1",)), {"numerics": {"step": 0}}
+    found = judge_runs(claim, [run("row 1", seed, 95.0 + 0.1 * seed, numerics) for seed in range(3)])
+    assert found.verdict == "holds"
+    assert "3 of its runs are stale" in found.evidence["row 1"]
 
 
 def test_only_the_rows_that_a_claim_names_count() -> None:

@@ -101,6 +101,62 @@ def test_both_bounds_hold_for_two_batches(noise: float, others: tuple[float, ...
             assert 0.3 * remove <= found.lower <= remove * (1 + 2e-3)
 
 
+@pytest.mark.parametrize(("steps_done", "decay"), [(5, 2.0), (5, 0.5), (8, 1.0)])
+def test_noise_that_falls_within_an_epoch(steps_done: int, decay: float) -> None:
+    """Batches of two of three records: x = 1 and others 0, by the definition; noise falls inside the second epoch.
+
+    The set is a half-space along the path of the least noise, so its δ is a lower bound of that of the releases.
+    """
+    rate, made = 2 / 3, mechanism(sample="shuffled", noise={"name": "decaying", "parameters": {"noise_decay": decay}})
+    first = 0.7 * math.exp(decay * math.floor((steps_done - 1) * rate))
+    ledger = made.ledger(sampling_rate=rate, noise_multiplier=first, steps=steps_done)
+    assert ledger is not None
+    noises = [event.noise_multiplier for event, count in ledger.parts for _ in range(count)]  # type: ignore[union-attr]
+    shares, means = [], []
+    for path in itertools.product((0, 1), repeat=-(-steps_done // 2)):
+        at = [2 * epoch + place for epoch, place in enumerate(path)]
+        shares.append(math.prod((2 / 3, 1 / 3)[place] for place in path))
+        means.append([(step in at) / noises[step] for step in range(steps_done)])
+    longest = max(means, key=lambda mean: math.hypot(*mean))
+    along = np.array(means) @ (np.array(longest) / math.hypot(*longest))
+    thresholds = np.linspace(-2, 30, 4001)[:, None]
+    with_it = (stats.norm.sf(thresholds - along) * np.array(shares)).sum(1)
+    curve = accountant.curve(ledger)
+    for epsilon in (0.5, 2.0, 5.0, 10.0, 20.0):
+        shown = float((with_it - np.exp(epsilon + stats.norm.logsf(thresholds[:, 0]))).max())
+        assert 0 < shown <= curve.delta(epsilon).value
+
+
+def test_whatever_parts_go_on_with_an_epoch() -> None:
+    """Every reading of parts, beginning or going on, counted step by step: μ² is at least the largest of them."""
+    generator = np.random.default_rng(3)
+    for _ in range(60):
+        batches = int(generator.integers(1, 5))
+        counts = generator.integers(0, 7, 4).tolist()
+        noises = generator.choice([0.5, 1.0, 2.0, math.inf], 4).tolist()
+        events = [SampledGaussian(1 / batches, noise, "zero_out", "shuffled") for noise in noises]
+        mu = accountant.curve(Composition(tuple(zip(events, counts, strict=True)))).mu
+        for begins in itertools.product((False, True), repeat=3):
+            total, place, most = 0.0, 0, 0.0
+            for count, noise, begin in zip(counts, noises, (True, *begins), strict=True):
+                if begin:
+                    total, place, most = total + most, 0, 0.0
+                for _ in range(count):
+                    most, place = max(most, noise**-2), place + 1
+                    if place == batches:
+                        total, place, most = total + most, 0, 0.0
+            assert total + most <= mu**2 * (1 + 1e-12)
+
+
+def test_no_epoch_is_shown_that_may_have_begun_before() -> None:
+    free, other = (
+        SampledGaussian(0.5, math.inf, "zero_out", "shuffled"),
+        SampledGaussian(0.5, 1.0, "zero_out", "shuffled"),
+    )
+    for before, lower in ((1, 0.0), (2, shuffled_data(2, 1.0, 1).epsilon(1e-5))):
+        assert accountant.curve(Composition(((free, before), (other, 2)))).epsilon(1e-5).lower == lower
+
+
 # From below
 
 
@@ -199,7 +255,11 @@ def test_calling_them_poisson_is_shown_to_be_wrong() -> None:
 def test_only_whole_epochs_of_the_first_noise_are_shown_and_every_one_begun_is_counted() -> None:
     one, other = SampledGaussian(0.25, 2.0, "zero_out", "shuffled"), SampledGaussian(0.25, 1.0, "zero_out", "shuffled")
     curve = accountant.curve(Composition(((one, 9), (other, 9))))
-    assert curve.mu == pytest.approx(math.sqrt(3 / 4 + 3), rel=1e-15)
+    assert curve.mu == pytest.approx(math.sqrt(3 / 4 + 3 + (1 - 1 / 4)), rel=1e-15), "the third epoch may go on"
+    turned = accountant.curve(Composition(((other, 9), (one, 9))))
+    assert turned.mu == pytest.approx(math.sqrt(3 / 4 + 3), rel=1e-15), "more noise: the third epoch has its first"
+    whole = accountant.curve(Composition(((one, 8), (other, 9))))
+    assert whole.mu == pytest.approx(math.sqrt(2 / 4 + 3), rel=1e-15)
     assert curve.epsilon(1e-5).lower == shuffled_data(4, 2.0, 2).epsilon(1e-5)
     twice = accountant.curve(Composition(((one, 9), (one, 9))))
     assert twice.mu == pytest.approx(math.sqrt(6) / 2, rel=1e-15), "two sequences: six epochs are begun, not five"
