@@ -214,7 +214,8 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None) -> list
         "noise_multiplier": sigma,
     }
     asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
-    mechanism.check(Setting(examples=source.train_size, test_examples=source.test_size, **numbers, **asked))
+    records: dict[str, Any] = {"test_examples": source.test_size, "input_shape": tuple(source.input_shape)}
+    mechanism.check(Setting(examples=source.train_size, **records, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
