@@ -33,7 +33,7 @@ def mechanism(
     clip: Annotated[Stage, OfKind("rules")] = "flat",
     noise: Annotated[Stage, OfKind("noise", none=True)] = "constant",
     update: Annotated[Stage, OfKind("updates")] = "sgd",
-    average: Annotated[Stage, OfKind("averages", none=True)] = "none",
+    average: Annotated[Stage, OfKind("averages", none=True, later=True)] = "none",
     engine: Annotated[str | None, OfKind("clipping")] = None,
 ) -> Pipeline:
     """Each stage is `name`, or `{"name": name, "parameters": {...}}`; `engine`: vmap if the rule needs one.
