@@ -1,4 +1,4 @@
-"""Influence functions against retraining, numerical derivatives and exact quadratics."""
+"""Internal: influence functions agree with retraining, numerical derivatives and exact quadratics."""
 
 from __future__ import annotations
 
