@@ -1,4 +1,4 @@
-"""Internal: PATE's votes of a file: what is read, what is refused, and that the hash and not the place is in a run's key."""
+"""Internal: PATE's votes of a file: what is read and refused, and that the hash, not the place, is in a run's key."""
 
 from __future__ import annotations
 
