@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["DpbenchError", "Problem", "ProblemsError", "StoreError"]
 
+LONGEST = 2000  # characters of the message of one mistake
+
 # With those of direction and half surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -24,6 +26,17 @@ def visible(text: str, but: str = "\n\t") -> str:
     'a\\\\x1b[31mb'
     """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in but else ascii(found[0])[1:-1], text)
+
+
+def brief(text: str) -> str:
+    """A message of at most about LONGEST characters: what a file holds may be long, and the advice stands at the end.
+
+    >>> len(brief("x" * 10**6)) < 2100
+    True
+    """
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST // 2]} ... [{len(text) - LONGEST:,} characters] ... {text[-LONGEST // 2 :]}"
 
 
 class DpbenchError(Exception):
@@ -50,7 +63,7 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         path = f" {self.path}:" if self.path else ""
-        return f"{place}:{path} {self.message}" + (f" ({self.hint})" if self.hint else "")
+        return brief(f"{place}:{path} {self.message}" + (f" ({self.hint})" if self.hint else ""))
 
 
 class ProblemsError(DpbenchError):

@@ -14,6 +14,7 @@ from dpbench.errors import DpbenchError
 from dpbench.tasks import Task, objective
 
 Array = np.ndarray[Any, Any]
+LEAST_GAPS = 1000  # targets from here on have at least a record for each class, so that a model of them is not huge
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,9 @@ def from_arrays(
         if shapes[0] != shapes[1]:
             mistakes.append(f"test_inputs have records of shape {shapes[1]}: expected {shapes[0]} as in train_inputs")
         largest = 0 if numbers else max(int(given[f"{part}_targets"].max()) for part in ("train", "test"))
+        records = sum(len(given[f"{part}_targets"]) for part in ("train", "test"))
+        if classes is None and largest >= max(records, LEAST_GAPS):
+            mistakes.append(f"targets of {records} records hold {largest}: number the classes from 0, without gaps")
         classes = largest + 1 if classes is None else classes
         if numbers and classes != 1:
             mistakes.append(f"classes = {classes}: expected 1, or to leave it out, for a regression")

@@ -20,7 +20,7 @@ from dpbench.datasets._base import Array
 from dpbench.errors import DpbenchError
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})  # of a cell in lower case: no value
-ROWS = 4096  # at a time
+ROWS, CELLS = 4096, 1 << 21  # at a time
 
 Row = tuple[int, Sequence[str]]  # the line where it ends, and its cells
 
@@ -172,18 +172,25 @@ def rows_of(lines: Iterable[str], delimiter: str) -> Iterator[Row]:
         raise DpbenchError(f"line {reader.line_num}: {error}; expected cells separated by {delimiter!r}") from error
 
 
-def fill(rows: Iterable[Row], columns: Sequence[tuple[int, Column]], width: int, mistakes: Mistakes) -> int:
+def fill(
+    rows: Iterable[Row], columns: Sequence[tuple[int, Column]], width: int, mistakes: Mistakes, most: float = math.inf
+) -> int:
     """Put the cells of rows into columns, each with its position in a row of `width` cells; the number of rows.
 
-    Raises DpbenchError for a row of another length.
+    Raises DpbenchError for a row of another length, and for more than `most` cells.
     """
     count, lines, kept = 0, [], []
+    at_once = max(1, min(ROWS, CELLS // width))
     for line, cells in rows:
         if len(cells) != width:
             raise DpbenchError(f"line {line}: has {len(cells)} cells; expected {width}, one for each column")
+        if (count + len(kept) + 1) * width > most:
+            raise DpbenchError(
+                f"line {line}: there are more than {most:,} cells up to here; take fewer rows or columns"
+            )
         lines.append(line)
         kept.append(cells)
-        if len(kept) == ROWS:
+        if len(kept) == at_once:
             count += _put(kept, lines, columns, mistakes)
             lines, kept = [], []
     return count + (_put(kept, lines, columns, mistakes) if kept else 0)
@@ -211,7 +218,8 @@ def shortened(inputs: Array, record_norm: float = 1.0) -> Array:
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.5]]
     """
     if math.isfinite(record_norm):
-        inputs = inputs / np.maximum(lengths(inputs) / record_norm, 1.0)[:, None]
+        with np.errstate(over="ignore"):  # a norm near 0 leaves zeros
+            inputs = inputs / np.maximum(lengths(inputs) / record_norm, 1.0)[:, None]
     with np.errstate(over="ignore"):  # from_arrays reports what is infinite in float32
         found: Array = inputs.astype(np.float32)
     return found

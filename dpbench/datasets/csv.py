@@ -24,9 +24,11 @@ Nothing is standardised here: a mean and a deviation of the data would be releas
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -44,9 +46,11 @@ from dpbench.errors import DpbenchError
 NUMERICS = 1
 
 MOST_BYTES = 1 << 28  # of a table, which is read into memory
-MOST_NUMBERS = 1 << 29  # of the inputs: 2 GiB as float32
+MOST_NUMBERS = 1 << 26  # of the cells, and of the inputs: less than 2 GiB with all copies on the way
+MOST_COLUMNS = 100_000
 MOST_CLASSES = 1000
 PARTS = ("train", "test")
+_PIECE = 1 << 20  # bytes decoded at once
 
 Word = str | int | float
 Words = tuple[Word, ...]
@@ -104,10 +108,12 @@ class _Table:
         self.given = options
         if len(delimiter) != 1 or delimiter in '\r\n"':
             raise DpbenchError(f"delimiter = {delimiter!r}: expected one character, such as , or ;")
-        self.rows = rows_of(io.StringIO(_text(content), newline=""), delimiter)
+        self.rows = rows_of(_text(content), delimiter)
         self.header = self._header(delimiter)
+        self.place = {name: place for place, name in enumerate(self.header)}
         self.split_column = options["test"] if isinstance(options["test"], str) else ""
         self.features = self._features()
+        self.of_words = set(options["categorical"])
         self.columns = [self._column(name) for name in self.features]
         self.target = Categories(options["target"], self._words("classes", options["classes"]))
 
@@ -115,9 +121,9 @@ class _Table:
         """The two parts as arrays, hashed."""
         mistakes, width = Mistakes(), len(self.header)
         parts = Categories(self.split_column, PARTS)
-        wanted = [(self.header.index(column.name), column) for column in (*self.columns, self.target)]
-        wanted += [(self.header.index(self.split_column), parts)] if self.split_column else []
-        count = fill(self.rows, wanted, width, mistakes)
+        wanted = [(self.place[column.name], column) for column in (*self.columns, self.target)]
+        wanted += [(self.place[self.split_column], parts)] if self.split_column else []
+        count = fill(self.rows, wanted, width, mistakes, MOST_NUMBERS)
         if count == 0:
             raise DpbenchError("has a header and no row; expected one row for each record")
         if mistakes.found:
@@ -148,9 +154,10 @@ class _Table:
                 f"column {names.index('') + 1} has no name; name it in the first line"
                 " (pandas writes such a column for its index: to_csv(..., index=False) does not)"
             )
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise DpbenchError(f"the first line has {twice[0]!r} twice; expected different names of columns")
+        if len(names) > MOST_COLUMNS:
+            raise DpbenchError(f"has {len(names):,} columns; expected at most {MOST_COLUMNS:,}")
+        if twice := _twice(names):
+            raise DpbenchError(f"the first line has {min(twice)!r} twice; expected different names of columns")
         if len(names) < 2:
             raise DpbenchError(
                 f"has one column, {names[0]!r}; expected cells separated by {delimiter!r} (the parameter delimiter)"
@@ -158,7 +165,7 @@ class _Table:
         return names
 
     def _known(self, parameter: str, name: str) -> str:
-        if name not in self.header:
+        if name not in self.place:
             raise DpbenchError(f"{parameter} = {name!r}: the table has no such column{suggestion(name, self.header)}")
         return name
 
@@ -168,23 +175,25 @@ class _Table:
             self._known("test", self.split_column)
         kept_out = {target: "the target", self.split_column: "the column of the split"}
         named: list[str] = self.given["features"] or [name for name in self.header if name not in kept_out]
+        twice = set(_twice(named))
         for name in named:
             self._known("features", name)
-            if name in kept_out or named.count(name) > 1:
+            if name in kept_out or name in twice:
                 why = f"is {kept_out[name]}" if name in kept_out else "is named twice"
                 raise DpbenchError(f"features = {name!r}: {why}; expected each column of the inputs once")
         if target == self.split_column or not named:
             raise DpbenchError(f"target = {target!r}: is the column of the split, or the only one; expected another")
+        inputs = set(named)
         for parameter in ("categorical", "scale"):
             for name in self.given[parameter]:
                 self._known(parameter, name)
-                if name not in named:
+                if name not in inputs:
                     raise DpbenchError(f"{parameter} = {name!r}: is no column of the inputs; add it to features")
         return named
 
     def _column(self, name: str) -> Column:
         categorical, bounds = self.given["categorical"], self.given["scale"].get(name)
-        if name in categorical:
+        if name in self.of_words:
             if bounds is not None:
                 raise DpbenchError(f"scale = {name!r}: is categorical; expected a column of numbers")
             values = categorical[name] if isinstance(categorical, Mapping) else "from_data"
@@ -201,8 +210,7 @@ class _Table:
 
     def _words(self, parameter: str, values: Sequence[Word]) -> tuple[str, ...]:
         words = tuple(str(value) for value in values)
-        twice = [word for word in words if words.count(word) > 1]
-        if twice:
+        if twice := _twice(words):
             raise DpbenchError(f"{parameter}: has {twice[0]!r} twice; expected different values")
         return words
 
@@ -258,8 +266,19 @@ class _Table:
         return f"{' and '.join(parts)} are those that occur in the table" if parts else ""
 
 
-def _text(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DpbenchError(f"is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8") from error
+def _twice(words: Sequence[str]) -> list[str]:
+    """What occurs more than once, in the order of the first."""
+    return [word for word, count in Counter(words).items() if count > 1]
+
+
+def _text(content: bytes) -> io.TextIOWrapper:
+    """The lines of a file; it is decoded piece by piece, since a text of its length takes several times its bytes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(content), _PIECE):
+        kept = len(decoder.getstate()[0])  # bytes of a letter that the last piece has cut
+        try:
+            decoder.decode(content[start : start + _PIECE], final=start + _PIECE >= len(content))
+        except UnicodeDecodeError as error:
+            place = start - kept + error.start
+            raise DpbenchError(f"is not text in UTF-8 (byte {place}); save it as CSV in UTF-8") from error
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")

@@ -25,7 +25,7 @@ from dpbench.step.functional import Network
 
 NUMERICS = 1
 
-_MOST_BYTES = 1 << 31  # of a file of votes, which is read into memory
+_MOST_BYTES = 1 << 28  # of a file of votes, and of its array, which is read into memory
 _QUERIES_AT_ONCE = 100  # of each teacher
 
 
@@ -142,6 +142,11 @@ def read_votes(path: Path, sha256: str, teachers: int, queries: int) -> Tensor:
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
             raise DpbenchError(f"votes_sha256 = {sha256}: the file {path} has {found}")
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > _MOST_BYTES:
+                raise DpbenchError(f"votes_file = {path}: unpacked {size:,} bytes; expected at most {_MOST_BYTES:,}")
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             if len(loaded.files) != 1:
@@ -157,7 +162,8 @@ def read_votes(path: Path, sha256: str, teachers: int, queries: int) -> Tensor:
     if len(loaded) < queries:
         raise DpbenchError(f"queries = {queries}: the file {path} has the votes of {len(loaded)}; ask no more")
     counts = loaded[:queries].astype(np.int64)
-    wrong = np.flatnonzero((counts < 0).any(1) | (counts.sum(1) != teachers))
+    # A sum may wrap around where a count is above the number of teachers.
+    wrong = np.flatnonzero(((counts < 0) | (counts > teachers)).any(1) | (counts.sum(1) != teachers))
     if len(wrong):
         row = int(wrong[0])
         raise DpbenchError(

@@ -58,6 +58,7 @@ from dpbench.step.stages import Update, gaussian_noise
 NUMERICS = 1
 
 NOT_ASKED, NOT_ANSWERED = -2, -1
+MOST_SAMPLES = 10_000  # of the smoothing: each is a gradient of every batch
 NOTHING_ANSWERED = "no query was answered, so there is nothing to train on: lower the threshold, or ask more queries"
 
 
@@ -118,6 +119,8 @@ class Pate:
                 raise DpbenchError(
                     f"{name} = {number!r}: expected a finite number{'' if above is None else ' above 0'}"
                 )
+        if self.smoothing_samples > MOST_SAMPLES:
+            raise DpbenchError(f"smoothing_samples = {self.smoothing_samples}: expected at most {MOST_SAMPLES:,}")
         if self.threshold > self.teachers.count and not self.above_teachers:
             raise DpbenchError(
                 f"threshold = {self.threshold:g}: above the {self.teachers.count} votes that there are, so that even"
@@ -143,6 +146,11 @@ class Pate:
                 f"teachers = {self.teachers.count}: more than the {setting.examples} private examples; expected at most"
                 " one for each"
             )
+        if self.votes is None and self.teachers.batch_size > setting.examples:
+            raise DpbenchError(
+                f"teacher_batch_size = {self.teachers.batch_size}: more than the {setting.examples} private examples;"
+                " expected fewer than a teacher has"
+            )
         if setting.test_examples is not None and self.public_examples >= setting.test_examples:
             raise DpbenchError(
                 f"public_examples = {self.public_examples}: leaves none of the {setting.test_examples} test examples to"
@@ -156,7 +164,12 @@ class Pate:
                 f" {setting.sampling_rate * setting.examples:g} labels; expected a batch_size of 1 or more"
             )
         if self.votes is not None and self.obstacle() is None:
-            self._from_file()
+            classes = self._from_file().shape[1]
+            if setting.classes not in (None, classes):
+                raise DpbenchError(
+                    f"votes_file = {self.votes.path}: has the votes of {classes} classes; expected those of the"
+                    f" {setting.classes} classes of the data"
+                )
 
     def obstacle(self) -> str | None:
         """Why a run cannot be trained here: its file of votes is absent."""

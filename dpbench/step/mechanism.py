@@ -102,7 +102,7 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` is the number of test examples, and `input_shape` the shape of a record's inputs; None where it is
+    `test_examples`, `classes` and `input_shape`, the shape of a record's inputs, are of the dataset, None where they are
     not known. `loss` is what is trained.
     """
 
@@ -116,6 +116,7 @@ class Setting:
     delta: float | None = None
     test_examples: int | None = None
     input_shape: tuple[int, ...] | None = None
+    classes: int | None = None
     loss: str = "cross_entropy"
 
     def expect_cross_entropy(self, mechanism: str) -> None:

@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +328,41 @@ def test_the_walk_through_of_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     page = Path("reports", "report.html").read_text(encoding="utf-8")
     assert "csv (target = diagnosis" in page
     assert "accuracy against ε of every mechanism" in page
+
+
+# Hostile tables
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "message"),
+    [
+        (",".join(f"c{n}" for n in range(100_001)) + ",y\n", {}, "has 100,002 columns; expected at most 100,000"),
+        ("c," * 90_000 + "y\n", {}, "the first line has 'c' twice"),
+        (HEAD + "".join(f"{n},w{n},{n % 2}\n" for n in range(9000)), {"categorical": ["w"]}, "'w', which has 9,000"),
+        (HEAD + ROWS, {"features": [f"z{n}" for n in range(60_000)]}, "features = 'z0': the table has no such column"),
+        (HEAD + ROWS, {"features": ["x"], "classes": ["0", *["1"] * 90_000]}, "classes: has '1' twice"),
+        ((HEAD + ROWS).encode() + "é".encode() * (1 << 19) + b"\xff", {}, rf"\(byte {6 + 60 + (1 << 20)}\)"),
+    ],
+    ids=["columns", "names", "categories", "features", "classes", "text"],
+)
+def test_a_large_table_costs_no_more_than_its_bytes(
+    tmp_path: Path, text: str | bytes, parameters: dict[str, Any], message: str
+) -> None:
+    """What grew with the square of the columns took minutes, and inputs of 8 GiB were made of a file of 0.3 MB."""
+    start = time.process_time()
+    with pytest.raises(DpbenchError, match=message):
+        table(tmp_path, text, **parameters)
+    assert time.process_time() - start < 5  # below one second, where nothing else runs
+
+
+def test_cells_are_counted_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_NUMBERS", 20)
+    with pytest.raises(DpbenchError, match="line 8: there are more than 20 cells up to here"):
+        table(tmp_path, HEAD + ROWS, features=["x"])
+
+
+def test_a_wide_table_is_read_in_pieces_of_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = table(tmp_path, HEAD + ROWS, categorical=["w"])
+    monkeypatch.setattr("dpbench.datasets._table.CELLS", 7)
+    tables._made.cache_clear()
+    assert table(tmp_path, HEAD + ROWS, categorical=["w"]).sha256 == one.sha256

@@ -150,3 +150,18 @@ def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path, monk
         find_dataset("features", made)
     with pytest.raises(DpbenchError, match=r"file = .*gone.npz: cannot be read"):
         find_dataset("features", {**made, "file": str(tmp_path / "gone.npz")})
+
+
+def test_a_small_file_with_huge_arrays_is_not_unpacked(tmp_path: Path) -> None:
+    made = features(tmp_path)
+    with np.load(made["file"]) as found:
+        arrays = {part: found[part] for part in PARTS}
+    np.savez_compressed(made["file"], **arrays | {"train_inputs": np.zeros((1 << 26, 1), np.float32)})
+    with pytest.raises(DpbenchError, match="times those of the file"):
+        find_dataset("features", made)
+
+
+def test_classes_with_gaps_make_no_huge_model() -> None:
+    inputs = np.zeros((4, 2))
+    with pytest.raises(DpbenchError, match="targets of 8 records hold 10000000: number the classes from 0"):
+        from_arrays("x", inputs, [0, 1, 2, 10**7], inputs, [0, 1, 2, 3])

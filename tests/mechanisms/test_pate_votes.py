@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpbench.mechanisms._pate_votes import hash_of
 from dpbench.mechanisms.pate import mechanism
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import Choice, load_specs
+from dpbench.step.mechanism import Setting
 from dpbench.store.records import Store
 from dpbench.store.run_key import chosen
 from tests.mechanisms.test_pate import SPEC, problem
@@ -67,6 +69,7 @@ def test_votes_of_a_file_are_counted_as_they_are(tmp_path: Path, packed: bool) -
         (GOOD, {"public_examples": 5}, "queries = 5: the file .* has the votes of 4"),
         (GOOD, {"teachers": 11}, "query 0 has the counts .*add up to teachers = 11"),
         (np.array([[11, -1], [5, 5], [5, 5]]), {}, "query 0 has the counts"),
+        (np.array([[2**62, 2**62, 2**62, 2**62 + 10]] * 3), {}, "query 0 has the counts"),  # adds up to 10 mod 2^64
         (GOOD.astype(float), {}, "holds float64"),
         (GOOD[0], {}, "of shape"),
         (np.array([{}], dtype=object), {}, "cannot be read"),
@@ -76,6 +79,29 @@ def test_files_that_hold_no_counts(tmp_path: Path, array: Any, change: dict[str,
     made = mechanism(**{**counts(tmp_path / "votes.npy", array), **change})
     with pytest.raises(DpbenchError, match=words):
         made._from_file()
+
+
+def test_a_file_that_unpacks_to_more_than_memory_holds_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "votes.npz"
+    np.savez_compressed(path, np.zeros((1 << 25) + 1, np.int64))
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    made = mechanism(**{**counts(tmp_path / "x.npy", GOOD), "votes_file": str(path), "votes_sha256": found})
+    with pytest.raises(DpbenchError, match="unpacked 268,435,"):
+        made._from_file()
+
+
+def test_votes_of_other_classes_than_the_data_are_refused_before_training(tmp_path: Path) -> None:
+    made = mechanism(**counts(tmp_path / "votes.npy", GOOD))
+    setting = Setting(100, 0.1, 5, 0.5, noise_multiplier=1.0, test_examples=50)
+    made.check(replace(setting, classes=3))
+    with pytest.raises(DpbenchError, match="votes of 3 classes; expected those of the 10 classes"):
+        made.check(replace(setting, classes=10))
+
+
+@pytest.mark.parametrize(("name", "value"), [("smoothing_samples", 10**9), ("teacher_batch_size", 10**9)])
+def test_sizes_that_no_memory_holds_are_refused(name: str, value: int) -> None:
+    with pytest.raises(DpbenchError, match=f"{name} = {value}"):
+        mechanism(**{name: value}).check(Setting(100, 0.1, 5, 0.5, noise_multiplier=1.0, test_examples=500))
 
 
 def test_the_hash_of_the_votes_is_in_the_key_and_their_place_is_not(tmp_path: Path) -> None:

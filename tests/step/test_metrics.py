@@ -196,3 +196,14 @@ def test_a_metric_that_fails_loses_no_run(tmp_path: Path, monkeypatch: pytest.Mo
     for one in Store(tmp_path / "out").read().runs:
         assert one.result.metrics[0].failed == "RuntimeError: out of memory"
     assert "failed: RuntimeError: out of memory" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_chapter_shows_the_metric_of_a_regression(tmp_path: Path) -> None:
+    path = tmp_path / "regression.yaml"
+    text = SPEC.format(name="patients").replace("digits", "diabetes").replace("batch_size: 256", "batch_size: 64")
+    path.write_text(text + "metrics: [sharpness]\n", encoding="utf-8")
+    run([path], out=tmp_path / "out", choices=Choices(device="cpu"))
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    chapter = page[page.index("Measured on private data and not released.") :]
+    assert "RMSE" in chapter[: chapter.index("</table>")]
+    assert "Test accuracy" not in chapter[: chapter.index("</table>")]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from dpbench.atomic import read_bytes
+from dpbench.catalog import find
 from dpbench.datasets import find_dataset
 from dpbench.errors import DpbenchError
+from dpbench.events import to_json
 from dpbench.job import write_reports
 from dpbench.store.check_records import SHIPPED, CheckRecord, of_record, read_checks, write_check
 from dpbench.store.reading import digest, read_json, signed
@@ -74,6 +76,8 @@ LIES: dict[str, tuple[Change, str]] = {
     "time that goes back": (set_in("curve", 3, "seconds", 1e6), "seconds of its curve fall"),
     "events spent on the way": (set_in("curve", 3, "releases", 939), "events at step"),
     "another privacy unit": (set_in("facts", "privacy_unit", "one user"), "facts.privacy_unit = one user"),
+    "a claim of another mechanism": (set_in("facts", "claimed_by", "a theorem"), "facts.claimed_by = a theorem"),
+    "noise that was left out": (set_in("facts", "without_noise", 0.5), "noisy_sgd does not count it"),
     "more time than its stack": (set_in("own_seconds", 1e6), "exceed the"),
 }
 
@@ -190,6 +194,39 @@ def test_another_format_of_the_key_is_refused_by_name(tmp_path: Path) -> None:
     put(Store(tmp_path), rekeyed(data))
     (found,) = Store(tmp_path).read().damaged
     assert "format = 7: expected 1 or 2" in found.message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda _: None, ""),
+        (set_in("ledger", "parts", 1, "noise_multiplier", 50.0), "its ledger is not the one that pidp_sgd has"),
+        (set_in("ledger", "parts", 0, "first", [0.5, 0.5]), "its ledger is not the one that pidp_sgd has"),
+        (lambda data: data["facts"].pop("claimed_by"), "facts has no claimed_by"),
+        (set_in("facts", "claimed_by", "another theorem"), "facts.claimed_by = another theorem"),
+        (set_in("resolved", "epsilon", 1e-320), "its ledger is not the one that pidp_sgd has"),
+        (set_in("resolved", "delta", 2.0), "its ledger is not the one that pidp_sgd has"),
+    ],
+    ids=["itself", "noise", "what it may show", "no claim", "another claim", "no budget", "no delta"],
+)
+def test_a_ledger_that_follows_from_the_budget_is_recomputed(tmp_path: Path, change: Change, words: str) -> None:
+    """That of pidp_sgd as printed: it depends on no record, though its noise is that of a budget."""
+    data = run_json(sigma=None, batch=256, examples=60000, steps=100, epochs=1)
+    parameters = {"variant": "as_printed", "regularisation": 0.05, "smoothness": 1.0, "third_derivative": 1.0}
+    chosen = {"name": "pidp_sgd", "parameters": parameters | {"radius": 1.0}}
+    data["resolved"] |= {"mechanism": chosen, "epsilon": 2.0, "delta": 1e-5}
+    data["facts"] |= {"private": True, "adjacency": "add_or_remove", "claimed_by": "pidp2021, Theorem 5"}
+    made = find("mechanisms", "pidp_sgd").load()(**chosen["parameters"])
+    rate = data["resolved"]["sampling_rate"]
+    ledger = made.ledger_of_budget(sampling_rate=rate, steps=100, epsilon=2.0, delta=1e-5)
+    data["ledger"] = json.loads(json.dumps(to_json(ledger)))
+    for point in data["curve"]:
+        point["releases"] = point["step"] + 1
+    change(data)
+    put(Store(tmp_path), rekeyed(data))
+    contents = Store(tmp_path).read()
+    assert len(contents.runs) == (words == "")
+    assert words in (contents.damaged[0].message if contents.damaged else "")
 
 
 def test_a_budget_spender_keeps_to_its_budget(tmp_path: Path) -> None:
