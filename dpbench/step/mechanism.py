@@ -102,8 +102,8 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples`, `classes` and `input_shape`, the shape of a record's inputs, are of the dataset, None where they are
-    not known. `loss` is what is trained.
+    `test_examples`, `classes` and `input_shape`, the shape of a record's inputs, are of the dataset, None where they
+    are not known. `loss` is what is trained.
     """
 
     examples: int
