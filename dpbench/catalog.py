@@ -36,6 +36,7 @@ KINDS: Mapping[str, str] = {
     "models": "model",
     "samplers": "sampler",
     "preparations": "preparation",
+    "augmentations": "augmentation",
     "smoothings": "smoothing",
     "rules": "rule",
     "noise": "noise",
@@ -53,6 +54,7 @@ FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
     "peers": "dpbench.judging.peers",
     "samplers": "dpbench.step.samplers",
     "preparations": "dpbench.step.preparations",
+    "augmentations": "dpbench.step.augmentations",
     "smoothings": "dpbench.step.smoothings",
     "metrics": "dpbench.step.metrics",
     "rules": "dpbench.clipping.rules",
@@ -64,6 +66,7 @@ FOLDERS: Mapping[str, str] = {  # of kinds whose folder is not `dpbench/<kind>`
 STAGES: Mapping[str, str] = {
     "sample": "samplers",
     "prepare": "preparations",
+    "augment": "augmentations",
     "smooth": "smoothings",
     "clip": "rules",
     "noise": "noise",
@@ -102,11 +105,13 @@ SHORT: Mapping[str, tuple[str, ...]] = {  # what people write: the words of dpbe
 class OfKind:
     """Marks a parameter, in `Annotated[...]`, that names an entry of a kind: `name`, or `{name, parameters}`.
 
-    `none`: the word none is allowed too.
+    `none`: the word none is allowed too. `later`: the parameter is younger than keys of runs that are in use, so a key
+    does not hold its none.
     """
 
     kind: str
     none: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True)

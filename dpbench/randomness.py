@@ -43,7 +43,7 @@ GRADES: Mapping[str, str] = {
 INIT, SAMPLE, NOISE = 0, 1, 2  # initial parameters, batches, noise on the gradient
 PROJECTION, GROUP, PREPARATION = 3, 4, 5  # of gradients (JL), microbatches and teachers, noise on input statistics
 ESTIMATE, REJECT = 6, 7  # noise on released counts and sums, rejection sampling
-SMOOTHING = 8  # shifts of the parameters (DPlis)
+SMOOTHING, AUGMENTATION = 8, 9  # shifts of the parameters (DPlis), views of records
 STREAMS = (
     "initial parameters",
     "batches",
@@ -54,6 +54,7 @@ STREAMS = (
     "estimates",
     "rejection",
     "smoothing",
+    "augmentation",
 )
 
 _WORD = 0xFFFFFFFF
@@ -82,7 +83,7 @@ def table(seeds: Iterable[int]) -> Tensor:
     """The keys of runs that differ in their seeds only: int64 (R, S). For checks and simulations.
 
     >>> table(range(3)).shape
-    torch.Size([3, 9])
+    torch.Size([3, 10])
     """
     return torch.stack([keys(seed, kind="common") for seed in seeds])
 
@@ -111,13 +112,24 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 def words(keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
     """Four words of 32 random bits for each block: int64 of shape (R, blocks). `keys_RS` is the table (R, S)."""
+    block_N = torch.arange(first_block, first_block + blocks, device=keys_RS.device)
+    return words_at(keys_RS, stream, step_R, block_N.expand(len(keys_RS), -1))
+
+
+def words_at(keys_RS: Tensor, stream: int, step_R: Tensor, block_RN: Tensor) -> tuple[Tensor, ...]:
+    """The four words of the blocks with these numbers, which need not follow each other: int64 of shape (R, N).
+
+    >>> seed, step = table([7]), torch.tensor([0])
+    >>> chosen = words_at(seed, SAMPLE, step, torch.tensor([[5, 3]]))
+    >>> torch.equal(chosen[0], words(seed, SAMPLE, step, 3, 3)[0][:, [2, 0]])
+    True
+    """
     if from_system(keys_RS):
-        count = 4 * len(keys_RS) * blocks
+        count = 4 * block_RN.numel()
         drawn = torch.frombuffer(bytearray(os.urandom(4 * max(1, count))), dtype=torch.int32)[:count]
-        return tuple((drawn.long() & _WORD).reshape(4, len(keys_RS), blocks).to(keys_RS.device))
-    block = torch.arange(first_block, first_block + blocks, device=keys_RS.device)[None, :]
+        return tuple((drawn.long() & _WORD).reshape(4, *block_RN.shape).to(keys_RS.device))
     key, step = keys_RS[:, stream, None], step_R[:, None]
-    counter = (block & _WORD, block >> 32, step & _WORD, (step >> 32) & _WORD)
+    counter = (block_RN & _WORD, block_RN >> 32, step & _WORD, (step >> 32) & _WORD)
     return philox(counter, (key & _WORD, (key >> 32) & _WORD))
 
 

@@ -16,6 +16,7 @@ KINDS = {
     "datasets": 0,
     "samplers": 0,
     "preparations": 0,
+    "augmentations": 0,
     "smoothings": 0,
     "rules": 0,
     "noise": 0,
@@ -35,9 +36,9 @@ KINDS = {
 def list_(kinds: tuple[str, ...], as_json: bool) -> int:
     """List what a spec or an option may name, with its parameters.
 
-    mechanisms, models and datasets for a spec; samplers, preparations, smoothings, rules, noise, updates, averages and
-    clipping (the engines) as stages of the mechanism `pipeline`; metrics; accountants and checks; papers, whose
-    claims `dpbench verify` judges.
+    mechanisms, models and datasets for a spec; samplers, preparations, augmentations, smoothings, rules, noise,
+    updates, averages and clipping (the engines) as stages of the mechanism `pipeline`; metrics; accountants and checks;
+    papers, whose claims `dpbench verify` judges.
 
     \b
     Examples:

@@ -179,7 +179,9 @@ def fill(
 
     Raises DpbenchError for a row of another length, and for more than `most` cells.
     """
-    count, lines, kept = 0, [], []
+    count = 0
+    lines: list[int] = []
+    kept: list[Row] = []
     at_once = max(1, min(ROWS, CELLS // width))
     for line, cells in rows:
         if len(cells) != width:

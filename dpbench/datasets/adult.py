@@ -1,7 +1,8 @@
 """Adult: does a person earn more than 50,000 dollars a year, from the US census of 1994, in LIBSVM's binary form a9a.
 
-Each of 123 features is 0 or 1: intervals of the six numbers, values of the eight categories (Platt 1998). A line is
-`label index:1 ...`, the label +1 (class 1, above 50,000) or -1, the indices counted from 1.
+Each of 123 features is 0 or 1: intervals of the six numbers, values of the eight categories (Platt 1998). The intervals
+are quintiles of the records where a number allows it, which no ledger covers. A line is `label index:1 ...`, the label
++1 (class 1, above 50,000) or -1, the indices counted from 1.
 
 Preparations, by the parameter `preparation`:
 
@@ -67,6 +68,7 @@ class AdultSource(FileSource):
     title: str = "Adult: income above 50,000 dollars, binary features of LIBSVM's a9a"
     classes: int = 2
     input_shape: tuple[int, ...] = (FEATURES,)
+    tuned: str = "the published intervals of the six numbers are quantiles of the records"
     licence: str = "CC BY 4.0"
     citation: str = (
         "B. Becker, R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20; prepared by J. Platt,"

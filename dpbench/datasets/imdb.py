@@ -89,6 +89,7 @@ class ImdbSource(FileSource):
     test_size: int = 25_000
     classes: int = 2
     licence: str = "no formal licence; free for research (the word index: Apache 2.0)"
+    tuned: str = "the vocabulary is that of the training reviews"
     citation: str = (
         "A. L. Maas, R. E. Daly, P. T. Pham, D. Huang, A. Y. Ng, C. Potts, Learning word vectors for sentiment"
         " analysis, ACL 2011"

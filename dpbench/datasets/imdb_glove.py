@@ -69,6 +69,7 @@ class ImdbGloveSource(FileSource):
     classes: int = _NUMBERS.classes
     input_shape: tuple[int, ...] = (*_NUMBERS.input_shape, WIDTH)
     sha256: str = hashlib.sha256(_IDENTITY.encode()).hexdigest()
+    tuned: str = _NUMBERS.tuned
     licence: str = f"reviews: {_NUMBERS.licence}; GloVe: PDDL 1.0"
     citation: str = (
         f"{_NUMBERS.citation}; J. Pennington, R. Socher, C. D. Manning, GloVe: global vectors for word representation,"

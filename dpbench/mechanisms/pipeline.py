@@ -1,9 +1,10 @@
-"""A mechanism from its stages: sample, prepare, smooth, clip, noise, update, average; a name or one with parameters.
+"""A mechanism from its stages, each a name or one with parameters: sample, prepare, augment, smooth, clip, noise,
+update, average.
 
 Every preset is written in this form (`presets.py`); docs/own_mechanism.md has examples. `noise: none` is training
-without privacy, `prepare: none` leaves the inputs unchanged, `smooth: none` the loss, `average: none` evaluates the
-parameters themselves. `engine` computes the sum of a rule with weights; it changes no result beyond rounding and is no
-part of a run's key.
+without privacy, `prepare: none` and `augment: none` leave the inputs unchanged, `smooth: none` the loss, and `average:
+none` evaluates the parameters themselves. `engine` computes the sum of a rule with weights; it changes no result beyond
+rounding and is no part of a run's key.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ def mechanism(
     *,
     sample: Annotated[Stage, OfKind("samplers")] = "poisson",
     prepare: Annotated[Stage, OfKind("preparations", none=True)] = "none",
+    augment: Annotated[Stage, OfKind("augmentations", none=True, later=True)] = "none",
     smooth: Annotated[Stage, OfKind("smoothings", none=True)] = "none",
     clip: Annotated[Stage, OfKind("rules")] = "flat",
     noise: Annotated[Stage, OfKind("noise", none=True)] = "constant",
     update: Annotated[Stage, OfKind("updates")] = "sgd",
-    average: Annotated[Stage, OfKind("averages", none=True)] = "none",
+    average: Annotated[Stage, OfKind("averages", none=True, later=True)] = "none",
     engine: Annotated[str | None, OfKind("clipping")] = None,
 ) -> Pipeline:
     """Each stage is `name`, or `{"name": name, "parameters": {...}}`; `engine`: vmap if the rule needs one.
@@ -49,6 +51,10 @@ def mechanism(
             "engine: ghost takes gradients at the parameters themselves, not at the shifted ones of a smoothed loss;"
             " expected vmap or loop"
         )
+    if augment != "none" and chosen == "ghost":
+        raise DpbenchError(
+            "engine: ghost takes gradients of one input of each example, not of its views; expected vmap or loop"
+        )
     return Pipeline(
         sample=build("samplers", sample),
         rule=rule,
@@ -58,6 +64,7 @@ def mechanism(
         preparation=None if prepare == "none" else build("preparations", prepare),
         smoothing=None if smooth == "none" else build("smoothings", smooth),
         average=None if average == "none" else build("averages", average),
+        augmentation=None if augment == "none" else build("augmentations", augment),
     )
 
 

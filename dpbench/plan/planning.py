@@ -226,7 +226,8 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
     asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
     loss = objective_of(spec, source).loss
     sizes = {"examples": source.train_size, "test_examples": source.test_size, "classes": source.classes}
-    mechanism.check(Setting(**sizes, loss=loss, **numbers, **asked))
+    shape = tuple(source.input_shape)
+    mechanism.check(Setting(**sizes, input_shape=shape, loss=loss, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"

@@ -73,6 +73,45 @@ class Network:
         """
         return losses.loss(self.objective.loss, self.outputs(named, example[None], operators), target[None], "mean")
 
+    def example_losses(self, named: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        """The losses (B,) of a batch under one run's parameters, in one pass."""
+        return losses.loss(self.objective.loss, self.outputs(named, inputs), targets)
+
+
+@dataclass(frozen=True)
+class Augmented(Network):
+    """A network of which every example is K views (K, ...) of one record; its loss is the mean over them.
+
+    The views go through the network as a batch; a network whose examples change each other is refused before training.
+    """
+
+    def example_loss(
+        self, named: dict[str, Tensor], example: Tensor, target: Tensor, operators: TorchFunctionMode | None = None
+    ) -> Tensor:
+        if operators is not None:
+            raise DpbenchError(
+                "augment: the engine takes one input of each example, not its views; expected vmap or loop"
+            )
+        return losses.loss(self.objective.loss, self.outputs(named, example), target.expand(len(example)), "mean")
+
+    def example_losses(self, named: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        count = inputs.shape[1]
+        each_N = super().example_losses(named, inputs.flatten(0, 1), targets.repeat_interleave(count))
+        return each_N.reshape(-1, count).mean(1)
+
+
+def augmented(net: Network) -> Network:
+    """The network for examples that are K views (K, ...) of a record, with the mean of their losses.
+
+    >>> net = network(nn.Linear(2, 3))
+    >>> named = {name: value[0] for name, value in net.split(torch.ones(1, 9)).items()}
+    >>> views, target = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor(1)
+    >>> mean = torch.stack([net.example_loss(named, view, target) for view in views]).mean()
+    >>> torch.allclose(augmented(net).example_loss(named, views, target), mean)
+    True
+    """
+    return Augmented(net.module, net.shapes, net.size, objective=net.objective)
+
 
 @dataclass(frozen=True)
 class Smoothed(Network):

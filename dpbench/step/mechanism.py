@@ -102,7 +102,8 @@ class Setting:
     """The numbers of one planned run, for `Mechanism.check` before anything runs.
 
     `examples` is N. `clip_norm`, `noise_multiplier`, `epsilon` and `delta` are None if the spec gives none;
-    `test_examples` and `classes` are numbers of the dataset, None where they are not known. `loss` is what is trained.
+    `test_examples`, `classes` and `input_shape`, the shape of a record's inputs, are of the dataset, None where they
+    are not known. `loss` is what is trained.
     """
 
     examples: int
@@ -114,6 +115,7 @@ class Setting:
     epsilon: float | None = None
     delta: float | None = None
     test_examples: int | None = None
+    input_shape: tuple[int, ...] | None = None
     classes: int | None = None
     loss: str = "cross_entropy"
 

@@ -1,4 +1,4 @@
-"""A mechanism composed of stages: sample, prepare, smooth, clip (a rule and an engine), noise, update, average.
+"""A mechanism composed of stages: sample, prepare, augment, smooth, clip (rule and engine), noise, update, average.
 
 docs/mechanisms.md describes the presets; their table is `dpbench/mechanisms/presets.py`. A mechanism that is not such a
 chain of stages implements `step.mechanism.Mechanism` itself. Shapes: R runs, B batch, P parameters, N examples.
@@ -19,10 +19,11 @@ from torch.func import vmap
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
-from dpbench.step.functional import Network, smoothed
+from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
 from dpbench.step.stages import (
     AdaptiveClipping,
+    Augmentation,
     Average,
     Noise,
     OwnSum,
@@ -59,6 +60,7 @@ class Pipeline:
     preparation: Preparation | None = None
     smoothing: Smoothing | None = None
     average: Average | None = None
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         name = type(self.rule).__name__
@@ -108,7 +110,7 @@ class Pipeline:
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a stage cannot work with these numbers."""
         stages: tuple[Any, ...] = (self.sample, self.preparation, self.smoothing, self.rule, self.noise, self.optimizer)
-        for stage in (*stages, self.average):
+        for stage in (*stages, self.average, self.augmentation):
             if hasattr(stage, "check"):
                 stage.check(setting)
 
@@ -215,6 +217,8 @@ class Pipeline:
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)
         draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
+        if self.augmentation is not None:
+            seen, net = self.augmentation(draw, seen), augmented(net)
         examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
         clip_R = self.clip_norm(state, hyper)
         multiplier_R = self._multiplier(state, hyper)

@@ -1,8 +1,8 @@
-"""The interfaces of a pipeline's stages: sampling, preparation, smoothing, rule, noise, update, average; and noise.
+"""The interfaces of a pipeline's stages, from sampling to the average of the parameters; and the noise itself.
 
-The stages are in folders, one file each: samplers/, preparations/, smoothings/, noise/, updates/, averages/ here, and
-clipping/rules/. They are pure functions of tensors. A stage may have `check(setting)`, which raises DpbenchError if it
-cannot work with the numbers of a run. Shapes: R runs, N examples, B batch, P parameters.
+The stages are in folders, one file each: samplers/, preparations/, augmentations/, smoothings/, noise/, updates/ and
+averages/ here, and clipping/rules/. They are pure functions of tensors. A stage may have `check(setting)`, which raises
+DpbenchError if it cannot work with the numbers of a run. Shapes: R runs, N examples, B batch, K views, P parameters.
 """
 
 from __future__ import annotations
@@ -62,6 +62,18 @@ class Preparation(Protocol):
 
     def __call__(self, memory: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """The prepared inputs, (R, B, ...) to (R, B, ...)."""
+        ...
+
+
+class Augmentation(Protocol):
+    """Replaces each record by K views of it; its loss is their mean loss, before its gradient is taken."""
+
+    def __call__(self, draw: Draw, inputs: Tensor) -> Tensor:
+        """The views of the drawn records, (R, B, ...) to (R, B, K, ...).
+
+        A view depends on its own record and on random numbers of (seed, step, position in the training set) alone, not
+        on other records, on the batch or on the place in it.
+        """
         ...
 
 

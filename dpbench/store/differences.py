@@ -59,9 +59,11 @@ class Difference:
             return not self.same_result or bool(self.configuration)
         if self.matched == "only_a":
             return True
-        if self.metric not in most or self.measured_a is None:
+        if self.measured_a is None:
             return False
-        return self.change is None or METRICS[self.metric].gain(self.change) < -most[self.metric]
+        if self.change is None:
+            return True
+        return self.metric in most and METRICS[self.metric].gain(self.change) < -most[self.metric]
 
     @property
     def in_words(self) -> str:

@@ -69,6 +69,8 @@ def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
     for name in _engine_names(entry):
         if name not in kinds or parameters[name] is None or parameters[name] in catalog("clipping"):
             del parameters[name]
+    for name in [name for name, of in kinds.items() if of.later and parameters.get(name) == "none"]:
+        del parameters[name]
     for name in kinds.keys() & parameters.keys():
         parameters[name] = _canonical(kinds[name], parameters[name])
     return {"name": _identity(entry), "parameters": parameters}

@@ -85,6 +85,20 @@ def test_adult_has_the_sizes_of_the_paper() -> None:
     assert set(whole.train_inputs.unique().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("name", ["adult", "imdb", "imdb_glove", "movielens"])
+def test_what_was_prepared_by_looking_at_the_records_is_said(name: str) -> None:
+    assert "not in ε: " in describe(find_dataset(name))
+    assert "not in ε: " not in describe(find_dataset("adult_complete")), "which is prepared by constants alone"
+
+
+def test_a_number_of_adult_is_cut_at_its_quintiles() -> None:
+    source = find_dataset("adult", {"preparation": "libsvm"})
+    if source.missing(data_folder()):
+        pytest.skip("the files of adult are not here")
+    shares = source.load().train_inputs[:, 13:18].mean(0)
+    assert shares.tolist() == pytest.approx([0.2] * 5, abs=5e-3), "of fnlwgt: no bounds fixed beforehand do that"
+
+
 def test_ratings_packed_and_unpacked_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "ml-1m").mkdir()
     with pytest.raises(DatasetMissing):

@@ -52,7 +52,11 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     },
     "pate": {"teachers": 4, "threshold": 1.0, "public_examples": 10, "teacher_steps": 5, "smoothing_samples": 2},
 }
-OF_A_STAGE: Mapping[str, Mapping[str, Any]] = {"channel_statistics": {"mean_bound": 0.5}, "jl": {"projections": 3}}
+OF_A_STAGE: Mapping[str, Mapping[str, Any]] = {
+    "channel_statistics": {"mean_bound": 0.5},
+    "crop_and_flip": {"views": 3, "padding": 1},
+    "jl": {"projections": 3},
+}
 
 
 def choices() -> Iterator[tuple[str, str, dict[str, Any]]]:

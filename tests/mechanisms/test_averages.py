@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,13 @@ from torch import Tensor
 from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools.problems import batch, hyperparameters, small_network
 from dpbench.mechanisms.pipeline import mechanism as pipeline
+from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.spec.loading import Spec, load_specs
+from dpbench.step.functional import evaluate, network
 from dpbench.step.mechanism import Setting, State, evaluated, step
+from dpbench.store.records import Store
+from dpbench.tasks import objective
+from dpbench.training.loop import Execution, Interrupted, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 N = 12
@@ -27,6 +36,24 @@ def states(made: Any, steps: int = 6, seeds: tuple[int, ...] = (5, 6), begun: St
     found = [made.start(theta_P.repeat(len(seeds), 1), stack, inputs, targets) if begun is None else begun]
     for _ in range(steps):
         found.append(step(made, net, found[-1], stack, inputs, targets, 5)[0])
+    return found
+
+
+def spec_of(folder: Path, stage: str) -> Spec:
+    """A few steps of a small network on the digits, with one more stage."""
+    (folder / "spec.yaml").write_text(
+        f"""
+kind: run
+name: small
+dataset: digits
+model: {{name: mlp, parameters: {{hidden: [8], activation: tanh}}}}
+mechanism: {{name: pipeline, parameters: {{{stage}}}}}
+budget: {{delta: 1e-4, noise_multiplier: 1.0}}
+training: {{batch_size: 32, steps: 6, learning_rate: 0.5, clip_norm: 1.0}}
+seeds: 1
+"""
+    )
+    (found,) = load_specs([folder / "spec.yaml"])
     return found
 
 
@@ -74,11 +101,41 @@ def test_alone_in_a_stack_and_after_a_resume(average: dict[str, Any]) -> None:
 
 
 def test_no_average_is_the_last_parameters() -> None:
-    for average in ({"name": "exponential", "parameters": {"average_decay": 0}}, {"name": "tail"}):
+    late = {"name": "tail", "parameters": {"average_from": 5}}
+    for average in ({"name": "exponential", "parameters": {"average_decay": 0}}, late):
         made = pipeline(average=average)
-        found = states(made, steps=1)[-1]
-        assert torch.equal(evaluated(made, found), found.theta_RP) or average["name"] == "tail"
+        for found in states(made):
+            assert torch.equal(evaluated(made, found), found.theta_RP)
     assert torch.equal(last(pipeline()), states(pipeline())[-1].theta_RP)
+
+
+def test_a_run_is_measured_at_its_average_also_after_an_interruption(tmp_path: Path) -> None:
+    """The loss of the record against that of the average itself, in float32 of 360 examples: 1e-5."""
+    runs = make_plan([spec_of(tmp_path, "average: tail")], Store(tmp_path / "out"), Choices(device="cpu")).runs
+    source = dataset_source(runs[0].spec)
+    data, build = source.load(None), model_builder(runs[0].spec, source)
+    made, one = build_mechanism(runs[0].spec), Execution()
+    (whole,) = train(runs, data, made, build, one)
+    assert whole.result is not None
+    assert whole.parameters_P is not None
+    net = network(build(), torch.device("cpu"), objective(data.task))
+    loss_R, _ = evaluate(net, whole.parameters_P[None], data.test_inputs, data.test_targets, 500)
+    assert whole.result["result"]["test_loss"] == pytest.approx(float(loss_R[0]), rel=1e-5)
+
+    plain = make_plan([spec_of(tmp_path, "update: sgd")], Store(tmp_path / "out"), Choices(device="cpu")).runs
+    same = replace(plain[0], key=runs[0].key)  # the same draws
+    (bare,) = train([same], data, build_mechanism(same.spec), build, one)
+    assert bare.result is not None
+    assert bare.result["ledger"] == whole.result["ledger"]
+    assert bare.result["result"]["test_loss"] != pytest.approx(whole.result["result"]["test_loss"], rel=1e-3)
+
+    asked = count()
+    with pytest.raises(Interrupted):
+        list(train(runs, data, made, build, one, checkpoints=tmp_path / "kept", stop=lambda: next(asked) > 1))
+    (resumed,) = train(runs, data, made, build, one, checkpoints=tmp_path / "kept")
+    assert resumed.result is not None
+    assert resumed.result["resumed"] is True
+    assert resumed.result["result"] == whole.result["result"]
 
 
 def test_bad_parameters_are_one_sentence() -> None:

@@ -1,4 +1,4 @@
-"""Internal: the solves that no run shows. Influence functions against retraining, derivatives and exact quadratics."""
+"""Internal: influence functions agree with retraining, numerical derivatives and exact quadratics."""
 
 from __future__ import annotations
 

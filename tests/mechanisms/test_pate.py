@@ -1,6 +1,4 @@
-"""Internal: teachers and votes, which no record shows.
-
-PATE: its partition, the law of its answers, its ledger, its student, and what it refuses.
+"""Internal: each record of PATE has one teacher; the law of its answers, its ledger, its student, what it refuses.
 
 That one record changes one teacher, that the values let out have the noise and the reach of their events, and that the
 student sees them alone is what the checks look at, here for the shipped mechanism, in test_planted.py for its faults.

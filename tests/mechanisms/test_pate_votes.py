@@ -1,4 +1,4 @@
-"""Internal: hostile files, read without a run. PATE's votes: what is refused, and a key's hash."""
+"""Internal: PATE's votes of a file: what is read and refused, and that the hash, not the place, is in a run's key."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dpbench.events import Composition, SampledGaussian, to_json
+from dpbench.events import Composition, Gaussian, SampledGaussian, to_json
 from dpbench.privacy.shuffling import of_shuffled
 from dpbench.reporting.guarantees import Accounts, guarantees
+from dpbench.reporting.rendering.view import by
 
 SHUFFLED = Composition(((SampledGaussian(0.1, 2.0, "zero_out", "shuffled"), 20),))
 POISSON = Composition(((SampledGaussian(0.1, 2.0), 20),))
@@ -43,6 +44,13 @@ def test_whatever_the_spec_asks_for_it_is_there(asked: tuple[str, ...]) -> None:
     found = lines(SHUFFLED, asked)
     assert found["shuffled"].remark
     assert all(line.refused for name, line in found.items() if name != "shuffled")
+
+
+def test_other_neighbours_than_the_usual_ones_are_named_beside_the_number() -> None:
+    assert by(lines(SHUFFLED)["shuffled"]) == "upper bound by shuffled, zero out"
+    assert by(lines(POISSON)["exact"]) == "exact"
+    replaced = Composition(((Gaussian(2.0, "replace_one", sensitivity=1.0), 1),))
+    assert by(lines(replaced)["exact"]) == "exact, replace one"
 
 
 def test_nothing_of_it_stands_beside_poisson_batches() -> None:

@@ -161,6 +161,7 @@ def test_diff_knows_that_a_smaller_error_is_better(out: Path) -> None:
     (changed,) = diff([before], [other])
     assert changed.change is None
     assert changed.fails({"accuracy": 100.0})
+    assert changed.fails({"rmse": 100.0})
     assert changed.in_words.startswith("another metric, accuracy")
     with pytest.raises(SystemExit) as ended:
         main(["diff", str(out), str(out), "--fail-if", "rmse=0", "--fail-if", "accuracy=0"])

@@ -12,7 +12,6 @@ from torch.func import grad_and_value, vmap
 
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Sampler
-from dpbench.step import losses
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network
 
@@ -48,7 +47,7 @@ class Unclipped:
         del draw, clip_R  # nothing is drawn, and there is nothing to clip
 
         def loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-            loss_B = losses.loss(net.objective.loss, net.outputs(named, inputs), targets) * mask
+            loss_B = net.example_losses(named, inputs, targets) * mask
             return loss_B.sum(), loss_B
 
         total_RP = torch.zeros_like(theta_RP)

@@ -176,6 +176,7 @@ def shown(
     `begun_on` are other inputs and targets for `start`, so that the values released before the first step are the same
     for two neighbouring data sets. Raises ValueError if a run must stop.
     """
+    mechanism = on_vectors(mechanism)
     state: State = mechanism.start(theta_RP, hyper, *(begun_on or (inputs, targets)))
     for number in range(steps) if isinstance(steps, int) else steps:
         state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
@@ -208,9 +209,32 @@ def shuffled(mechanism: Any) -> bool:
     return getattr(getattr(mechanism, "sample", None), "sampler", None) == "shuffled"
 
 
-def unsmoothed(mechanism: Any) -> Any:
-    """The mechanism without smoothing of the loss, if it has any: with the gradients of the loss itself."""
-    return mechanism if smoothing(mechanism) is None else dataclasses.replace(mechanism, smoothing=None)
+def with_plain_loss(mechanism: Any) -> Any:
+    """The mechanism without smoothing and without augmentation, if it has any: with gradients of the loss itself."""
+    others = {name: None for name in ("smoothing", "augmentation") if getattr(mechanism, name, None) is not None}
+    return dataclasses.replace(mechanism, **others) if others else mechanism
+
+
+@dataclass(frozen=True)
+class _OnVectors:
+    """An augmentation of pictures that takes vectors as well: pictures of one channel and, if they halve, two rows."""
+
+    augmentation: Any
+
+    def __call__(self, draw: Draw, inputs: Tensor) -> Tensor:
+        vectors = inputs.dim() == 3
+        rows = 2 if inputs.shape[-1] % 2 == 0 else 1
+        pictures = inputs.reshape(*inputs.shape[:2], 1, rows, -1) if vectors else inputs
+        views: Tensor = self.augmentation(draw, pictures)
+        return views.flatten(3) if vectors else views
+
+
+def on_vectors(mechanism: Any) -> Any:
+    """The mechanism, whose augmentation, if it has one, then takes the vectors of the checks' problems."""
+    found = getattr(mechanism, "augmentation", None)
+    if found is None or isinstance(found, _OnVectors):
+        return mechanism
+    return dataclasses.replace(mechanism, augmentation=_OnVectors(found))
 
 
 def smoothing(mechanism: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dpbench.events import Composition, ConfidentGNMax, Event
 from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters
+from dpbench.judging.check_tools.steps import on_vectors
 from dpbench.step.functional import Network, network
 from dpbench.step.letting_out import watched
 from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, public_examples, updated, with_public
@@ -136,7 +137,7 @@ class World:
 
     def _step(self, before: State) -> tuple[State, Released, Observed]:
         data = (self.inputs, self.targets, self.chunk)
-        released, kept = self.mechanism.release(self.net, before, self.stack, *data)
+        released, kept = on_vectors(self.mechanism).release(self.net, before, self.stack, *data)
         return updated(self.mechanism, before, self.stack, released, kept), released, kept.observed
 
 

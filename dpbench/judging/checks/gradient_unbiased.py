@@ -4,7 +4,7 @@ The mean of many draws at fixed parameters is compared with (1/N)·Σ g_i in eve
 inequality: the estimate of a step is the sum over the included examples of g_i/(N·p_i), plus normal noise of the
 ledger's deviation. p_i is q unless the mechanism declares other probabilities or weights; g_i is the gradient at the
 prepared input; of a rule that scales every gradient it is the weighted one. Clipping makes a mechanism biased, so
-nothing is clipped here, and a smoothed loss has another gradient, so the loss is not smoothed.
+nothing is clipped here, and a smoothed loss has another gradient, as views of records have, so it is the plain loss.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dpbench.judging.check_tools.steps import (
     random_projections,
     shown,
     shuffled,
-    unsmoothed,
     views,
+    with_plain_loss,
 )
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.clipped_sum import Examples
@@ -60,7 +60,7 @@ class GradientUnbiased(Check):
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Average `seeds`·`steps` draws at each of three sampling rates."""
-        mechanism = unsmoothed(subject.value)
+        mechanism = with_plain_loss(subject.value)
         generator = torch.Generator().manual_seed(seed)
         net = small_network()
         data = batch(generator, 1, self.examples, filled=2.0)

@@ -33,8 +33,8 @@ from dpbench.judging.check_tools.steps import (
     preparation,
     shown,
     shuffled,
-    unsmoothed,
     views,
+    with_plain_loss,
 )
 from dpbench.judging.check_tools.subject import Check, Subject
 from dpbench.step.functional import Network
@@ -69,7 +69,7 @@ class MechanismInclusion(Check):
 
     def __call__(self, subject: Subject, *, seed: int) -> Verdict:
         """Look at `seeds`·`steps` batches at each of two sampling rates."""
-        mechanism = unsmoothed(subject.value)  # smoothing draws no batches
+        mechanism = with_plain_loss(subject.value)  # smoothing and views draw no batches
         if preparation(mechanism) is not None:  # the inputs are not prepared: preparation draws no batches
             mechanism = dataclasses.replace(mechanism, preparation=None)
         generator = torch.Generator().manual_seed(seed)

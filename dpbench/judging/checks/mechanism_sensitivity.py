@@ -37,7 +37,7 @@ from dpbench.judging.check_tools.steps import (
     shown,
     shuffled,
     smoothing,
-    unsmoothed,
+    with_plain_loss,
     with_public_size,
 )
 from dpbench.judging.check_tools.subject import Check, Subject
@@ -148,7 +148,7 @@ class MechanismSensitivity(Check):
             part, begun_on = (inputs[:number], targets[:number]), (inputs[1:], targets[1:])
             return (_sums if noise else _exact)(of, net, theta_RP, stack, part, begun_on, self.steps)
 
-        whole, found, plain = self.examples, [], unsmoothed(mechanism)
+        whole, found, plain = self.examples, [], with_plain_loss(mechanism)
         # Clipped with probability below 1e-6.
         alone = (totals(1e6, whole, of=plain) - totals(1e6, whole - 1, of=plain))[0, 0]
         norm = 1e6 * float(alone.norm()) / sample_event(mechanism).noise_multiplier

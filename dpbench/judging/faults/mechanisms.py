@@ -24,6 +24,7 @@ from dpbench.clipping.rules.jl import ProjectedSum
 from dpbench.events import Composition, Event, Gaussian, RandomSensitivityGaussian, SampledGaussian, Sampler
 from dpbench.judging.faults.frames import Frame, Seen, noised, noisy_sgd
 from dpbench.judging.faults.parts import per_example
+from dpbench.judging.faults.views import augmented
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, Smoothed
 from dpbench.step.letting_out import let_out
@@ -455,6 +456,7 @@ SOUND: Mapping[str, Any] = {
     "decaying noise": decaying(DecayingNoise(0.05)),
     "pairs, accounted with 2C": PAIRS,
     "a smoothed loss": smoothed(),
+    "views of records": augmented(),
     "centred inputs": centred(),
     "own probabilities": Importance(),
 }

@@ -1,8 +1,9 @@
 """Faults that somebody could build in without noticing, and the checks that must find them.
 
 `PLANTED` maps the name of a check to subjects that it must refute. Each is the real code with one thing wrong: single
-parts (`parts`), NoisySGD (here), mechanisms of other kinds (`mechanisms`), what shows only along the way (`releases`),
-and PATE (`votes`). The frames that hold them are sound: `frames.Frame`, and the tables `SOUND` of the last three.
+parts (`parts`), NoisySGD (here), augmentation (`views`), mechanisms of other kinds (`mechanisms`), what shows only
+along the way (`releases`), and PATE (`votes`). The frames that hold them are sound: `frames.Frame`, and the tables
+`SOUND` of the last three.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from dpbench.judging.faults.parts import (
     drop_last,
 )
 from dpbench.judging.faults.releases import LATE, LEAKING, LOW_RATES, RELEASED
+from dpbench.judging.faults.views import AUGMENTED
 from dpbench.judging.faults.votes import ANSWERS, PARTS
 from dpbench.judging.faults.votes import LEAKING as LEAKING_VOTES
 from dpbench.mechanisms.pidp_sgd import mechanism as pidp_sgd
@@ -175,7 +177,7 @@ PLANTED: Mapping[str, Mapping[str, Subject]] = {
     "mechanism_releases": _subjects("mechanisms", {**RELEASED, **ANSWERS}),
     "mechanism_replay": _subjects("mechanisms", {**LEAKING, **LEAKING_VOTES}),
     "mechanism_sensitivity": _subjects(
-        "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **DEPENDENT}
+        "mechanisms", {**INSENSITIVE, **PROJECTED, **MICROBATCHED, **AUTOMATIC, **SMOOTHED, **AUGMENTED, **DEPENDENT}
     ),
     "mechanism_inclusion": _subjects("mechanisms", UNEVEN),
     "objective_noise": _subjects("mechanisms", PERTURBED),

@@ -28,7 +28,7 @@ class Contour:
 
 @dataclass(frozen=True)
 class DrawnContour:
-    """A contour; its title says whose it is, so its legend is empty."""
+    """A contour; its title says whose it is, so legend and caption are empty."""
 
     figure: Contour
     legend: tuple[tuple[int, str], ...] = ()

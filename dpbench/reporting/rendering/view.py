@@ -38,8 +38,13 @@ def mu_line(row: Row) -> GuaranteeLine | None:
 
 
 def by(line: GuaranteeLine) -> str:
-    """The kind of an answer and whose it is: `upper bound by rdp`; `exact` alone for the accountant of that name."""
-    return line.said or "" if line.accountant == line.kind else f"{line.said} by {line.accountant}"
+    """The kind of an answer and whose it is: `upper bound by rdp`; `exact` alone for the accountant of that name.
+
+    Neighbours other than those of an added or removed record are named: ε of the two kinds are different promises.
+    """
+    words = line.said or "" if line.accountant == line.kind else f"{line.said} by {line.accountant}"
+    usual = line.adjacency in (None, "add_or_remove")
+    return words if usual else f"{words}, {str(line.adjacency).replace('_', ' ')}"
 
 
 def no_promise(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:

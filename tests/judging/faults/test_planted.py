@@ -31,6 +31,7 @@ HOSTS = {
     "decaying noise": ("noise_scale",),
     "pairs, accounted with 2C": ("mechanism_sensitivity",),
     "a smoothed loss": ("mechanism_sensitivity",),
+    "views of records": ("mechanism_sensitivity",),
     "centred inputs": ("preparation_release",),
     "own probabilities": ("mechanism_inclusion",),
     "a ledger that tells more than q": ("mechanism_inclusion",),
