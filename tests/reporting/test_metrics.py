@@ -36,7 +36,7 @@ def test_a_value_is_a_mean_over_seeds_beside_the_printed_one_without_a_verdict()
     page = render(report)
     assert "at least 0.6" in page
     assert "0.5454" in page
-    assert "Test accuracy, %<span class=\"kind\">sd over seeds" in page
+    assert 'Test accuracy, %<span class="kind">sd over seeds' in page
     assert [verdict.check for verdict in report.verdicts()] == []
 
 
