@@ -81,8 +81,8 @@ def _arrays(content: bytes, name: str) -> dict[str, Array]:
         size = sum(members.values())
         if size > (most := min(MOST_BYTES, max(SMALL, MOST_TIMES * len(content)))):
             raise DpbenchError(
-                f"{name}: its arrays have {size:,} bytes, {size // len(content):,} times those of the file; expected at"
-                f" most {most:,} (numpy.savez does not compress)"
+                f"{name}: its arrays have {size:,} bytes; expected at most {most:,}, as a file of {len(content):,} may"
+                " unpack to (numpy.savez does not pack)"
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             return {part: found[part] for part in PARTS}
