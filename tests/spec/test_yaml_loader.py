@@ -1,4 +1,4 @@
-"""Internal: both parsers are asked. YAML as people write it: values, places, duplicates, a problem for each broken file."""
+"""Internal: both parsers are asked. YAML as people write it: values, places, duplicates, a problem for each mistake."""
 
 from __future__ import annotations
 
