@@ -181,7 +181,7 @@ def fill(
     """
     count = 0
     lines: list[int] = []
-    kept: list[Row] = []
+    kept: list[Sequence[str]] = []
     at_once = max(1, min(ROWS, CELLS // width))
     for line, cells in rows:
         if len(cells) != width:

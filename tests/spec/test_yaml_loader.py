@@ -1,4 +1,4 @@
-"""YAML as people write it: 1.2 values, places, duplicates, and one readable problem for every kind of broken file."""
+"""Internal: both parsers are asked. YAML as people write it: values, places, duplicates, a problem for each mistake."""
 
 from __future__ import annotations
 
