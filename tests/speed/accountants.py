@@ -13,7 +13,7 @@ repeat = (5, 20, 2.0)  # samples per process: at least, at most, and the seconds
 RATE, STEPS, DELTA = 256 / 60000, 3516, 1e-5  # row 1 of Table 1 in Bu et al. 2020
 RELEASES = ("alike", "unlike")
 # these cover releases that are not sampled, or need votes: nothing to measure on a training
-ELSEWHERE = ("analytic_gaussian", "classical_gaussian", "gdp", "rdp_data_dependent")
+ELSEWHERE = ("analytic_gaussian", "classical_gaussian", "gdp", "rdp_data_dependent", "shuffled")
 TRAINERS = [name for name in names("accountants") if name not in ELSEWHERE]
 QUICK = [name for name in TRAINERS if name != "lattice"]  # one answer of which takes a second
 
