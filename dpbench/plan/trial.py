@@ -25,7 +25,7 @@ _SMALL = 10**8  # parameters, which take 400 MB
 def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> None:
     """Raise what a model raises when it is built and called once; what passed is not tested again."""
     key = ("build", *_identity(build), shape, classes)
-    _once(key, _modules(build), known or Cache(), lambda: operations(build, shape, classes))
+    _once(key, _modules(build), known or Cache(), lambda: operations(build, shape, classes, known))
 
 
 def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> int:

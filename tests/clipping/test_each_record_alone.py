@@ -336,7 +336,8 @@ def test_at_a_kink_the_gradients_are_summed_whose_projections_were_taken(
     """However few places the memory allows; no gradient is longer in the sum than C·Z."""
     net, theta_P, inputs, targets = at_the_kink(64)
     made = dp_sgd_jl(projections=400, way=way)
-    monkeypatch.setattr(jl, "_TANGENTS", {"cpu": together * 401 * 300})  # the widest of an example: its inputs
+    widest = jl._widest(net, net.split(theta_P[None]), Examples(inputs[None], targets[None], torch.ones(1, 64)))
+    monkeypatch.setattr(jl, "_TANGENTS", {"cpu": together * 401 * widest})
     stack = hyperparameters([1], 1.0, clip_norm=1e-3, noise_multiplier=0.0)
     state = made.start(theta_P[None], stack, inputs, targets)
     step = stepped(made, net, state, stack, inputs, targets, 64)

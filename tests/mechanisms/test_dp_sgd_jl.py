@@ -267,6 +267,15 @@ def test_chunks_change_nothing(way: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     compare(7)
 
 
+def test_the_places_of_a_call_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The widest tensor is one example's, not the batch that the example is taken from."""
+    monkeypatch.setattr(jl, "_TANGENTS", {"cpu": 10**4})
+    rule, (net, theta_RP, examples, _) = ProjectedSum(5), problem(2, 5)
+    many = Examples(*(torch.cat([one] * 40, 1) for one in (examples.inputs, examples.targets, examples.mask_RB)))
+    few = rule._places(net, theta_RP, examples, 10**6)
+    assert rule._places(net, theta_RP, many, 10**6) == few > 1
+
+
 def test_normals_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = drawn_at(table([3, 4]), torch.tensor([0, 9]), 1)
     whole = normals(draw, 5, 7, torch.float64)

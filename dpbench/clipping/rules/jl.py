@@ -362,8 +362,9 @@ class _Widest(TorchDispatchMode):
 def _widest(net: Network, named: Mapping[str, Tensor], examples: Examples) -> int:
     """Numbers in the largest tensor of one example's forward pass."""
     one = {name: value[0] for name, value in named.items()}
+    example, target = examples.inputs[0, 0], examples.targets[0, 0]
     with torch.no_grad(), Forward(), _Widest(named) as seen:
-        net.example_loss(one, examples.inputs[0, 0], examples.targets[0, 0])
+        net.example_loss(one, example, target)
     size: int = seen.size
     return size
 
