@@ -127,6 +127,11 @@ class Dpis:
     def spends_budget(self) -> bool:
         return self.gaussian
 
+    @property
+    def work(self) -> float:
+        """A gradient for each record of an oversampled batch, and norms of all records at each epoch."""
+        return 2 + 2 * self.oversampling
+
     def plain(self) -> Dpis:
         """The same mechanism without privacy: importance sampling with the exact N and K."""
         return replace(self, gaussian=False)

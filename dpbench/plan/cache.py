@@ -25,7 +25,7 @@ from dpbench.errors import DpbenchError
 
 FILE = "plan.json"
 MOST = 10_000  # entries of a kind; the oldest go first
-_KINDS = ("noise", "trials", "operations")
+_KINDS = ("noise", "trials", "sizes")
 _STATED = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
 _ROOMS = ("step", "clipping", "models", "plan")
 
@@ -67,15 +67,18 @@ class Cache:
         if key is not None:
             self._new["trials"][key] = True
 
-    def operations(self, trial: Iterable[object], modules: Iterable[str], count: Callable[[], int]) -> int:
-        """The operations of a model that passed its trial; counted where they are not known."""
-        key = _trial_key(["operations", *trial], modules)
-        found = None if key is None else self._get("operations", key)
-        if type(found) is not int or found < 0:
-            found = count()
-            if key is not None:
-                self._new["operations"][key] = found
-        return found
+    def sizes(
+        self, trial: Iterable[object], modules: Iterable[str], count: Callable[[], tuple[int, int]]
+    ) -> tuple[int, int]:
+        """The operations and the parameters of a model that passed its trial; counted where they are not known."""
+        key = _trial_key(["sizes", *trial], modules)
+        found = None if key is None else self._get("sizes", key)
+        if isinstance(found, list) and len(found) == 2 and all(type(one) is int and one >= 0 for one in found):
+            return found[0], found[1]
+        counted = count()
+        if key is not None:
+            self._new["sizes"][key] = list(counted)
+        return counted
 
     def forgotten(self) -> Cache:
         """A cache of the same file that knows nothing of it; what it writes replaces what is there."""

@@ -500,7 +500,7 @@ def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bo
             if near:
                 per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
             else:
-                per_step = _rough_step_seconds(operations(run.spec, kept), expected, run.device)
+                per_step = _step_seconds(run.spec, expected, run.device, kept)
             estimate = per_step * (min(2, run.steps) if smoke else run.steps)
         priced.append(replace(run, estimate=estimate))
     return tuple(priced)
@@ -512,13 +512,17 @@ def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
-def _rough_step_seconds(one_pass: int, expected_batch: float, device: str) -> float:
-    """A guess within a factor of about three: three forward passes at a modest rate, and an overhead."""
-    rate = 2e12 if device.startswith("cuda") else 2e10
-    return 1.5e-3 + 3 * one_pass * expected_batch / rate
+def _step_seconds(spec: Spec, expected_batch: float, device: str, kept: Cache | None = None) -> float:
+    """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
+    mechanism = build_mechanism(spec)
+    one_pass, parameters = sizes(spec, kept)
+    numbers = parameters if mechanism.private else 0  # of each record's gradient
+    rate, memory = (2e12, 5e11) if device.startswith("cuda") else (2e10, 7e8)  # operations and numbers a second
+    batch = 5e-4 + expected_batch * (3 * one_pass / rate + numbers / memory)
+    return 1e-3 * mechanism.private + getattr(mechanism, "work", 1.0) * batch
 
 
-def operations(spec: Spec, kept: Cache | None = None) -> int:
-    """Floating-point operations of one forward pass of the spec's model for one example."""
+def sizes(spec: Spec, kept: Cache | None = None) -> tuple[int, int]:
+    """Of the spec's model: floating-point operations of one forward pass for one example, and parameters."""
     source = dataset_source(spec)
-    return trial.operations(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)
+    return trial.sizes(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)

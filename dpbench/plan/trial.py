@@ -18,38 +18,40 @@ if TYPE_CHECKING:
     from dpbench.step.mechanism import Mechanism
 
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
-_OPERATIONS: dict[tuple[object, ...], int] = {}
+_SIZES: dict[tuple[object, ...], tuple[int, int]] = {}
 _SMALL = 10**8  # parameters, which take 400 MB
 
 
 def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> None:
     """Raise what a model raises when it is built and called once; what passed is not tested again."""
     key = ("build", *_identity(build), shape, classes)
-    _once(key, _modules(build), known or Cache(), lambda: operations(build, shape, classes, known))
+    _once(key, _modules(build), known or Cache(), lambda: sizes(build, shape, classes, known))
 
 
-def operations(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> int:
-    """The floating-point operations of a forward pass for one example. Raises what the model raises.
+def sizes(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None
+) -> tuple[int, int]:
+    """The floating-point operations of a forward pass for one example, and the parameters. Raises what a model raises.
 
     The model is built once, where all its layers allow that on torch's device `meta`, without first values for its
     parameters; a large one is also called there, and takes no memory.
     """
     key = (*_identity(build), shape, classes)
-    if key not in _OPERATIONS:
+    if key not in _SIZES:
         words = [_words(part) for part in key]
         count = partial(_counted, build, shape, classes)
-        _OPERATIONS[key] = (known or Cache()).operations(words, _modules(build), count)
-    return _OPERATIONS[key]
+        _SIZES[key] = (known or Cache()).sizes(words, _modules(build), count)
+    return _SIZES[key]
 
 
-def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
+def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> tuple[int, int]:
     try:
         return _counted_on("meta", build, shape, classes)
     except Exception:  # noqa: BLE001 - a layer that needs values, or a mistake: the processor tells
         return _counted_on("cpu", build, shape, classes)
 
 
-def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> int:
+def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> tuple[int, int]:
     import torch
 
     from dpbench.plan.probe import check_output
@@ -58,14 +60,15 @@ def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, .
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         with torch.device(device):
             module = build()
-        if device == "meta" and sum(one.numel() for one in module.parameters()) <= _SMALL:
+        parameters = sum(one.numel() for one in module.parameters())
+        if device == "meta" and parameters <= _SMALL:
             # The first call on meta imports torch's compiler, which takes longer than a call on zeros.
             device, module = "cpu", module.to_empty(device="cpu")
             for one in (*module.parameters(), *module.buffers()):
                 one.zero_()
         with torch.device(device), FloatOperations() as counter:
             check_output(module(torch.zeros(1, *shape)), classes)
-    return int(counter.total)
+    return int(counter.total), parameters
 
 
 def try_network(

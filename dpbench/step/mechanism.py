@@ -131,10 +131,11 @@ class Setting:
 class Mechanism(Protocol):
     """How one step of training is computed, and the events of what it releases.
 
-    It may have three more members. `acts_at_end = True` says that only the last step releases anything, and that the
+    It may have four more members. `acts_at_end = True` says that only the last step releases anything, and that the
     parameters stay as they began until then (`acts_at_end`). `refuse_model(module)` raises DpbenchError, with one
     sentence, for a model that its proof does not cover; it is called before training. `refuted` says why no ε may be
     stated of one of dpbench's own, which runs what a paper prints; "" where one may.
+    `work` is about how many times the work of NoisySGD a step is (default 1), for the plan's estimate of time.
     """
 
     @property

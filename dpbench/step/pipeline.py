@@ -107,6 +107,14 @@ class Pipeline:
     def spends_budget(self) -> bool:
         return False
 
+    @property
+    def work(self) -> float:
+        """About how many times the work of NoisySGD a step is: each view, shift and projection is a pass more."""
+        views = getattr(self.augmentation, "views", 1)
+        shifts = getattr(self.smoothing, "smoothing_samples", 1)
+        projections = getattr(self.rule, "projections", 0)
+        return float(views * shifts * (1 + projections))
+
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a stage cannot work with these numbers."""
         stages: tuple[Any, ...] = (self.sample, self.preparation, self.smoothing, self.rule, self.noise, self.optimizer)

@@ -23,7 +23,7 @@ from dpbench import events, randomness
 from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, StoreError, visible
-from dpbench.plan.planning import Run, operations
+from dpbench.plan.planning import Run, sizes
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, initial_parameters, network
@@ -44,7 +44,7 @@ from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoin
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
-CPU_GRADIENT_BYTES = 1 << 28  # per-example gradients of all runs of a stack in one call on a CPU
+CPU_GRADIENT_BYTES = 1 << 25  # per-example gradients of all runs of a stack in one call on a CPU: what caches hold
 SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
@@ -78,7 +78,7 @@ def usual_threads(spec: Spec, examples: float, device: str) -> int:
 
     In small work threads wait for each other longer than they help, above all on a machine that is busy otherwise.
     """
-    small = device == "cpu" and 3 * examples * operations(spec) < SMALL_STEP
+    small = device == "cpu" and 3 * examples * sizes(spec)[0] < SMALL_STEP
     return 1 if small else torch.get_num_threads()
 
 

@@ -48,7 +48,7 @@ def written(tmp_path: Path) -> Path:
     cache = Cache(tmp_path / FILE)
     assert asked_of(cache)[0] == TRUTH.value
     cache.passes(["a trial"], ["dpbench.models.mlp"])
-    cache.operations(["a model"], ["dpbench.models.mlp"], lambda: 12)
+    cache.sizes(["a model"], ["dpbench.models.mlp"], lambda: (12, 5))
     cache.write()
     return tmp_path / FILE
 
@@ -59,8 +59,8 @@ def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     assert calibrated(ledger, BUDGET, "a mechanism", again)[1]["epsilon"] == TRUTH.attained.value
     assert again.passed(["a trial"], ["dpbench.models.mlp"])
     assert not again.passed(["another trial"], ["dpbench.models.mlp"])
-    assert again.operations(["a model"], ["dpbench.models.mlp"], lambda: 13) == 12
-    assert again.operations(["another"], ["dpbench.models.mlp"], lambda: 13) == 13
+    assert again.sizes(["a model"], ["dpbench.models.mlp"], lambda: (13, 5)) == (12, 5)
+    assert again.sizes(["another"], ["dpbench.models.mlp"], lambda: (13, 5)) == (13, 5)
 
 
 MALFORMED = [-1.0, 1e400, "1.5", None, True, [1], {}, 1]

@@ -18,7 +18,7 @@ from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Composition, SampledGaussian, to_json
 from dpbench.plan.planning import Choices, Plan, make_plan, resolve_all
-from dpbench.plan.trial import operations
+from dpbench.plan.trial import sizes
 from dpbench.spec.loading import load_specs
 from dpbench.step.watch import FloatOperations
 from dpbench.store import run_key
@@ -353,10 +353,11 @@ def test_what_is_not_asked_for_changes_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "tfp_cnn", "dpis_rnn", "scattering_cnn"])
-def test_operations_are_those_of_a_model_with_values(name: str) -> None:
+def test_sizes_are_those_of_a_model_with_values(name: str) -> None:
     shape = {"dpis_rnn": (28, 28), "scattering_cnn": (81, 7, 7)}.get(name, (1, 28, 28))
     build = partial(catalog("models")[name].load(), shape, 10)
     module = build()
     with FloatOperations() as counter, torch.no_grad():
         module(torch.zeros(1, *shape))
-    assert operations(build, shape, 10) == counter.total > 0
+    assert counter.total > 0
+    assert sizes(build, shape, 10) == (counter.total, sum(one.numel() for one in module.parameters()))

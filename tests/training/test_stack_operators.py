@@ -113,7 +113,7 @@ def test_the_count_finds_an_engine_that_loops() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> None:
-    """The paper's batch of 256, drawn for real: the largest of sixteen batches takes at most one chunk more."""
+    """The paper's batch of 256, drawn for real: chunks that fit into caches leave far fewer operators than 16 runs."""
     factory, shape = MODELS[model]
     counts = []
     for runs in (1, 16):
@@ -126,4 +126,4 @@ def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> N
         with Count() as count:
             one_step(mechanism, net, state, hyperparameters(range(runs), 0.25), inputs, targets, chunk)
         counts.append(sum(count.seen.values()))
-    assert counts[1] < FACTOR * counts[0]
+    assert counts[1] < 16 * counts[0] / 2, counts
