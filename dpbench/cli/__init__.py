@@ -17,7 +17,6 @@ from dpbench.cli.claims import verify
 from dpbench.cli.conforming import conform
 from dpbench.cli.data_files import data
 from dpbench.cli.engine_times import engines
-from dpbench.cli.gap import gap
 from dpbench.cli.init import init
 from dpbench.cli.listing import list_, schema
 from dpbench.cli.options import say_error, with_streams
@@ -39,7 +38,6 @@ VERBS = (
     conform,
     data,
     engines,
-    gap,
     list_,
     verify,
 )

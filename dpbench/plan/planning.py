@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.catalog import Entry, FilePath, Note, find, marked
+from dpbench.catalog import Entry, FilePath, Note, build, find, marked
 from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
@@ -97,11 +97,13 @@ def make_plan(
     for spec in (run.spec for run in due_by_spec):
         with _collecting(problems, spec):
             source, mechanism = dataset_source(spec), build_mechanism(spec)
-            build, shape = model_builder(spec, source), tuple(source.input_shape)
+            made, shape = model_builder(spec, source), tuple(source.input_shape)
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
-            try_network(code_entries(spec), build, shape, outputs_of(spec, source), weight, kept)
-            try_rule(mechanism, build, shape, kept)
-            try_mechanism(mechanism, build)
+            try_network(code_entries(spec), made, shape, outputs_of(spec, source), weight, kept)
+            try_rule(mechanism, made, shape, kept)
+            metrics = [build("metrics", {"name": one.name, "parameters": one.parameters}) for one in spec.metrics]
+            for one in (mechanism, *metrics):
+                try_mechanism(one, made)
     if to_confirm and not all(_confirmed(run) for run in due_by_spec):  # what is remembered is wrong: again without it
         return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
     stated = []

@@ -206,8 +206,8 @@ def try_rule(
     _once(key, [*_modules(build), type(rule).__module__], known or Cache(), trial)
 
 
-def try_mechanism(mechanism: Mechanism, build: Callable[[], nn.Module]) -> None:
-    """Raise what a mechanism raises for a model that its proof does not cover (`refuse_model`)."""
+def try_mechanism(mechanism: object, build: Callable[[], nn.Module]) -> None:
+    """Raise what a mechanism or a metric raises for a model that it does not cover (`refuse_model`)."""
     import torch
 
     refuse = getattr(mechanism, "refuse_model", None)

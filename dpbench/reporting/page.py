@@ -48,7 +48,7 @@ class Chapter:
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter("results", "Results", lambda report: bool(report.part(shipped=False).sections)),
     Chapter("coverage", "Tables and figures of the papers", lambda report: bool(report.coverage)),
-    Chapter("metrics", "Sharpness and loss surfaces", lambda report: any(row.metrics for row in report.rows())),
+    Chapter("metrics", "Sharpness, loss surfaces and gaps", lambda report: any(row.metrics for row in report.rows())),
     Chapter("claims", "Claims", lambda report: report.claims is not None),
     Chapter("failures", "Failures", lambda report: bool(report.failures)),
     Chapter("shipped", "Came with the project", lambda report: bool(report.part(shipped=True).sections)),

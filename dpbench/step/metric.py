@@ -41,7 +41,8 @@ class Metric(Protocol):
     """`measure` gives plain JSON values: `records`, how many were read, and `value` or `surface`.
 
     `surface` is {axis: [...], losses: [...]} along one direction; along two, losses has a list for each place on the
-    first of them.
+    first of them. A metric may have `refuse_model(module)`, which raises DpbenchError, before training, for a model
+    that it does not cover.
     """
 
     def measure(self, trained: Trained) -> Mapping[str, Any]: ...

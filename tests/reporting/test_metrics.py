@@ -1,4 +1,4 @@
-"""The chapter on sharpness and loss surfaces."""
+"""The chapter on sharpness, loss surfaces and optimality gaps."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def test_a_value_is_a_mean_over_seeds_beside_the_printed_one_without_a_verdict()
     assert "0.5454" in page
     assert 'Test accuracy, %<span class="kind">sd over seeds' in page
     assert [verdict.check for verdict in report.verdicts()] == []
+
+
+def test_values_are_drawn_against_epsilon_of_all_rows_of_one_model_and_dataset() -> None:
+    rows = []
+    for label, sigma, value in (("loud", 2.0, 0.7), ("quiet", 1.0, 0.2)):
+        found = run_json("flat", label, 0, sigma=sigma)
+        gap = {"name": "optimality_gap", "records": 9, "value": value}
+        rows.append({**found, "result": {**found["result"], "metrics": [gap]}})
+    report = collect(rows)
+    (figure,) = (one.figure for one in surface_figures(report)["metrics-spec-1"])
+    assert isinstance(figure, Figure)
+    epsilons = [row.promised.epsilon for row in report.rows() if row.promised]
+    (series,) = figure.series
+    assert [(point.x, point.y, point.hollow) for point in series.points] == [
+        (epsilons[0], 0.7, False),
+        (epsilons[1], 0.2, False),
+    ]
+    page = render(report)
+    assert "optimality gap against ε" in page
+    assert "at least 0.7" not in page  # only what is a lower bound says so
+    assert "metrics-spec-1" not in surface_figures(collect(rows[:1]))  # one ε is no curve
 
 
 def test_surfaces_are_drawn_of_the_first_seed_that_has_one() -> None:

@@ -1,8 +1,7 @@
-"""The optimum of logistic regression against scikit-learn's, its certificate, gaps, and the verb that measures them."""
+"""The optimum of logistic regression against scikit-learn's, its certificate, gaps, and the metric of a run."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -12,11 +11,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+import dpbench
 from dpbench.cli import main
 from dpbench.errors import DpbenchError
+from dpbench.plan.planning import Choices
 from dpbench.step import logistic
 from dpbench.step.functional import network
+from dpbench.step.metric import Trained
+from dpbench.step.metrics.optimality_gap import OptimalityGap
 from dpbench.step.optimum import GRADIENT_NORM, Problem
+from dpbench.store.records import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,35 +135,49 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return int(ended.value.code or 0), out, " ".join(error.split())
 
 
-def test_the_verb_measures_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """λ from the mechanism or from the option; more noise ends further above the optimum."""
-    spec = written(tmp_path, "{name: output_perturbation, parameters: {regularisation: 0.05}}")
-    code, out, _ = said(capsys, "gap", spec, "--json")
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert (code, [line["seed"] for line in lines]) == (0, [0, 1, 2])
-    assert len({line["optimum"] for line in lines}) == 1
-    assert all(line["gap"] > 0 and line["error"] < 1e-18 and line["radius"] == 1.0 for line in lines)
-    assert {line["regularisation"] for line in lines} == {0.05}
-    code, out, _ = said(capsys, "gap", spec, "--seeds", "2")
-    assert code == 0
-    assert "not released" in " ".join(out.split())
-    louder = written(tmp_path, "{name: output_perturbation, parameters: {regularisation: 0.05}}")
-    Path(louder).write_text(Path(louder).read_text().replace("noise_multiplier: 1.0", "noise_multiplier: 100.0"))
-    _, out, _ = said(capsys, "gap", louder, "--json", "--seeds", "1")
-    assert json.loads(out)["gap"] > 2 * lines[0]["gap"]
+def gaps(folder: Path, mechanism: str, metric: str, sigma: float = 1.0) -> list[float]:
+    """The gaps of a spec's runs, from its records."""
+    spec, out = written(folder, mechanism), folder / f"out-{sigma}-{len(metric)}"
+    text = Path(spec).read_text().replace("noise_multiplier: 1.0", f"noise_multiplier: {sigma}")
+    Path(spec).write_text(text + f"metrics: [{metric}]\n")
+    dpbench.run([Path(spec)], out=out, choices=Choices(device="cpu"))
+    runs = sorted(Store(out).read().runs, key=lambda run: run.seed)
+    assert [run.seed for run in runs] == [0, 1, 2]
+    assert not any(one.failed for run in runs for one in run.result.metrics)
+    return [one.value for run in runs for one in run.result.metrics if one.value is not None]
 
 
-def test_the_verb_takes_other_mechanisms_with_a_regularisation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_metric_is_in_every_record_and_grows_with_the_noise(tmp_path: Path) -> None:
+    mechanism = "{name: output_perturbation, parameters: {regularisation: 0.05}}"
+    metric = "{name: optimality_gap, parameters: {regularisation: 0.05, radius: 1.0}}"
+    quiet, loud = (gaps(tmp_path, mechanism, metric, sigma) for sigma in (1.0, 100.0))
+    assert len(set(quiet)) == 3
+    assert 0 < max(quiet) < min(loud) / 2
+
+
+def test_the_metric_is_the_gap_of_the_last_parameters() -> None:
+    inputs, targets = data(3)
+    net = network(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3)))
+    theta_RP = torch.randn(1, net.size, generator=torch.Generator().manual_seed(1))
+    problem = Problem(inputs, targets, 3, 0.1)
+    for _ in range(2):  # the second time the optimum is known
+        found = OptimalityGap(regularisation=0.1).measure(Trained(net, theta_RP, inputs, targets, 16))
+        assert found == {"records": 60, "value": problem.gap(theta_RP[0].double().numpy())}
+
+
+@pytest.mark.parametrize(
+    ("metric", "model", "mistake"),
+    [
+        ("optimality_gap", "{name: mlp}", "expected logistic regression"),
+        ("{name: optimality_gap, parameters: {regularisation: 0}}", "logistic", "regularisation = 0"),
+        ("{name: optimality_gap, parameters: {radius: -1}}", "logistic", "radius = -1"),
+    ],
+)
+def test_before_training_the_metric_refuses(
+    metric: str, model: str, mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = written(tmp_path, "noisy_sgd")
-    code, _, error = said(capsys, "gap", spec)
+    spec = written(tmp_path, "noisy_sgd", model)
+    Path(spec).write_text(Path(spec).read_text() + f"metrics: [{metric}]\n")
+    code, _, error = said(capsys, "plan", spec, "--out", str(tmp_path))
     assert code == 2
-    assert "give --regularisation" in error
-    code, out, _ = said(capsys, "gap", spec, "--regularisation", "0.1", "--json", "--seeds", "1")
-    line = json.loads(out)
-    assert (code, line["radius"], line["regularisation"]) == (0, None, 0.1)
-    assert line["gap"] > 0
-    code, _, error = said(capsys, "gap", written(tmp_path, "noisy_sgd", "{name: mlp}"), "--regularisation", "1")
-    assert code == 2
-    assert "expected logistic regression" in error
+    assert mistake in error

@@ -39,7 +39,7 @@ def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
     styled = [(style, row) for style, row in enumerate(section.rows) if row.metric_name == metric.name]
     other = "" if section.rows[0].metric_name == metric.name else f"-{metric.name}"
     promised = [(style, row) for style, row in styled if row.promised]
-    private = [pair for pair in promised or styled if _epsilon(pair[1]) is not None]
+    private = [pair for pair in promised or styled if epsilon_of(pair[1]) is not None]
     if private:
         rows = [row for _, row in private]
         baselines = map(report.row, section.baselines)
@@ -48,7 +48,7 @@ def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
             id=f"{section.id}-epsilon{other}",
             title=f"{section.name}: {metric.title} against ε",
             description=_epsilon_sentence(metric, rows, levels),
-            x_label=_epsilon_label(rows),
+            x_label=epsilon_label(rows),
             y_label=metric.label,
             series=_courses(private, lambda step: next(iter(step.epsilon.values()), 0.0), against_epsilon=True),
             levels=levels,
@@ -97,7 +97,7 @@ def _courses(
             if not against_epsilon or 0 < x < math.inf:
                 band = (step.measured.least, step.measured.most) if several else (None, None)
                 line.append(Point(x, step.measured.mean, *band))
-        end = _epsilon(row) if against_epsilon else place(row.curve[-1])
+        end = epsilon_of(row) if against_epsilon else place(row.curve[-1])
         points = _end(row, end or 0.0, _says(row) if against_epsilon else "")
         found.append(Series(style, tuple(line), points, says=row.title))
     return tuple(found)
@@ -130,10 +130,10 @@ def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
     shown: list[Row] = []
     legend = []
     for style, (name, row_ids) in enumerate(comparison.series):
-        rows = [row for row in map(report.row, row_ids) if row.promised and _epsilon(row)]
+        rows = [row for row in map(report.row, row_ids) if row.promised and epsilon_of(row)]
         if rows:
-            rows.sort(key=lambda row: _epsilon(row) or 0.0)
-            points = tuple(_end(row, _epsilon(row) or 0.0, _says(row))[0] for row in rows)
+            rows.sort(key=lambda row: epsilon_of(row) or 0.0)
+            points = tuple(_end(row, epsilon_of(row) or 0.0, _says(row))[0] for row in rows)
             series.append(Series(style, (), points, joined=True, says=name))
             legend.append((style, name))
             shown += rows
@@ -143,7 +143,7 @@ def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
         id=f"{comparison.id}-epsilon",
         title=f"{comparison.dataset}, {comparison.model}: {comparison.metric.title} against ε of every mechanism",
         description=_epsilon_sentence(comparison.metric, shown, levels),
-        x_label=_epsilon_label(shown),
+        x_label=epsilon_label(shown),
         y_label=comparison.metric.label,
         series=tuple(series),
         levels=levels,
@@ -155,7 +155,7 @@ def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
     return [Drawn(figure, tuple(legend))]
 
 
-def _epsilon(row: Row) -> float | None:
+def epsilon_of(row: Row) -> float | None:
     """The ε that figures show, where a logarithmic axis can."""
     value = row.shown.epsilon if row.shown else None
     return value if value is not None and 0 < value < math.inf else None
@@ -189,7 +189,7 @@ def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
     )
 
 
-def _epsilon_label(rows: Sequence[Row]) -> str:
+def epsilon_label(rows: Sequence[Row]) -> str:
     lines = [row.shown for row in rows if row.shown]
     deltas = dict.fromkeys(line.delta for line in lines)
     at = f" at δ = {number(next(iter(deltas)))}" if len(deltas) == 1 and None not in deltas else ""

@@ -1,4 +1,4 @@
-"""Loss surfaces: a contour plot for two directions, a line for one."""
+"""What metrics measured: a contour for a surface of two directions, a line for one, and values against ε."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpbench.judging.reproduction import Spread
+from dpbench.privacy.formatting import bound, words
 from dpbench.reporting.contents import MetricLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import _FAINT, _INK, _RC, _STAND_INS, Figure, Point, Series, inline_svg
-from dpbench.reporting.rendering.plots import Drawn
+from dpbench.reporting.rendering.plots import Drawn, epsilon_label, epsilon_of
+from dpbench.reporting.rendering.view import by
 
 MOST_CONTOURS = 6  # of a spec; the other surfaces are in its records
 LEVELS = 9
@@ -36,10 +39,11 @@ class DrawnContour:
 
 
 def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
-    """The surfaces of every section, by `metrics-<section>`: a figure of all lines, then a contour for each row."""
+    """Those of every section, by `metrics-<section>`: values against ε, all lines, then a contour for each row."""
     found: dict[str, list[Drawn | DrawnContour]] = {}
     for section in report.sections:
         figures: list[Drawn | DrawnContour] = []
+        figures += _values(section)
         figures += _lines(section)
         figures += _contours(section)
         if figures:
@@ -56,6 +60,53 @@ def _surfaces(section: Section, deep: bool) -> list[tuple[int, Row, MetricLine, 
     ]
 
 
+def _values(section: Section) -> list[Drawn]:
+    """Each metric's values against ε, of the rows that train one model on one dataset, where there are two ε.
+
+    Where no ε is promised, as of a refuted mechanism, hollow points stand at the one that the spec asks for.
+    """
+    groups: dict[tuple[str, str, str], dict[str, list[tuple[float, Row, Spread]]]] = {}
+    for row in section.rows:
+        for line in row.metrics:
+            epsilon = epsilon_of(row) if row.promised else row.context.target_epsilon
+            if line.value is not None and epsilon is not None:
+                subject = line.name, row.settings.dataset, row.settings.model
+                name = row.settings.mechanism + ("" if row.promised else ": ε as claimed, not proven")
+                groups.setdefault(subject, {}).setdefault(name, []).append((epsilon, row, line.value))
+    found = []
+    for number, ((metric, dataset, model), by_name) in enumerate(groups.items(), 1):
+        if len({epsilon for points in by_name.values() for epsilon, _, _ in points}) < 2:
+            continue
+        series = [
+            Series(style, (), tuple(_valued(*point) for point in sorted(points, key=_first)), joined=True, says=name)
+            for style, (name, points) in enumerate(by_name.items())
+        ]
+        title = f"{dataset}, {model}: {words(metric)} against ε"
+        figure = Figure(
+            id=f"metrics-{section.id}-epsilon-{number}",
+            title=title,
+            description=f"{title}. {'; '.join(point.says for one in series for point in one.points)}.",
+            x_label=epsilon_label([row for points in by_name.values() for _, row, _ in points]),
+            y_label=words(metric).partition(" (")[0].capitalize(),
+            series=tuple(series),
+            logarithmic=True,
+            whole=True,
+        )
+        found.append(Drawn(figure, tuple(enumerate(by_name))))
+    return found
+
+
+def _first(point: tuple[float, Row, Spread]) -> float:
+    return point[0]
+
+
+def _valued(epsilon: float, row: Row, value: Spread) -> Point:
+    line = row.promised
+    at = f"ε = {epsilon:g} (claimed)" if line is None else f"ε = {bound(line.epsilon, line.kind)} ({by(line)})"
+    text = f"{row.full_title}: {value.mean:.4g} at {at}"
+    return Point(epsilon, value.mean, value.low, value.high, hollow=line is None, says=text)
+
+
 def _lines(section: Section) -> list[Drawn]:
     lines = _surfaces(section, deep=False)
     if not lines:
@@ -64,9 +115,9 @@ def _lines(section: Section) -> list[Drawn]:
     for style, row, line, surface in lines:
         pairs = zip(surface["axis"], surface["losses"], strict=True)
         points = tuple(Point(alpha, loss) for alpha, loss in pairs if loss is not None)
-        words = f"{row.title}, seed {line.surface_seed}"
-        series.append(Series(style, points, says=words))
-        legend.append((style, words))
+        text = f"{row.title}, seed {line.surface_seed}"
+        series.append(Series(style, points, says=text))
+        legend.append((style, text))
     said = "; ".join(_said(row, line, surface) for _, row, line, surface in lines)
     figure = Figure(
         id=f"metrics-{section.id}-line",
