@@ -178,7 +178,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         epsilon, reason = None, "infinite"
     same = (
         *("epsilon_kind", "epsilon_by", "epsilon_version", "epsilon_because", "true_epsilon", "wasted", "warning"),
-        *("seed", "sampling_rate", "steps", "noise_multiplier", "action", "device"),
+        *("adjacency", "seed", "sampling_rate", "steps", "noise_multiplier", "action", "device"),
     )
     return {
         "run_key": run.key,
@@ -271,6 +271,13 @@ def plan_notes(plan: Plan) -> list[str]:
             why = (run.epsilon_by, run.epsilon_because)
             others[why] = others.get(why, 0) + 1
     found += [f"{by} for {count} runs that name no accountant: {why}." for (by, why), count in others.items()]
+    unusual: dict[str, dict[str, None]] = {}
+    for run in plan.runs:
+        if run.adjacency not in (None, "add_or_remove"):
+            unusual.setdefault(str(run.adjacency).replace("_", " "), {})[run.spec.name] = None
+    if unusual:
+        words = [f"{what} in {', '.join(names)}" for what, names in unusual.items()]
+        found.append(f"neighbours: {'; '.join(words)}; add or remove in all others.")
     return [*found, *warning_lines(plan)]
 
 

@@ -267,6 +267,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         spends=spends,
         sources=hashes,
         engine=engine(entries[1], spec.mechanism.parameters),
+        adjacency=mechanism.facts().get("adjacency"),
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
     return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]

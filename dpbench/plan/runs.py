@@ -26,7 +26,7 @@ class Run:
     (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
     change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
     `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
-    mechanism's code, None if it is not private.
+    mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise.
     """
 
     spec: Spec
@@ -53,6 +53,7 @@ class Run:
     device: str = "cpu"
     estimate: float | None = None
     checked: Checked | None = SHIPPED
+    adjacency: str | None = None
 
     @property
     def wasted(self) -> float | None:

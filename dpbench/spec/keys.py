@@ -248,7 +248,14 @@ RUN: Mapping[str, Slot] = {
     ),
     "mechanism": Slot("mechanism", Choice, description="how to train", examples=("noisy_sgd",)),
     "loss": Slot("loss", Loss, None, "what is trained (default: that of the dataset's task)", ("squared_error",)),
-    "metric": Slot("metric", MetricName, None, "what is measured (default: that of the dataset's task)", ("rmse",)),
+    "metric": Slot(
+        "metric",
+        MetricName,
+        None,
+        "what is measured (default: that of the dataset's task)",
+        ("rmse",),
+        words="accuracy, rmse or perplexity, of the test records (sharpness and the like belong under `metrics`)",
+    ),
     "budget": Slot(
         "budget",
         Budget,

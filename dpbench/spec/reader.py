@@ -182,6 +182,12 @@ class SpecReader:
             message = f"found {shown(node)}; expected a list of metrics, such as [sharpness]"
             self.mistakes.add(node.place, message)
             return {}
+        for item in node.items:
+            if isinstance(item, Scalar) and item.text in METRICS:
+                self.mistakes.add(
+                    item.place, f"{item.text} is measured on test records", f"write `metric: {item.text}`"
+                )
+                return {}
         found = [self.objects.metric(item, self.mistakes, point) for item in node.items]
         return {"metrics": tuple(Choice(one.name, one.parameters) for one in found if one is not None)}
 

@@ -164,6 +164,20 @@ def test_the_plan_fits_the_window_with_its_last_column_and_whole_words(
     assert found - {""} <= pieces
 
 
+def test_the_plan_says_which_neighbours_an_epsilon_is_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    other = SPEC.replace("name: small", "name: shuffled").replace("mechanism: noisy_sgd", "mechanism: shuffled_sgd")
+    (tmp_path / "other.yaml").write_text(other)
+    assert call("plan", str(tmp_path), "--out", str(tmp_path / "out")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "neighbours: zero out in shuffled; add or remove in all others." in said
+    assert call("plan", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")) == 0
+    assert "neighbours:" not in capsys.readouterr().out
+    assert call("plan", str(tmp_path), "--out", str(tmp_path / "out"), "--json") == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {one["spec"]: one["adjacency"] for one in lines} == {"small": "add_or_remove", "shuffled": "zero_out"}
+
+
 def test_data_check_goes_on_where_a_dataset_lacks_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,6 +135,7 @@ def test_numbers_outside_their_range_are_named(made: Any, parameters: dict[str, 
     [
         ("[sharpnes]", "unknown metric 'sharpnes'"),
         ("sharpness", "expected a list of metrics"),
+        ("[rmse]", "write `metric: rmse`"),
         ("[{name: sharpness, parameters: {reech: 1}}]", "reech"),
         ("[{name: sharpness, parameters: {records: 0}}]", "records = 0"),
     ],
@@ -143,6 +144,11 @@ def test_a_mistake_under_metrics_is_reported_before_training(tmp_path: Path, met
     with pytest.raises(ProblemsError) as error:
         load_specs([spec(tmp_path, more=f"metrics: {metrics}\n")])
     assert words in str(error.value)
+
+
+def test_a_metric_of_training_records_is_not_that_of_test_records(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="belong under `metrics`"):
+        load_specs([spec(tmp_path, more="metric: sharpness\n")])
 
 
 def test_metrics_are_no_part_of_a_key_and_change_no_result(tmp_path: Path) -> None:
