@@ -35,6 +35,10 @@ from dpbench.privacy.accountants._gaussian_curve import log_below
 from dpbench.privacy.accountants._poisson import Published, not_covered, support
 from dpbench.privacy.accountants.rdp import renyi_curve
 
+REMARK = (
+    "depends on the votes, so that it is private itself: no promise, and not to be published unless it is released"
+    " privately"
+)
 ORDERS: tuple[float, ...] = (*(half / 2 for half in range(3, 200)), *(100.0 * 1.1**power for power in range(25)))
 
 
@@ -116,5 +120,5 @@ accountant = Published(
     "rdp_data_dependent",
     "approximation",
     partial(support, refusal=refusal, theorem="the composition of data-dependent Rényi divergences"),
-    partial(renyi_curve, term=log_moment, orders=ORDERS, conversion="classical", kind="approximation"),
+    partial(renyi_curve, term=log_moment, orders=ORDERS, conversion="classical", kind="approximation", remark=REMARK),
 )
