@@ -37,7 +37,7 @@ from dpbench.privacy.accountants.rdp import renyi_curve
 
 REMARK = (
     "depends on the votes, so that it is private itself: no promise, and not to be published unless it is released"
-    " privately"
+    " privately (`dpbench.privacy.smooth_sensitivity`)"
 )
 ORDERS: tuple[float, ...] = (*(half / 2 for half in range(3, 200)), *(100.0 * 1.1**power for power in range(25)))
 
