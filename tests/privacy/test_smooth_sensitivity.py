@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -98,7 +102,7 @@ def test_what_is_published_covers_the_bound_as_often_as_it_says() -> None:
     least = (least - math.log(1e-5) - math.log(found.order)) / (found.order - 1)  # ε of f and the cost alone
     margin = stats.norm.ppf(0.9)
     for normal, covered in ((-margin - 1e-6, False), (-margin + 1e-6, True)):
-        shown = publish_epsilon(query, votes, delta=1e-5, confidence=0.9, draw=lambda normal=normal: normal).epsilon
+        shown = publish_epsilon(query, votes, delta=1e-5, confidence=0.9, draw=partial(float, normal)).epsilon
         assert (shown >= least) == covered
     lifted = publish_epsilon(query, votes, delta=1e-5, confidence=0.9, draw=lambda: 2.0).epsilon - found.epsilon
     assert lifted == pytest.approx(2 * found.noise * sensitivity)
@@ -113,6 +117,15 @@ def test_it_is_below_the_data_independent_epsilon_where_teachers_agree() -> None
     [promise] = account(Composition(((query, 200),)), delta=1e-5, accountants="rdp")
     assert promise.epsilon is not None
     assert found.epsilon < 0.5 * promise.epsilon.value
+
+
+def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "publish_epsilon" in code]
+    exec(compile(dedent(code), "mechanisms.md", "exec"), {})
+    published, ledger = capsys.readouterr().out.splitlines()
+    assert published.startswith("PublishedEpsilon(epsilon=")
+    assert float(ledger) == pytest.approx(5.06, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +147,7 @@ def test_it_is_below_the_data_independent_epsilon_where_teachers_agree() -> None
         ([(5, 1)], {"delta": 0.0}, "delta = "),
     ],
 )
-def test_bad_input_is_one_sentence(votes: Any, how: dict[str, float], words: str) -> None:
+def test_bad_input_is_one_sentence(votes: Any, how: dict[str, Any], words: str) -> None:
     with pytest.raises(DpbenchError) as caught:
         publish_epsilon(QUERY, votes, **{"delta": 1e-5, **how})
     assert str(caught.value).startswith(words)
