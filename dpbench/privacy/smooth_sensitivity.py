@@ -30,6 +30,10 @@ neighbour's Σ Δ_(k+1) (Nissim, Raskhodnikova and Smith 2007).
 is at most λκ²/(2w) with w = 1 − (λ−1)(e^(2β)−1), which has to be above 0. The rest is 0 at s = s' and rises with
 |log(s/s')|, so it is largest at an end. What y costs is added to y.
 
+The authors' code gives another cost as Theorem 23, λe^(2β)/σ² + (λβ − log(1 − 2λβ)/2)/(λ−1). That is no bound: with
+their λ = 14, β = 0.0329, σ = 6.23 it is 0.518, and `tests/privacy/test_smooth_sensitivity.py` has neighbours with a
+divergence of 1.607.
+
 **What is promised.** With probability Φ(z) over the noise y >= f, and then for *these* votes and every neighbour's the
 labels and the published number together are (ε, δ)-indistinguishable. For other votes ε may be larger: a promise for
 all of them is the data-independent ε of the ledger (`rdp`, `exact`), to whose divergence publishing adds the cost.

@@ -14,7 +14,7 @@ answer with v = σ₂² and q̃ by Proposition 7, ½ Σ erfc((n* − n_i)/(2σ�
 theorem's conditions fail. Conversion: Mironov 2017, the least over fixed orders.
 
 **Why this is no promise.** The theorem bounds the divergence from *these* votes to any neighbour's, not the reverse,
-and the bound itself reveals something of the votes; the paper releases it with smooth sensitivity. So the kind is
+and the bound itself reveals something of the votes (`dpbench.privacy.smooth_sensitivity` mends both). So the kind is
 `approximation`, compositions with an event without votes are refused, and the promise is `rdp`'s number.
 
 >>> from dpbench.events import Composition
