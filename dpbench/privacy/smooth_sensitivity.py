@@ -61,6 +61,8 @@ from dpbench.privacy.answers import check_delta
 __all__ = ["PublishedEpsilon", "publish_epsilon", "published_cost"]
 
 MOST_TEACHERS = 1000  # the tables have the square of that many cells
+_FARTHEST = 1e100  # deviations between a top and the threshold; beyond, a probability is 0 or 1 in any case
+_ROUNDING = 2.0**-48  # relative, of a term; SciPy's log_ndtr is good to a few units of 2^-53
 
 
 @dataclass(frozen=True)
@@ -174,19 +176,25 @@ def _tables(query: ConfidentGNMax, teachers: int, classes: int, order: float) ->
     divergence = np.array(answers)[np.maximum(np.arange(teachers + 1) - 2, 0)]
 
     tops = np.arange(teachers + 1)
-    beyond = (tops - query.threshold) / query.selection_noise
+    beyond = np.clip(tops / query.selection_noise - query.threshold / query.selection_noise, -_FARTHEST, _FARTHEST)
     passed, failed = log_ndtr(beyond)[:, None], log_ndtr(-beyond)[:, None]
     found = np.zeros((teachers + 1, teachers + 1))
     for step in (-1, 1):  # the moment is convex in p', so largest at an end
         there = np.clip(tops + step, 0, teachers)
         for one, other in ((tops, there), (there, tops)):
-            unanswered = order * failed[one] + (1 - order) * failed[other]
-            answered = order * passed[one] + (1 - order) * passed[other] + (order - 1) * divergence
+            unanswered = _moment(order, failed[one], failed[other], 0.0)
+            answered = _moment(order, passed[one], passed[other], divergence)
             found = np.maximum(found, np.logaddexp(unanswered, answered) / (order - 1))
     found = np.minimum(found, order / (2 * query.selection_noise**2) + divergence)
     top, second = tops[:, None], tops[:, None] - tops[None, :]
     possible = (second >= 0) & (top + second <= teachers) & (top + (classes - 1) * second >= teachers)
     return found, possible
+
+
+def _moment(order: float, one: Any, other: Any, divergence: Any) -> Any:
+    """log p^λ p'^(1−λ) e^((λ−1)A) of log p and log p', raised by the rounding of its terms."""
+    parts = order * one, (1 - order) * other, (order - 1) * divergence
+    return sum(parts) + _ROUNDING * sum(map(np.abs, parts))
 
 
 def _changes(bound: Any, possible: Any) -> Any:

@@ -144,6 +144,18 @@ def test_it_is_below_the_data_independent_epsilon_where_teachers_agree() -> None
     assert found.epsilon < 0.5 * promise.epsilon.value
 
 
+@pytest.mark.parametrize("threshold", [-1.7e308, -1e6, 0.0, 4.0, 1e300])
+@pytest.mark.parametrize("noises", [(1e-4, 1e-4), (1e-4, 1e4), (1e4, 1e-4), (1e8, 1e8)])
+@pytest.mark.parametrize("order", [1.001, 2.0, 1000.0])
+@pytest.mark.filterwarnings("error")
+def test_extreme_queries_have_a_finite_answer(threshold: float, noises: tuple[float, float], order: float) -> None:
+    query = ConfidentGNMax(threshold, *noises)
+    bound, sensitivity = bound_and_sensitivity(query, [(5, 1, 0), (2, 2, 2)], order, 0.1 / order)
+    assert 0 <= bound <= 2 * order * (0.5 / noises[0] ** 2 + 1 / noises[1] ** 2) * (1 + 1e-9)
+    assert 0 <= sensitivity < math.inf
+    assert math.isfinite(publish_epsilon(query, [(5, 1, 0), (2, 2, 2)], delta=1e-5, order=order).epsilon)
+
+
 def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "mechanisms.md").read_text(encoding="utf-8")
     (code,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "publish_epsilon" in code]
