@@ -331,7 +331,7 @@ def _curve_json(curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequ
 def _show_curve(
     curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float], composition: Composition
 ) -> None:
-    from dpbench.cli.answer_lines import curve_tables
+    from dpbench.cli.answer_lines import curve_tables, remarks
     from dpbench.cli.console import console, say
     from dpbench.privacy.statement import reserved
 
@@ -345,15 +345,20 @@ def _show_curve(
     for table in curve_tables(points, shown, out.width):
         out.print()
         out.print(table)
+    for line in remarks([(one.accountant, deltas) for one, deltas in curves]):
+        say(out, line)
 
 
 def _plot(
     path: Path, found: Releases, curves: Sequence[tuple[Guarantee, list[Estimate]]], points: Sequence[float]
 ) -> None:
+    from dpbench.cli.answer_lines import remarks
     from dpbench.privacy.statement import reserved, summary
     from dpbench.reporting.rendering.curves import Curve, save
 
     reservation = reserved(found.composition)
+    said = [summary(found), *([reservation] if reservation else [])]
+    said += [line.removesuffix(".") for line in remarks([(one.accountant, deltas) for one, deltas in curves])]
     drawn = [
         Curve(
             one.accountant + (" *" if reservation else ""),
@@ -362,7 +367,7 @@ def _plot(
         )
         for one, deltas in curves
     ]
-    save(path, f"{summary(found)}{reservation and f'. {reservation}'}", points, drawn)
+    save(path, ". ".join(said), points, drawn)
 
 
 @click.command()

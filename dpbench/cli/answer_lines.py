@@ -173,6 +173,18 @@ def calibrated_lines(found: Calibrated) -> Iterator[str]:
     yield f"  time       {time_words(found.seconds)}, {found.asked} values asked about"
     if found.kind not in PROMISES:
         yield f"{found.accountant} is an approximation: the true ε may be larger than {number(found.epsilon)}."
+        yield from remarks([(found.accountant, [found.attained])])
+
+
+def remarks(shown: Sequence[tuple[str, Sequence[Estimate]]]) -> Iterator[str]:
+    """What the finite answers of an accountant must not be shown without; nothing where there is nothing to say.
+
+    >>> list(remarks([("rdp", [Estimate(1.0)]), ("other", [Estimate(1.0, reason="no promise")])]))
+    ['other: no promise.']
+    """
+    for name, answers in shown:
+        said = dict.fromkeys(one.reason for one in answers if one.reason and math.isfinite(one.value))
+        yield from (f"{name}: {reason}." for reason in said)
 
 
 def recalibrated_lines(found: Recalibrated, truth: Guarantee) -> Iterator[str]:

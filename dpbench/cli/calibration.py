@@ -192,6 +192,7 @@ def _calibrated_json(found: Calibrated) -> dict[str, Any]:
         "epsilon_lower": attained["lower"],
         "epsilon_upper": attained["upper"],
         "relative_error": found.attained.relative_error,
+        "reason": found.attained.reason,
         "seconds": found.seconds,
     }
     return {

@@ -15,7 +15,7 @@ The first step, line by line:
   measured on the rest. Every teacher votes on the first `queries` of them;
 - check: the largest count of each query plus N(0, σ₁²) is compared with the threshold;
 - answer: the first `labels` queries that pass get the class of the largest count after N(0, σ₂²) on every count.
-Every step then moves the student by a batch of the answered queries: post-processing.
+Every step then moves the student by a batch of round(q·N) of the answered queries: post-processing, with N public.
 
 Privacy, for one record added, removed or replaced. Proof. A record has one teacher, and the other records' teachers are
 drawn by themselves, so given these draws one teacher changes; its batches depend on its own number of records. So on
@@ -27,7 +27,12 @@ is fixed; an answer that no query needs is drawn on zeros and dropped. Ledger: `
 would depend on the votes, as in dplis2021's Table 13. The draws of the teachers are independent of the data, so what
 holds given each of them holds for their mixture.
 
-No votes are kept, so a run has no data-dependent ε: that one is private itself unless it is smoothed.
+The student's batch has round(q·N) labels, N the number of private records. N is taken as public here, as the record
+prints it. With `batch_size` B in the spec q is B/N, and a neighbour of N ± 1 records has the same batch as long as
+q < 1/2; with `sampling_rate` its batch may have one label more or less.
+
+No votes are kept, so a run has no data-dependent ε: that one is private itself unless it is released with noise
+(`dpbench.privacy.smooth_sensitivity`).
 Shapes: R runs, N examples, Q queries, L labels, C classes, B places of a batch, P parameters.
 """
 

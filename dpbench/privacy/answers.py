@@ -34,7 +34,8 @@ class Estimate:
     """A number and what is known about the true one.
 
     The truth is at least `lower` and at most `upper` where these are given; None means that nothing is claimed on
-    that side. An upper bound has `upper == value`, an approximation neither. `reason` says why a value is infinite.
+    that side. An upper bound has `upper == value`, an approximation neither. `reason` says why a value is infinite, or
+    what a finite one must not be shown without.
     """
 
     value: float
@@ -155,7 +156,7 @@ class Guarantee:
         return None if self.refused else self.delta_at or self.epsilon
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data without infinities: an infinite or missing number is null, and `reason` says why.
+        """Plain data without infinities: an infinite or missing number is null, with its `reason`.
 
         `delta_lower` and `delta_upper` are there only where δ was asked for.
         """

@@ -130,6 +130,7 @@ class GroupCurve:
         return math.log(delta) + _log_sum(single, self.group_size) + _ROUNDING
 
     def _estimate(self, value: float, reason: str | None = None) -> Estimate:
+        reason = reason or getattr(self.curve, "remark", None)  # a reservation about one record is one about a group
         return Estimate(value, None, value if self.kind == "upper_bound" else None, reason)
 
 

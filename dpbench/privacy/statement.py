@@ -42,7 +42,7 @@ LISTED = 4  # mechanisms that a description names; further ones are counted
 
 
 def describe(event: Event, rate_words: str = "") -> str:
-    """An event in a line, with the letters of the papers.
+    """An event in a line, with the letters of the papers; never the votes, which are private.
 
     >>> from dpbench.events import SampledGaussian
     >>> describe(SampledGaussian(0.01, 1.0))
@@ -57,6 +57,9 @@ def describe(event: Event, rate_words: str = "") -> str:
         if name == "sensitivity":
             value = event.moved if isinstance(event, Gaussian | Laplace) else value
         if name in ("adjacency", "sampler") or value is None:
+            continue
+        if name == "votes":
+            said.append("votes given, not released")
             continue
         shown = number(value) if isinstance(value, float) else str(value)
         if name == "sampling_rate" and rate_words:

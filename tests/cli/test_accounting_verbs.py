@@ -232,6 +232,28 @@ class TestAccount:
         assert "promised" not in out
         assert "But later parameters depend" in out
 
+    @pytest.mark.parametrize("question", ["--delta 1e-5", "--epsilon 1", "--delta 1e-5 --group-size 2"])
+    def test_no_data_dependent_number_stands_without_its_reservation(
+        self, question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def once(line: str) -> str:
+            return re.sub(r"\s+", " ", call(line, capsys)[1])
+
+        votes = "--event confident_gnmax --threshold 200 --selection-noise 150 --answer-noise 40 --votes 225,25"
+        line = f"account {votes} --steps 100 {question} --accountant rdp_data_dependent --accountant rdp --curve"
+        data = shown(line, capsys)
+        reasons = {one["accountant"]: one["reason"] for one in data["guarantees"]}
+        assert "private itself" in reasons["rdp_data_dependent"]
+        assert reasons["rdp"] is None
+        assert "depends on private data itself" in data["statement"]
+        words = "rdp_data_dependent: depends on the votes, so that it is private itself"
+        assert once(f"{line} --plot {tmp_path / 'curve.svg'}").count(words) == 2
+        assert words in re.sub(r"(<[^>]*>|\s)+", " ", (tmp_path / "curve.svg").read_text("utf-8"))
+        find = f"calibrate {votes} --find steps --epsilon 1 --delta 1e-5 --accountant"
+        assert "private itself" in shown(f"{find} rdp_data_dependent", capsys)["guarantees"][0]["reason"]
+        assert words in once(f"{find} rdp_data_dependent")
+        assert "private itself" not in once(f"{find} rdp")
+
     def test_a_curve_as_table_and_as_points(self, capsys: pytest.CaptureFixture[str]) -> None:
         data = shown(f"account {SMALL} --curve --points 5 --accountant rdp", capsys)
         [curve] = data["curve"]
@@ -721,7 +743,9 @@ class TestWords:
         assert "need not attain them" in text
         assert "depend on earlier outputs" in text
         query = {"threshold": 300.0, "selection_noise": 200.0, "answer_noise": 40.0, "votes": (140, 20)}
-        assert "depends on private data" in statement(releases(Said(event="confident_gnmax", parameters=query)), [])
+        text = statement(releases(Said(event="confident_gnmax", parameters=query)), [])
+        assert "depends on private data" in text
+        assert "140" not in text  # votes are private, and what is stated is published
 
 
 PAGE = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")

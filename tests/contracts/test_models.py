@@ -241,6 +241,10 @@ def test_tfp_cnn_has_the_published_layers() -> None:
         if not isinstance(layer, nn.ReLU):
             seen.append(tuple(value.shape[1:]))
     assert seen == [(16, 14, 14), (16, 13, 13), (32, 5, 5), (32, 4, 4), (512,), (32,), (10,)]
+    student = tfp_cnn.model((3, 32, 32), 10)  # of PATE on SVHN (dplis2021, Appendix D)
+    counts = [sum(p.numel() for p in layer.parameters()) for layer in student.children()]
+    assert [count for count in counts if count] == [3088, 8224, 25632, 330]
+    assert sum(counts) == 37_274
 
 
 def keras_same(size: int, kernel: int, stride: int) -> tuple[int, int]:

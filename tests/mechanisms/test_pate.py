@@ -402,7 +402,7 @@ def test_a_resumed_run_asks_nobody_and_ends_as_the_whole_one(tmp_path: Path, mon
 
 
 def test_the_whole_job_with_its_record(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(SPEC.replace("seeds: 2", "seeds: 1"))
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("seeds: 2", "seeds: 1\naccountants: [exact, rdp_data_dependent]"))
     assert run([tmp_path / "spec.yaml"], out=tmp_path / "out").exit_status == 0
     read = Store(tmp_path / "out").read()
     (record,) = read.runs
@@ -412,6 +412,11 @@ def test_the_whole_job_with_its_record(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     (row,) = [row for section in report["sections"] for row in section["rows"]]
     assert row["facts"]["privacy_unit"] == "one training example"
+    asked = {line["accountant"]: line for line in row["guarantees"]}
+    assert asked["rdp_data_dependent"]["epsilon"] is None, "a run shows no data-dependent ε: it keeps no votes"
+    assert asked["rdp_data_dependent"]["refused"].startswith("votes = None")
+    assert asked["exact"]["epsilon"] > 0
+    assert all("votes" not in part or part["votes"] is None for part in record.ledger["parts"])
 
 
 # What it refuses

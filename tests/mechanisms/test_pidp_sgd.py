@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -308,6 +309,25 @@ def test_a_record_and_the_report_show_the_epsilon_as_claimed_and_the_branch(tmp_
     assert all(line.epsilon is None or math.isinf(line.epsilon) for line in others)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Drawn records that met no noise</dt><dd>100.00 % (printed)" in page
+    assert "refuted: noise_scale: records of little influence meet no noise (printed)" in page
+    assert "holds: a mechanism of dpbench: covered by the contract tests of its source (off)" in page
+    every_export_shows_only_the_claim(tmp_path / "out")
+
+
+def every_export_shows_only_the_claim(out: Path) -> None:
+    name = "pidp2021, Theorem 5"
+    with (out / "report.csv").open(newline="", encoding="utf-8") as lines:
+        [row] = [line for line in csv.DictReader(lines) if line["label"] == "printed"]
+    assert (row["checked"], row[f"epsilon_{name}"], row[f"epsilon_{name}_kind"]) == ("refuted", "3.0", "claimed")
+    assert not row["epsilon_exact"]
+    contents = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    [printed] = [one for one in contents["sections"][0]["rows"] if one["label"] == "printed"]
+    assert {(one["accountant"], one["kind"]) for one in printed["guarantees"] if one["epsilon"]} == {(name, "claimed")}
+    assert printed["checked"]["verdict"] == "refuted"
+    tex = (out / "report.tex").read_text(encoding="utf-8")
+    [line] = [line for line in tex.splitlines() if line.startswith("printed &")]
+    assert line.endswith("& withheld & withheld & withheld & 3.000 \\\\")
+    assert r"\scriptsize claimed" in tex
 
 
 def test_networks_with_many_parameters_use_conjugate_gradients() -> None:

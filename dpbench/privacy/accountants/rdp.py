@@ -118,7 +118,7 @@ class RdpCurve:
 
     `moment` gives its log A_α. `shares` divides δ: each order is asked at δ / `shares` (1: the orders do not share, as
     where all parameters were fixed; else the number of orders, for a union bound over them). `zero_loss`: nothing was
-    revealed. `known` remembers moments; it never changes an answer.
+    revealed. `remark` stands beside every finite answer. `known` remembers moments; it never changes an answer.
     """
 
     moment: Callable[[float], float]
@@ -129,6 +129,7 @@ class RdpCurve:
     shares: int = 1
     kind: GuaranteeKind = "upper_bound"
     mu: None = None
+    remark: str | None = None
     known: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     def log_moment(self, order: float) -> float:
@@ -172,7 +173,7 @@ class RdpCurve:
             value,
             None,
             value if self.kind == "upper_bound" else None,
-            reason if value == math.inf else None,
+            reason if value == math.inf else self.remark,
         )
 
 

@@ -14,7 +14,7 @@ answer with v = σ₂² and q̃ by Proposition 7, ½ Σ erfc((n* − n_i)/(2σ�
 theorem's conditions fail. Conversion: Mironov 2017, the least over fixed orders.
 
 **Why this is no promise.** The theorem bounds the divergence from *these* votes to any neighbour's, not the reverse,
-and the bound itself reveals something of the votes; the paper releases it with smooth sensitivity. So the kind is
+and the bound itself reveals something of the votes (`dpbench.privacy.smooth_sensitivity` mends both). So the kind is
 `approximation`, compositions with an event without votes are refused, and the promise is `rdp`'s number.
 
 >>> from dpbench.events import Composition
@@ -35,6 +35,10 @@ from dpbench.privacy.accountants._gaussian_curve import log_below
 from dpbench.privacy.accountants._poisson import Published, not_covered, support
 from dpbench.privacy.accountants.rdp import renyi_curve
 
+REMARK = (
+    "depends on the votes, so that it is private itself: no promise, and not to be published unless it is released"
+    " privately (`dpbench.privacy.smooth_sensitivity`)"
+)
 ORDERS: tuple[float, ...] = (*(half / 2 for half in range(3, 200)), *(100.0 * 1.1**power for power in range(25)))
 
 
@@ -116,5 +120,5 @@ accountant = Published(
     "rdp_data_dependent",
     "approximation",
     partial(support, refusal=refusal, theorem="the composition of data-dependent Rényi divergences"),
-    partial(renyi_curve, term=log_moment, orders=ORDERS, conversion="classical", kind="approximation"),
+    partial(renyi_curve, term=log_moment, orders=ORDERS, conversion="classical", kind="approximation", remark=REMARK),
 )

@@ -193,7 +193,8 @@ def _table(section: Section) -> str:
             cells.append(words(verdict.verdict) if verdict else "–")
         for name in names:
             line = row.guarantee(name)
-            ours = _shown(row, bound(line.epsilon, line.kind) if line and line.epsilon is not None else "")
+            stated = bound(line.epsilon, line.kind) if line and line.epsilon is not None else ""
+            ours = stated if line and line.kind == "claimed" else _shown(row, stated)
             cells.append(_beside(ours, published.epsilon.get(name)))
         if has_mu:
             ours = _shown(row, next((bound(line.mu) for line in row.guarantees if line.mu is not None), ""))

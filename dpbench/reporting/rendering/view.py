@@ -126,6 +126,15 @@ def without_noise(rows: Sequence[Row]) -> list[str]:
     return [f"{formatting.percent(100 * share)} % ({title})" for title, share in found]
 
 
+def verdicts_on(rows: Sequence[Row]) -> list[str]:
+    """The verdict on each mechanism with its reason, and whose it is where rows have different ones."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.checked is not None:
+            found.setdefault(f"{row.checked.verdict}: {row.checked.reason}", []).append(row.title)
+    return list(found) if len(found) == 1 else [f"{text} ({', '.join(titles)})" for text, titles in found.items()]
+
+
 def weights(rows: Sequence[Row]) -> list[str]:
     """Where the parameters started, where not at random: file, what it was trained on, licence, what is frozen."""
     found = [row.context.weights for row in rows if row.context.weights]
@@ -169,6 +178,7 @@ FILTERS = (
         examples,
         models,
         without_noise,
+        verdicts_on,
         weights,
         refusals,
         words_or_none,
