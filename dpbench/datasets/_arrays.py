@@ -19,7 +19,7 @@ LEAST_GAPS = 1000  # targets from here on have at least a record for each class,
 
 @dataclass(frozen=True, eq=False)
 class ArraysSource:
-    """A dataset source that holds its four arrays; made by `from_arrays`."""
+    """A dataset source that holds its four arrays; made by `from_arrays`. `warning`: what the plan warns of, or ""."""
 
     name: str
     title: str
@@ -33,6 +33,7 @@ class ArraysSource:
     tuned: str = ""
     files: tuple[RemoteFile, ...] = ()
     task: Task = "classification"
+    warning: str = ""
 
     @property
     def train_size(self) -> int:

@@ -45,7 +45,10 @@ class Mistakes:
 
 
 MISSED = "without a value, the first in {}: delete or fill those rows, no record is left out silently"
-NO_NUMBER = "no number, the first in {}: numbers have a decimal point; list a column of words under categorical"
+NO_NUMBER = (
+    "no number, the first in {}: numbers have a decimal point; list a column of words under categorical,"
+    " or leave it out of features"
+)
 NOT_FINITE = "not finite, the first in {}: expected finite numbers"
 UNKNOWN = "none of the values {words}, the first in {}: list every value that may occur"
 SHOWN = 6  # values that a message lists

@@ -30,6 +30,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,6 +50,7 @@ MOST_BYTES = 1 << 28  # of a table, which is read into memory
 MOST_NUMBERS = 1 << 26  # of the cells, and of the inputs: less than 2 GiB with all copies on the way
 MOST_COLUMNS = 100_000
 MOST_CLASSES = 1000
+MUCH = 10  # an input larger than this is far beyond those that are scaled to [0, 1]
 PARTS = ("train", "test")
 _PIECE = 1 << 20  # bytes decoded at once
 
@@ -134,7 +136,7 @@ class _Table:
         train, test = self._parts(count, parts)
         norm = self.given["record_norm"]
         inputs = joined(self.columns, math.inf if norm is None else norm)
-        return from_arrays(
+        made = from_arrays(
             "csv",
             *(inputs[train], targets[train], inputs[test], targets[test]),
             real=self.given["real"],
@@ -143,6 +145,7 @@ class _Table:
             f" for {self.target.name}",
             tuned=self._tuned(),
         )
+        return replace(made, warning=self._warning())
 
     def _header(self, delimiter: str) -> list[str]:
         first = next(self.rows, None)
@@ -259,11 +262,25 @@ class _Table:
                 f" {widths.get(widest, 1):,} categories"
             )
 
+    def _warning(self) -> str:
+        """Columns that hide the others, because every record is clipped to one length."""
+        wide = [one for one in self.columns if isinstance(one, Numbers) and math.isinf(one.low)]
+        wide = [one for one in wide if np.abs(one.inputs()).max() > MUCH]
+        many = [one for one in self.columns if isinstance(one, Categories) and not one.categories]
+        many = [one for one in many if len(one.known) > len(self.target.codes()[0]) / 2]
+        parts = [f"numbers beyond {MUCH} without bounds under scale hide the others: {_names(wide)}"] if wide else []
+        parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
+        return "; ".join(parts)
+
     def _tuned(self) -> str:
         found = [one.name for one in self.columns if isinstance(one, Categories) and not one.categories]
         parts = [f"the categories of {', '.join(found)}"] if found else []
         parts += [] if self.target.categories else [f"the classes of {self.target.name}"]
         return f"{' and '.join(parts)} are those that occur in the table" if parts else ""
+
+
+def _names(columns: Sequence[Column]) -> str:
+    return ", ".join(repr(one.name) for one in columns)
 
 
 def _twice(words: Sequence[str]) -> list[str]:

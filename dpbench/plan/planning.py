@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -242,7 +243,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         "format": FORMAT,
         "dataset": {
             "name": spec.dataset.name.rpartition(":")[2],  # the hash identifies the data
-            "parameters": {k: value for k, value in spec.dataset.parameters.items() if k not in unkeyed},
+            "parameters": _not_default(spec.dataset, unkeyed),
             "sha256": source.sha256,
         },
         "model": chosen("models", spec.model, skip=2) | weights_key(spec, _plain_builder(spec, source)),
@@ -268,9 +269,19 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         sources=hashes,
         engine=engine(entries[1], spec.mechanism.parameters),
         adjacency=mechanism.facts().get("adjacency"),
+        data_warning=getattr(source, "warning", ""),
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
     return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]
+
+
+def _not_default(dataset: Choice, unkeyed: Container[str]) -> dict[str, Any]:
+    """A dataset's parameters that say more than its factory's signature; the hash of the data holds the others."""
+    made = find("datasets", dataset.name).load()
+    signature = inspect.signature(made).parameters if callable(made) else {}
+    defaults = {name: one.default for name, one in signature.items() if one.default is not inspect.Parameter.empty}
+    given = {name: value for name, value in dataset.parameters.items() if name not in unkeyed}
+    return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
 
 
 def _confirmed(run: Run) -> bool:

@@ -26,7 +26,8 @@ class Run:
     (ε, δ) of a mechanism that chooses its noise while it runs, None for the others; `engine` holds the parameters that
     change no result and are no part of the key; `action` and `reason` say what will be done; `estimate` is seconds on
     `device`, None if unknown; `sources` are hashes of the code that is used; `checked` is the stored verdict on the
-    mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise.
+    mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise;
+    `data_warning` what is wrong with the data, "" for most.
     """
 
     spec: Spec
@@ -54,6 +55,7 @@ class Run:
     estimate: float | None = None
     checked: Checked | None = SHIPPED
     adjacency: str | None = None
+    data_warning: str = ""
 
     @property
     def wasted(self) -> float | None:
@@ -68,9 +70,10 @@ class Run:
 
     @property
     def warning(self) -> str | None:
-        """What makes the budget worth little, whatever its ε: a δ of 1/N or more."""
+        """What makes the runs worth little, whatever their ε: a δ of 1/N or more, data that are not prepared."""
         budget = self.spec.budget
-        return None if budget is None else large_delta(budget.delta, self.examples)
+        delta = None if budget is None else large_delta(budget.delta, self.examples)
+        return "; ".join(filter(None, [delta, self.data_warning])) or None
 
     @property
     def title(self) -> str:

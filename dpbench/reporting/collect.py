@@ -286,6 +286,7 @@ def _settings(run: RunRecord) -> Settings:
         learning_rate=resolved.get("learning_rate"),
         clip_norm=resolved.get("clip_norm"),
         noise_multiplier=resolved.get("noise_multiplier"),
+        prepared=_described(resolved["dataset"]) if of_a_file(str(resolved["dataset"]["name"])) else None,
     )
 
 

@@ -81,7 +81,7 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class Settings:
-    """The resolved configuration of a row, for people. `epochs` is T·q."""
+    """The resolved configuration of a row, for people. `epochs` is T·q; `prepared` how a user's file became data."""
 
     dataset: str
     model: str
@@ -92,6 +92,7 @@ class Settings:
     learning_rate: float | None
     clip_norm: float | None
     noise_multiplier: float | None
+    prepared: str | None = None
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,35 @@ def test_a_relative_path_starts_at_the_spec_and_the_key_knows_the_content_alone(
     assert changed.resolved["dataset"]["sha256"] != first.resolved["dataset"]["sha256"]
 
 
+def test_a_default_that_is_written_out_changes_no_key(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(HEAD + ROWS)
+    ((plain,), (same,), (other,)) = (
+        resolve(spec(tmp_path, more=more), [0])
+        for more in ("", ', split_seed: 0, test: 0.2, delimiter: ",", real: true', ", split_seed: 1")
+    )
+    assert same.key == plain.key != other.key
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "words"),
+    [
+        (ROWS.replace("9,b", "90000,b"), {"features": ["x"]}, "without bounds under scale hide the others: 'x'"),
+        (ROWS.replace("9,b", "90000,b"), {"features": ["x"], "scale": {"x": [0, 9]}}, ""),
+        (ROWS, {"features": ["x"]}, ""),
+        (re.sub(",[ab],", lambda at: f",w{at.start()},", ROWS), {"categorical": ["w"]}, "almost every record.*: 'w'"),
+        (ROWS, {"categorical": ["w"]}, ""),
+    ],
+)
+def test_the_plan_warns_of_columns_that_ruin_the_others(
+    tmp_path: Path, text: str, parameters: dict[str, Any], words: str
+) -> None:
+    warning = table(tmp_path, HEAD + text, **parameters).warning
+    assert re.search(words, warning) if words else warning == ""
+    (tmp_path / "mine.csv").write_text(HEAD + ROWS.replace("9,b", "90000,b"))
+    (run,) = resolve(spec(tmp_path), [0])
+    assert "hide the others: 'x'" in str(run.warning)
+
+
 def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         ProblemsError, match=r"spec.yaml:4:.*dataset 'csv' cannot be built: file = .*mine.csv: cannot be"
@@ -327,6 +356,7 @@ def test_the_walk_through_of_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {record["context"]["calibrate_with"] for record in records} == {"exact"}
     page = Path("reports", "report.html").read_text(encoding="utf-8")
     assert "csv (target = diagnosis" in page
+    assert "mean_smoothness" in page  # how its inputs were prepared
     assert "accuracy against ε of every mechanism" in page
 
 

@@ -207,7 +207,8 @@ def _draw_series(axes: Any, series: Series, hover: _Hover) -> None:
 def _limits(axes: Any, figure: Figure) -> None:
     """Show where training ended, not where it began: the first steps may leave the picture at the bottom only.
 
-    Nor may the whiskers of a few seeds, which are long, press everything else together.
+    Whiskers are shown whole, unless they are over three times as long as the values are apart: those of two or three
+    seeds would press everything else together.
     """
     if figure.whole:
         return
@@ -216,7 +217,7 @@ def _limits(axes: Any, figure: Figure) -> None:
     shown = max(max(values) - min(values), 2.0) if values else 0.0
     for p in ends:
         if p.low is not None and p.high is not None:
-            values += [max(p.low, p.y - shown / 2), min(p.high, p.y + shown / 2)]
+            values += [max(p.low, p.y - 3 * shown), min(p.high, p.y + 3 * shown)]
     values += [level[0] for level in figure.levels]
     if values:
         low, high = min(values), max([*values, *(p.y for series in figure.series for p in series.line)])
