@@ -143,12 +143,12 @@ def file_state(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def read_own(path: Path, most: int) -> bytes:
-    """The content of the user's file of the parameter `file`. Raises DpbenchError as `atomic.read_bytes` does."""
+def read_own(path: Path, most: int, parameter: str = "file") -> bytes:
+    """The content of the user's file that a parameter names. Raises DpbenchError as `atomic.read_bytes` does."""
     try:
         return read_bytes(path, most)
     except DpbenchError as error:
-        raise DpbenchError(f"file = {error}") from error
+        raise DpbenchError(f"{parameter} = {error}") from error
 
 
 def _array(name: str, value: Any, mistakes: list[str]) -> Array:
