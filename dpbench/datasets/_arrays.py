@@ -57,6 +57,38 @@ class ArraysSource:
         return build(self, train_inputs, train_targets, test_inputs, test_targets, advice=advice)
 
 
+@dataclass(frozen=True)
+class AbsentSource:
+    """A source whose user's file is not there, with the sizes that a spec gives: runs are planned and then skipped."""
+
+    name: str
+    title: str
+    train_size: int
+    test_size: int
+    classes: int
+    input_shape: tuple[int, ...]
+    absent: str
+    task: Task = "classification"
+    sha256: str = "0" * 64
+    licence: str = "not known: the file is absent"
+    citation: str = licence
+    url: str = ""
+    real: bool = True
+    files: tuple[RemoteFile, ...] = ()
+
+    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:  # noqa: ARG002 (none is in a folder)
+        """Always empty: the user's file is in no data folder."""
+        return ()
+
+    def obstacle(self, folder: Path | None = None) -> str:  # noqa: ARG002
+        """Why nothing can be trained here."""
+        return self.absent
+
+    def load(self, folder: Path | None = None) -> Dataset:  # noqa: ARG002
+        """Raises DpbenchError."""
+        raise DpbenchError(f"dataset {self.name!r}: {self.absent}")
+
+
 def from_arrays(
     name: str,
     train_inputs: Any,

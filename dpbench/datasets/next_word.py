@@ -40,7 +40,7 @@ from pydantic import Field
 
 from dpbench.catalog import FilePath, Note
 from dpbench.datasets import brown
-from dpbench.datasets._arrays import file_state, read_own
+from dpbench.datasets._arrays import AbsentSource, file_state, read_own
 from dpbench.datasets._base import (
     Dataset,
     DatasetMissing,
@@ -73,9 +73,7 @@ class NextWordSource(FileSource):
     title: str
     licence: str
     real: bool
-    absent: str = ""
-    sizes: tuple[int, int] = (0, 0)
-    determined_by: Mapping[str, Any] = field(default_factory=dict)
+    determined_by: Mapping[str, Any]
     name: str = "next_word"
     files: tuple[RemoteFile, ...] = (brown.FILE,)
     files_of: str = "brown"
@@ -90,11 +88,11 @@ class NextWordSource(FileSource):
 
     @property
     def train_size(self) -> int:
-        return self.sizes[0]
+        return size_of(self.train_lines, self.per_line)
 
     @property
     def test_size(self) -> int:
-        return self.sizes[1]
+        return size_of(self.test_lines)
 
     @property
     def classes(self) -> int:
@@ -112,19 +110,13 @@ class NextWordSource(FileSource):
         many = "words it has" if self.per_line is None else f"{self.per_line} at most"
         return f"ε is for one word and those before it: it protects no line, which gives as many records as {many}"
 
-    def obstacle(self, folder: Path | None = None) -> str | None:  # noqa: ARG002
-        """Why nothing can be trained here: the user's file is absent."""
-        return self.absent or None
-
     def load(self, folder: Path | None = None) -> Dataset:
         """Inputs (N, places) float32, whole numbers from 0 to words + 1; targets (N,) int64.
 
-        Raises DpbenchError where the text is absent, DatasetMissing or DatasetCorrupt of the Brown corpus.
+        Raises DatasetMissing or DatasetCorrupt of the Brown corpus.
         """
         import torch
 
-        if self.absent:
-            raise DpbenchError(self.absent)
         place = data_folder(folder)
         if absent := self.missing(place):
             raise DatasetMissing(self.files_of, absent, place)
@@ -146,7 +138,7 @@ def dataset(
     if_absent: Annotated[Sizes | None, Note()] = None,
     licence: Annotated[str, Note()] = "not stated",
     real: bool = True,
-) -> NextWordSource:
+) -> NextWordSource | AbsentSource:
     """The text as a source; the module has a table of the parameters.
 
     Raises DpbenchError with one sentence, which holds none of the text, where a file is absent, no text in UTF-8, or
@@ -157,26 +149,32 @@ def dataset(
         raise DpbenchError(
             f"test_file = {paths[0].name}: is the training file too; expected other lines, or no test_file"
         )
-    shape = {"places": places, "words": words, "per_line": None if per_line == "all" else per_line}
-    told: dict[str, Any] = {"licence": f"{licence}; dictionary: {brown.LICENCE}", "real": real}
     lost = next((path for path in paths if not path.exists()), None)
     if if_absent is not None and lost is not None:
         if set(if_absent) != {"train", "test"}:
             raise DpbenchError("if_absent: expected both numbers of records, {train: ..., test: ...}")
-        absent = f"{lost.name} is not there: bring a text with one line for each record (docs/own_dataset.md)"
-        sizes = if_absent["train"], if_absent["test"]
-        return NextWordSource((), (), **shape, **told, title=f"The text {lost.name}", absent=absent, sizes=sizes)
-    digest, train, tested = _read(tuple(map(str, paths)), tuple(map(file_state, paths)), test, split_seed)
-    sizes = size_of(train, shape["per_line"]), size_of(tested)
-    if sum(sizes) * places > MOST_NUMBERS:
+        why = f"{lost.name} is not there: bring a text with one line for each record (docs/own_dataset.md)"
+        sizes = if_absent["train"], if_absent["test"], words + FIRST
+        return AbsentSource("next_word", f"The text {lost.name}", *sizes, (places,), why, "language_modelling")
+    digests, train, tested = _read(tuple(map(str, paths)), tuple(map(file_state, paths)), test, split_seed)
+    shape = {"places": places, "words": words, "per_line": None if per_line == "all" else per_line}
+    count = size_of(train, shape["per_line"]) + size_of(tested)
+    if count * places > MOST_NUMBERS:
         raise DpbenchError(
-            f"{paths[0].name}: {sum(sizes):,} words to be predicted are too many; expected at most"
+            f"{paths[0].name}: {count:,} words to be predicted are too many; expected at most"
             f" {MOST_NUMBERS // places:,} with places = {places}: take fewer lines"
         )
-    identity = {**shape, "text": digest, "dictionary": brown.FILE.texts_sha256, "numerics": NUMERICS}
+    identity = {**shape, "text": digests, "dictionary": brown.FILE.texts_sha256, "numerics": NUMERICS}
     identity |= {} if test_file else {"test": test, "split_seed": split_seed}
-    title = f"The text {' and '.join(path.name for path in paths)}: the next word"
-    return NextWordSource(train, tested, **shape, **told, title=title, sizes=sizes, determined_by=identity)
+    return NextWordSource(
+        train,
+        tested,
+        **shape,
+        title=f"The text {' and '.join(path.name for path in paths)}: the next word",
+        licence=f"{licence}; dictionary: {brown.LICENCE}",
+        real=real,
+        determined_by=identity,
+    )
 
 
 @lru_cache(maxsize=2)

@@ -87,8 +87,9 @@ def with_weights(build: Callable[[], nn.Module], path: Path, sha256: str, frozen
             )
         if name in parameters and not bool(value.to(own[name].dtype).isfinite().all()):
             raise DpbenchError(f"weights: {name!r} in {path.name} holds numbers that are not finite")
-    with torch.no_grad():
-        module.load_state_dict(dict(given), strict=False)
+    if not any(value.is_meta for value in own.values()):  # a module without values is only counted
+        with torch.no_grad():
+            module.load_state_dict(dict(given), strict=False)
     for name in frozen_names(parameters, given, frozen):
         parameters[name].requires_grad_(False)
     return module

@@ -21,7 +21,7 @@ from dpbench.datasets._archive import tree_sha256
 from dpbench.datasets._words import records, words_of
 from dpbench.datasets.next_word import NextWordSource
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import Choices, context, make_plan, resolve
+from dpbench.plan.planning import Choices, context, dataset_source, make_plan, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
 
@@ -240,6 +240,7 @@ def test_an_absent_file_is_skipped_with_the_reason_where_its_sizes_are_given(tmp
     assert "mine.txt is not there: bring a text with one line for each record (docs/own_dataset.md)" in run.reason
     with pytest.raises(DpbenchError, match="is not there"):
         find_dataset("next_word", run.spec.dataset.parameters).load(small_brown)
+    assert dataset_source(run.spec).missing(small_brown) == ()
     (tmp_path / "mine.txt").write_text("the jury\n" * 100)
     there = planned()
     assert (there.action, there.examples) == ("train", 80)
