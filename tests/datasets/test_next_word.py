@@ -5,6 +5,8 @@ Texts as next-word records: windows by hand, a public dictionary, and mistakes i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import re
 import zipfile
 from collections import Counter
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpbench.cli import main
 from dpbench.datasets import Dataset, DatasetCorrupt, brown, data_folder, find_dataset
 from dpbench.datasets._archive import tree_sha256
 from dpbench.datasets._words import records, words_of
@@ -254,3 +257,40 @@ def test_an_absent_file_is_skipped_with_the_reason_where_its_sizes_are_given(tmp
     (tmp_path / "mine.txt").unlink()
     with pytest.raises(DpbenchError, match=r"file = .*mine\.txt"):
         planned()
+
+
+def test_the_page_s_warm_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its two files and commands, a few steps on a small corpus of the same form: both private runs start there."""
+    words = ["the", "jury", "said", "that", "it", "was", "half", "of", "and", "to"]
+    tagged = [" ".join(f"{words[(at * step) % 10]}/x" for step in range(1, 8)) for at in range(60)]
+    sentences = {"brown/ca01": "\n".join(tagged).encode()}
+    (tmp_path / "data" / "text").mkdir(parents=True)
+    with zipfile.ZipFile(tmp_path / "data" / brown.FILE.path, "w") as archive:
+        archive.writestr("brown/ca01", sentences["brown/ca01"])
+    monkeypatch.setattr(brown, "FILE", dataclasses.replace(brown.FILE, texts_sha256=tree_sha256(sentences)))
+    monkeypatch.setattr(brown, "dataset", lambda **given: brown.BrownSource(places=20, **given, **small))
+    monkeypatch.setattr("dpbench.plan.planning._SOURCES", {})
+    small = {"train_size": 57 * 7, "test_size": 3 * 7}
+    brown._corpus.cache_clear()
+    page = (Path(__file__).parents[2] / "docs" / "own_dataset.md").read_text(encoding="utf-8")
+    section = page.partition("## Your own text\n")[2].partition("\n## ")[0]
+    first, second = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "brown.yaml").write_text(first.replace("steps: 1000", "steps: 10"))
+    (tmp_path / "mine.yaml").write_text(second.replace("batch_size: 256", "batch_size: 16"))
+    (tmp_path / "mine.txt").write_text("".join(f"The {words[at % 9]} {words[at % 7]}\n" for at in range(40)))
+    monkeypatch.chdir(tmp_path)
+    _, *commands = (line for line in section.splitlines() if line.startswith("dpbench "))
+    for command in commands:
+        with pytest.raises(SystemExit, match="0"):
+            main([*command.split()[1:], "--data", "data", "--device", "cpu"])
+    assert "Weights: brown-seed0.pt" in capsys.readouterr().out
+    records = [json.loads(path.read_text()) for path in (tmp_path / "reports" / "records").glob("*.json")]
+    found = {one["context"]["label"] or "brown": one for one in records}
+    assert set(found) == {"brown", "noisy SGD", "DPlis"}
+    digest = hashlib.sha256((tmp_path / "brown-seed0.pt").read_bytes()).hexdigest()
+    for name in ("noisy SGD", "DPlis"):
+        assert found[name]["resolved"]["model"]["weights"]["sha256"] == digest
+        assert found[name]["facts"]["examples"] == 32
+        assert found[name]["result"]["test_perplexity"] > 1
