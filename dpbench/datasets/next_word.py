@@ -157,19 +157,28 @@ def dataset(
         sizes = if_absent["train"], if_absent["test"], words + FIRST
         return AbsentSource("next_word", f"The text {lost.name}", *sizes, (places,), why, "language_modelling")
     digests, train, tested = _read(tuple(map(str, paths)), tuple(map(file_state, paths)), test, split_seed)
-    shape = {"places": places, "words": words, "per_line": None if per_line == "all" else per_line}
-    count = size_of(train, shape["per_line"]) + size_of(tested)
+    most = None if per_line == "all" else per_line
+    count = size_of(train, most) + size_of(tested)
     if count * places > MOST_NUMBERS:
         raise DpbenchError(
             f"{paths[0].name}: {count:,} words to be predicted are too many; expected at most"
             f" {MOST_NUMBERS // places:,} with places = {places}: take fewer lines"
         )
-    identity = {**shape, "text": digests, "dictionary": brown.FILE.texts_sha256, "numerics": NUMERICS}
-    identity |= {} if test_file else {"test": test, "split_seed": split_seed}
+    identity = {
+        "text": digests,
+        "split": "by file" if test_file else [test, split_seed],
+        "per_line": per_line,
+        "places": places,
+        "words": words,
+        "dictionary": brown.FILE.texts_sha256,
+        "numerics": NUMERICS,
+    }
     return NextWordSource(
         train,
         tested,
-        **shape,
+        places=places,
+        words=words,
+        per_line=most,
         title=f"The text {' and '.join(path.name for path in paths)}: the next word",
         licence=f"{licence}; dictionary: {brown.LICENCE}",
         real=real,

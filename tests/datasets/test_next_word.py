@@ -270,14 +270,14 @@ def test_the_page_s_warm_start(
     with zipfile.ZipFile(tmp_path / "data" / brown.FILE.path, "w") as archive:
         archive.writestr("brown/ca01", sentences["brown/ca01"])
     monkeypatch.setattr(brown, "FILE", dataclasses.replace(brown.FILE, texts_sha256=tree_sha256(sentences)))
+    small = {"train_size": 57 * 7, "test_size": 3 * 7}
     monkeypatch.setattr(brown, "dataset", lambda **given: brown.BrownSource(places=20, **given, **small))
     monkeypatch.setattr("dpbench.plan.planning._SOURCES", {})
-    small = {"train_size": 57 * 7, "test_size": 3 * 7}
     brown._corpus.cache_clear()
     page = (Path(__file__).parents[2] / "docs" / "own_dataset.md").read_text(encoding="utf-8")
     section = page.partition("## Your own text\n")[2].partition("\n## ")[0]
     first, second = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "brown.yaml").write_text(first.replace("steps: 1000", "steps: 10"))
+    (tmp_path / "brown.yaml").write_text(first.replace("steps: 500", "steps: 10"))
     (tmp_path / "mine.yaml").write_text(second.replace("batch_size: 256", "batch_size: 16"))
     (tmp_path / "mine.txt").write_text("".join(f"The {words[at % 9]} {words[at % 7]}\n" for at in range(40)))
     monkeypatch.chdir(tmp_path)
