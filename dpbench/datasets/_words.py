@@ -9,19 +9,42 @@ is the number of that word. The dictionary comes from a public text alone.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from dpbench.datasets._base import Array
+from dpbench.datasets._base import Array, FileSource
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
 MOST_NUMBERS = 1 << 26  # of the inputs of all records
 
 _WORD = re.compile(r"\w\w+")
 Line = Sequence[str]
+
+
+class WordSource(FileSource):
+    """A `FileSource` of records of words: what follows from the dictionary's size, the places and their origin."""
+
+    words: int
+    places: int
+    determined_by: Mapping[str, Any]
+
+    @property
+    def classes(self) -> int:
+        return self.words + FIRST
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.places,)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what determines the records."""
+        return hashlib.sha256(json.dumps(self.determined_by, sort_keys=True).encode()).hexdigest()
 
 
 def words_of(line: str) -> list[str]:

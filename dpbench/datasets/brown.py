@@ -21,11 +21,10 @@ whose common hash is pinned.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +38,6 @@ from dpbench.datasets._base import (
     Dataset,
     DatasetCorrupt,
     DatasetMissing,
-    FileSource,
     RemoteFile,
     data_folder,
     fetch_command,
@@ -47,7 +45,7 @@ from dpbench.datasets._base import (
     sha256_of,
 )
 from dpbench.datasets._table import split
-from dpbench.datasets._words import FIRST, Line, numbers_of, ranked, records, words_of
+from dpbench.datasets._words import Line, WordSource, numbers_of, ranked, records, words_of
 from dpbench.tasks import Task
 
 NUMERICS = 1
@@ -110,7 +108,7 @@ CITATION = "W. N. Francis, H. Kučera, A standard corpus of present-day edited A
 
 
 @dataclass(frozen=True)
-class BrownSource(FileSource):
+class BrownSource(WordSource):
     """The sentences as records; see the module."""
 
     words: int
@@ -127,21 +125,9 @@ class BrownSource(FileSource):
     real: bool = True
 
     @property
-    def classes(self) -> int:
-        return self.words + FIRST
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.places,)
-
-    @property
-    def determined_by(self) -> dict[str, Any]:
+    def determined_by(self) -> Mapping[str, Any]:  # type: ignore[override]
         """What determines the records; `sha256` is its hash."""
         return {"texts": FILE.texts_sha256, "words": self.words, "places": self.places, "numerics": NUMERICS}
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(json.dumps(self.determined_by, sort_keys=True).encode()).hexdigest()
 
     def load(self, folder: Path | None = None) -> Dataset:
         """Inputs (N, places) float32, whole numbers from 0 to words + 1; targets (N,) int64; a few seconds.

@@ -28,7 +28,6 @@ have to count words, and long lines would be clipped most; `per_line: 1` protect
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,13 +43,12 @@ from dpbench.datasets._arrays import AbsentSource, file_state, read_own
 from dpbench.datasets._base import (
     Dataset,
     DatasetMissing,
-    FileSource,
     RemoteFile,
     data_folder,
     in_memory,
 )
 from dpbench.datasets._table import split
-from dpbench.datasets._words import FIRST, MOST_NUMBERS, Line, numbers_of, records, size_of, words_of
+from dpbench.datasets._words import FIRST, MOST_NUMBERS, Line, WordSource, numbers_of, records, size_of, words_of
 from dpbench.errors import DpbenchError
 from dpbench.tasks import Task
 
@@ -62,7 +60,7 @@ Sizes = Mapping[Literal["train", "test"], Annotated[int, Field(ge=1)]]
 
 
 @dataclass(frozen=True, eq=False)
-class NextWordSource(FileSource):
+class NextWordSource(WordSource):
     """The lines of a user's text as words; the dictionary is read from the data folder. See the module."""
 
     train_lines: Lines = field(repr=False)
@@ -82,25 +80,12 @@ class NextWordSource(FileSource):
     url: str = ""
 
     @property
-    def sha256(self) -> str:
-        """The hash of what determines the records."""
-        return hashlib.sha256(json.dumps(self.determined_by, sort_keys=True).encode()).hexdigest()
-
-    @property
     def train_size(self) -> int:
         return size_of(self.train_lines, self.per_line)
 
     @property
     def test_size(self) -> int:
         return size_of(self.test_lines)
-
-    @property
-    def classes(self) -> int:
-        return self.words + FIRST
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.places,)
 
     @property
     def tuned(self) -> str:
