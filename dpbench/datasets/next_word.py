@@ -93,7 +93,7 @@ class NextWordSource(WordSource):
         if self.per_line == 1:
             return ""
         many = "words it has" if self.per_line is None else f"{self.per_line} at most"
-        return f"ε is for one word and those before it: it protects no line, which gives as many records as {many}"
+        return f"ε is for one word and those before it; it protects no line, which gives as many records as {many}"
 
     def load(self, folder: Path | None = None) -> Dataset:
         """Inputs (N, places) float32, whole numbers from 0 to words + 1; targets (N,) int64.
