@@ -31,6 +31,8 @@ from dpbench.store.records import Checked, Store
 from dpbench.store.run_key import shipped
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dpbench.training.loop import Outcome, Progress
 
 __all__ = ["Failure", "Summary", "Watcher", "run"]
@@ -85,7 +87,8 @@ class Failure:
 class Summary:
     """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`).
 
-    `shipped`: how many records came with the project, in OUT/published.
+    `shipped`: how many records came with the project, in OUT/published. `weights`: the files that `weights_to` asked
+    for.
     """
 
     plan: Plan
@@ -98,6 +101,7 @@ class Summary:
     report_error: str | None = None
     checks: tuple[tuple[str, Checked], ...] = ()
     shipped: int = 0
+    weights: tuple[Path, ...] = ()
 
     def count(self, action: str) -> int:
         """How many runs; rows of specs that ask for the same one count once."""
@@ -121,6 +125,7 @@ def run(
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
     allow_code: bool = False,
+    weights_to: str | Path | None = None,
 ) -> Summary:
     """Train every run of the specs under `paths` that has no record in `out` yet, then write the report.
 
@@ -128,7 +133,8 @@ def run(
     runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
     `choices.smoke` every run does two steps and nothing is written. `threads`: torch's threads on the CPU; None takes
     one for small work and torch's own number for the rest. `allow_code`: specs (and records in `out`) may name code as
-    `package.module:factory`, which is imported and called.
+    `package.module:factory`, which is imported and called. `weights_to`: a folder for the last weights of every run,
+    which must be without privacy.
 
     >>> import dpbench
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
@@ -144,13 +150,18 @@ def run(
         if not choices.smoke:
             _try_to_write(Path(out))  # on a full disk torch fails first, with an error that blames the model
         raise
+    keeps = None if weights_to is None or choices.smoke else Path(weights_to)
+    if keeps is not None:
+        from dpbench.training.last_weights import refuse_to_keep
+
+        refuse_to_keep(plan.runs)
     if plan.stacks and not choices.smoke:
         _prepare(store, plan, afresh=choices.force)
     watcher.planned(plan)
     try:
         plan, checks = _checked(plan, store, choices, watcher)
-        finished, failures, interrupted = _work(
-            plan, store, choices, fail_fast, places_per_call, threads, watcher, stop
+        finished, failures, interrupted, weights = _work(
+            plan, store, choices, fail_fast, places_per_call, threads, watcher, stop, keeps
         )
     finally:
         watcher.close()
@@ -175,6 +186,7 @@ def run(
         report_error=report_error,
         checks=checks,
         shipped=len(list(store.published_folder.glob("*.json"))),
+        weights=tuple(weights),
     )
 
 
@@ -297,18 +309,23 @@ def _work(
     threads: int | None,
     watcher: Watcher,
     stop: Callable[[], bool],
-) -> tuple[list[Run], list[Failure], bool]:
+    keeps: Path | None,
+) -> tuple[list[Run], list[Failure], bool, list[Path]]:
+    from dpbench.training.last_weights import keep_weights
     from dpbench.training.loop import Execution, Interrupted, failure, on_threads, train, usual_threads
+
+    def builder(first: Run) -> Callable[[], nn.Module]:
+        started = first.resolved["model"].get("weights", {}).get("sha256")
+        return model_builder(first.spec, dataset_source(first.spec), started)
 
     def outcomes_of(stack: Stack) -> Generator[Outcome, None, None]:
         """Load what a stack needs and train it."""
         first = stack.runs[0]
-        source = dataset_source(first.spec)
         yield from train(
             stack.runs,
-            source.load(choices.data),
+            dataset_source(first.spec).load(choices.data),
             build_mechanism(first.spec),
-            model_builder(first.spec, source, first.resolved["model"].get("weights", {}).get("sha256")),
+            builder(first),
             Execution(first.device, places_per_call),
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,
@@ -320,6 +337,7 @@ def _work(
     shared = environment(with_torch=True) | {"tf32": False}  # now: a commit during the run changes nothing
     finished: list[Run] = []
     failures: list[Failure] = []
+    weights: list[Path] = []
     for number, stack in enumerate(plan.stacks, 1):
         watcher.stack(stack, number, len(plan.stacks))
         open_runs = {one.key: one for one in stack.runs}
@@ -331,7 +349,7 @@ def _work(
                 with on_threads(facts["threads"]):
                     ended = [next(outcomes)]
             except Interrupted:
-                return finished, failures, True
+                return finished, failures, True, weights
             except (StoreError, BrokenPipeError):
                 raise
             except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
@@ -341,13 +359,15 @@ def _work(
                 del open_runs[outcome.run.key]
                 if outcome.error is None:
                     finished.append(outcome.run)
+                    if keeps is not None:
+                        weights.append(keep_weights(outcome, builder(stack.runs[0]), keeps))
                 else:
                     failures.append(Failure(outcome.run, outcome.error, path))
                 watcher.ended(outcome, path)
             if failures and fail_fast:
-                return finished, failures, False
+                return finished, failures, False, weights
         outcomes.close()
-    return finished, failures, False
+    return finished, failures, False, weights
 
 
 def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:

@@ -327,6 +327,7 @@ def summary_text(summary: Summary, command: str) -> str:
         lines.append(f"{len(summary.unfinished)} runs were not reached. Go on with: {command}")
     if summary.report_error:
         lines.append(f"FAILED the report: {summary.report_error}")
+    lines += [f"Weights: {path}" for path in summary.weights]
     lines += [f"Report: {path}" for path in summary.report if path.suffix == ".html"]
     return "\n".join(lines)
 

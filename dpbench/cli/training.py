@@ -37,6 +37,7 @@ def _specs(_context: click.Context, _parameter: click.Parameter, paths: tuple[Pa
 SPECS = click.argument("specs", nargs=-1, callback=_specs, type=click.Path(path_type=Path))
 _ONLY = "Only specs whose name, label or file name matches, such as 'bu2020*'. Repeatable."
 _DEVICE = "cpu or cuda[:n]; overrides `needs: gpu`. Default: cuda where there is one, else cpu."
+_WEIGHTS_TO = "Keep the last weights of each run, all without privacy, as a file for the key `weights` of a spec."
 _SMOKE = "Two steps of every run that the data allow; leaves nothing behind."
 
 
@@ -109,6 +110,7 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
 )
 @THREADS
+@click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)
 @click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line for every event.")
@@ -146,6 +148,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,
             allow_code=options["allow_code"],
+            weights_to=options["weights_to"],
         )
     if options["as_json"]:
         emit(
@@ -161,6 +164,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             report=[str(path) for path in summary.report],
             report_error=summary.report_error,
             exit_status=summary.exit_status,
+            weights=[str(path) for path in summary.weights],
         )
     else:
         click.echo(summary_text(summary, _same_command()))

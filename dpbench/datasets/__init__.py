@@ -167,5 +167,6 @@ def describe(source: DatasetSource, folder: Folder = None) -> str:
     if facts["missing"]:
         size = facts["bytes_to_fetch"] / 1e6
         count = f"{len(facts['missing'])} of {len(source.files)} files"
-        lines.append(f"  missing: {count}, {size:.1f} MB: {fetch_command(source.name, data_folder(folder))}")
+        named = getattr(source, "files_of", source.name)
+        lines.append(f"  missing: {count}, {size:.1f} MB: {fetch_command(named, data_folder(folder))}")
     return "\n".join(lines)

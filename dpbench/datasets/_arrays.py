@@ -58,6 +58,38 @@ class ArraysSource:
         return build(self, train_inputs, train_targets, test_inputs, test_targets, advice=advice)
 
 
+@dataclass(frozen=True)
+class AbsentSource:
+    """A source whose user's file is not there, with the sizes that a spec gives: runs are planned and then skipped."""
+
+    name: str
+    title: str
+    train_size: int
+    test_size: int
+    classes: int
+    input_shape: tuple[int, ...]
+    absent: str
+    task: Task = "classification"
+    sha256: str = "0" * 64
+    licence: str = "not known: the file is absent"
+    citation: str = licence
+    url: str = ""
+    real: bool = True
+    files: tuple[RemoteFile, ...] = ()
+
+    def missing(self, folder: Path | None = None) -> tuple[RemoteFile, ...]:  # noqa: ARG002 (none is in a folder)
+        """Always empty: the user's file is in no data folder."""
+        return ()
+
+    def obstacle(self, folder: Path | None = None) -> str:  # noqa: ARG002
+        """Why nothing can be trained here."""
+        return self.absent
+
+    def load(self, folder: Path | None = None) -> Dataset:  # noqa: ARG002
+        """Raises DpbenchError."""
+        raise DpbenchError(f"dataset {self.name!r}: {self.absent}")
+
+
 def from_arrays(
     name: str,
     train_inputs: Any,
@@ -144,12 +176,12 @@ def file_state(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def read_own(path: Path, most: int) -> bytes:
-    """The content of the user's file of the parameter `file`. Raises DpbenchError as `atomic.read_bytes` does."""
+def read_own(path: Path, most: int, parameter: str = "file") -> bytes:
+    """The content of the user's file that a parameter names. Raises DpbenchError as `atomic.read_bytes` does."""
     try:
         return read_bytes(path, most)
     except DpbenchError as error:
-        raise DpbenchError(f"file = {error}") from error
+        raise DpbenchError(f"{parameter} = {error}") from error
 
 
 def _array(name: str, value: Any, mistakes: list[str]) -> Array:

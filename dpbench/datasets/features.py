@@ -14,20 +14,22 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
 from dpbench.catalog import FilePath, Note
-from dpbench.datasets._arrays import ArraysSource, file_state, from_arrays, read_own
+from dpbench.datasets._arrays import AbsentSource, ArraysSource, file_state, from_arrays, read_own
 from dpbench.datasets._base import Array
 from dpbench.errors import DpbenchError
 
 NUMERICS = 1
 
+Sizes = Mapping[Literal["train", "test", "width", "classes"], Annotated[int, Field(ge=1)]]
 PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 MOST_BYTES = 1 << 33  # of the file, and of its arrays, which are read into memory
 SMALL, MOST_TIMES = 1 << 28, 100  # arrays above so many bytes have at most so many times those of the file
@@ -40,17 +42,30 @@ def dataset(
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64}|any)$"), Note()] = "any",
     licence: Annotated[str, Note()] = "not stated",
     real: bool = True,
-) -> ArraysSource:
+    if_absent: Annotated[Sizes | None, Note()] = None,
+) -> ArraysSource | AbsentSource:
     """The four arrays of a file as a dataset: inputs (N, ...) float32, targets (N,) int64.
 
     `file` is a path from the spec's folder, `pretrained_on` what the features were made with and whether that is
-    public, `sha256` the hash of the file, so that another one is refused. Raises DpbenchError where the file is absent,
-    another one, or does not hold the four arrays.
+    public, `sha256` the hash of the file, so that another one is refused. With `if_absent` runs are planned with these
+    sizes and skipped while the file is absent, and a file of other sizes is refused. Raises DpbenchError where the file
+    is absent, another one, or does not hold the four arrays.
     """
     path = Path(file)
+    if if_absent is not None:
+        if set(if_absent) != set(get_args(get_args(Sizes)[0])):
+            raise DpbenchError("if_absent: expected four sizes, {train: ..., test: ..., width: ..., classes: ...}")
+        sizes = if_absent["train"], if_absent["test"], if_absent["classes"], (if_absent["width"],)
+        if not path.exists():
+            why = f"{path.name} is not there: make the features (docs/own_dataset.md)"
+            return AbsentSource("features", f"The features of {path.name}", *sizes, why)
     digest, source = _read(str(path), file_state(path), pretrained_on, licence, real)
     if sha256 not in ("any", digest):
         raise DpbenchError(f"sha256 = {sha256}: the file {path.name} has {digest}")
+    found = source.train_size, source.test_size, source.classes, source.input_shape
+    if if_absent is not None and found != sizes:
+        words = "training records, test records, classes and numbers of a record"
+        raise DpbenchError(f"{path.name}: has {found} {words}; expected {sizes}, as if_absent says")
     return source
 
 

@@ -23,7 +23,7 @@ from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.noise import calibrated, confirmed, epsilon_at, ledger_of
 from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
 from dpbench.plan.trial import try_build, try_mechanism, try_network, try_rule
-from dpbench.plan.weights import weights_file, weights_key, with_weights
+from dpbench.plan.weights import still_to_make, weights_file, weights_key, with_weights
 from dpbench.privacy.composition import steps_from_epochs
 from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
@@ -350,7 +350,7 @@ def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) 
     `sha256` is the hash of the weights' file as it was planned; by default that of the file as it is now.
     """
     build = _plain_builder(spec, source)
-    if spec.weights is None:
+    if spec.weights is None or still_to_make(spec) is not None:
         return build
     found = sha256 or weights_key(spec, build)["weights"]["sha256"]
     return partial(with_weights, build, weights_file(spec), found, spec.weights.frozen)
@@ -436,6 +436,8 @@ def _obstacle(spec: Spec, choices: Choices, has_gpu: bool) -> str | None:
     obstacle = mechanism.obstacle() if hasattr(mechanism, "obstacle") else None
     if obstacle is not None:
         return f"mechanism {spec.mechanism.name}: {obstacle}"
+    if (obstacle := still_to_make(spec)) is not None:
+        return obstacle
     if "gpu" in spec.needs and not has_gpu and choices.device is None:
         return "needs a GPU and none was found; --device cpu runs it here"
     return None

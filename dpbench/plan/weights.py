@@ -32,6 +32,16 @@ def weights_file(spec: Spec) -> Path:
     return Path(spec.folder) / spec.weights.file
 
 
+ABSENT = "0" * 64  # in place of the hash of a file that has still to be made
+
+
+def still_to_make(spec: Spec) -> str | None:
+    """Why a spec's runs cannot start: its file of weights is absent, and the spec says what makes it; else None."""
+    if spec.weights is None or spec.weights.made_by is None or weights_file(spec).exists():
+        return None
+    return f"the weights {spec.weights.file} are not there; make them: {spec.weights.made_by}"
+
+
 def weights_key(spec: Spec, build: Callable[[], nn.Module]) -> dict[str, Any]:
     """What the key of a run holds of its initial weights: the hash of the file, and the names of what is frozen.
 
@@ -39,6 +49,8 @@ def weights_key(spec: Spec, build: Callable[[], nn.Module]) -> dict[str, Any]:
     """
     if spec.weights is None:
         return {}
+    if still_to_make(spec) is not None:
+        return {"weights": {"sha256": ABSENT, "frozen": []}}
     sha256 = _read(weights_file(spec))
     if spec.weights.sha256 not in (None, sha256):
         raise DpbenchError(f"weights.sha256 = {spec.weights.sha256}: the file {spec.weights.file} has {sha256}")
@@ -75,8 +87,9 @@ def with_weights(build: Callable[[], nn.Module], path: Path, sha256: str, frozen
             )
         if name in parameters and not bool(value.to(own[name].dtype).isfinite().all()):
             raise DpbenchError(f"weights: {name!r} in {path.name} holds numbers that are not finite")
-    with torch.no_grad():
-        module.load_state_dict(dict(given), strict=False)
+    if not any(value.is_meta for value in own.values()):  # a module without values is only counted
+        with torch.no_grad():
+            module.load_state_dict(dict(given), strict=False)
     for name in frozen_names(parameters, given, frozen):
         parameters[name].requires_grad_(False)
     return module

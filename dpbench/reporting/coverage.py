@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 from dpbench.judging.coverage import CoveredItem, coverage
 from dpbench.reporting.contents import CoverageLine, Report, Row
@@ -87,7 +89,13 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
 
 def _specs(name: str) -> Sequence[Spec]:
     path = shipped().get(name)  # a package without its specs shows what it has
-    return load_specs([path]) if path is not None else ()
+    return _loaded(path, path.stat().st_mtime_ns) if path is not None else ()
+
+
+@lru_cache(maxsize=128)
+def _loaded(path: Path, _modified: int) -> Sequence[Spec]:
+    """The specs of a file, read once however many places name it."""
+    return tuple(load_specs([path]))
 
 
 def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]:

@@ -131,7 +131,8 @@ class Published:
 class Weights:
     """Where the parameters start: a file of weights, with its licence and what it was trained on.
 
-    `file` is relative to the spec's folder; `frozen` are patterns of names of parameters that are not trained.
+    `file` is relative to the spec's folder; `frozen` are patterns of names of parameters that are not trained. Where
+    `made_by` says how the file is made, runs are skipped with it while the file is absent; else that is a mistake.
     """
 
     file: Annotated[str, _about("a state dictionary of torch.save, relative to this file", "digits.pt", min_length=1)]
@@ -144,6 +145,14 @@ class Weights:
     ] = ()
     sha256: Annotated[
         str | None, _about("hash of the file; another file is refused", "0" * 64, pattern="^[0-9a-f]{64}$")
+    ] = None
+    made_by: Annotated[
+        str | None,
+        _about(
+            "the command that makes the file; while it is absent, runs are skipped",
+            "dpbench run brown.yaml",
+            min_length=1,
+        ),
     ] = None
 
 

@@ -203,7 +203,7 @@ class SpecReader:
                 there = (folder / file.value).is_file()
             except OSError:  # a name that is longer than names may be, a folder that may not be entered
                 there = False
-            if not there:
+            if not there and "made_by" not in node.entries:
                 message = f"found {shown(file)}; there is no such file beside the spec"
                 self.mistakes.add(file.place, message, kind="file")
         return {"weights": Weights(**values)} if values is not None and point is not None else {}

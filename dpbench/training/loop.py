@@ -106,7 +106,7 @@ class Progress:
 class Outcome:
     """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
 
-    `parameters_P` are the last parameters of a run with a result, for diagnostics; nothing stores them.
+    `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`.
     """
 
     run: Run

@@ -62,9 +62,9 @@ def shape_of(factory: Callable[..., nn.Module], **more: Any) -> tuple[int, ...]:
 
 
 def inputs_of(shape: tuple[int, ...], count: int, seed: int = 0) -> Tensor:
-    """Values in [0, 1), or numbers of the first hundred words where a record is a sequence of words."""
+    """Values in [0, 1), or numbers of words that are classes too where a record is a sequence of words."""
     inputs = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
-    return inputs if len(shape) > 1 else (100 * inputs).floor()
+    return inputs if len(shape) > 1 else (CLASSES * inputs).floor()
 
 
 every_variant = pytest.mark.parametrize(("factory", "more"), variants())

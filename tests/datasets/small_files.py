@@ -32,4 +32,12 @@ def features(folder: Path) -> dict[str, Any]:
     return {"file": str(folder / "features.npz"), "pretrained_on": "nothing, they are numbers of a test"}
 
 
-MADE: Mapping[str, Callable[[Path], dict[str, Any]]] = {"csv": table, "features": features}
+def text(folder: Path) -> dict[str, Any]:
+    """Twenty lines of three words, of which four are tested."""
+    words = ["the", "of", "and", "to", "in", "that", "is", "was", "he", "for"] * 2
+    lines = [f"{word.capitalize()} {words[at - 7]}, {words[at - 3]}!\n" for at, word in enumerate(words)]
+    (folder / "lines.txt").write_text("".join(lines), encoding="utf-8")
+    return {"file": str(folder / "lines.txt"), "places": 4}
+
+
+MADE: Mapping[str, Callable[[Path], dict[str, Any]]] = {"csv": table, "features": features, "next_word": text}

@@ -281,7 +281,10 @@ def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
 def test_the_verbs_for_data_say_what_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["data", "list"])
-    assert "csv, features: made of your own file, which a spec names (docs/own_dataset.md)" in capsys.readouterr().out
+    assert (
+        "csv, features, next_word: made of your own file, which a spec names (docs/own_dataset.md)"
+        in capsys.readouterr().out
+    )
     for verb in ("list", "fetch", "check"):
         with pytest.raises(SystemExit, match="2"):
             main(["data", verb, "csv"])

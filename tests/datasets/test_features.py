@@ -18,9 +18,10 @@ from torch import nn
 from dpbench.datasets import find_dataset, from_arrays
 from dpbench.datasets.features import PARTS
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import context, resolve
+from dpbench.plan.planning import Choices, context, make_plan, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.spec.yaml_loader import parse, plain
+from dpbench.store.records import Store
 from tests.datasets.small_files import features
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own_dataset.md"
@@ -165,3 +166,32 @@ def test_classes_with_gaps_make_no_huge_model() -> None:
     inputs = np.zeros((4, 2))
     with pytest.raises(DpbenchError, match="targets of 8 records hold 10000000: number the classes from 0"):
         from_arrays("x", inputs, [0, 1, 2, 10**7], inputs, [0, 1, 2, 3])
+
+
+def test_a_file_that_is_still_to_be_made_is_skipped_with_its_sizes(tmp_path: Path) -> None:
+    """They plan the runs and are in no key; a file of other sizes is refused."""
+    sizes = "{train: 9, test: 3, width: 4, classes: 3}"
+    text = SPEC.replace("licence: MIT", f"licence: MIT, if_absent: {sizes}")
+    (tmp_path / "spec.yaml").write_text(text)
+
+    def planned() -> Any:
+        (run,) = make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices()).runs
+        return run
+
+    run = planned()
+    assert (run.action, run.examples, run.steps) == ("skip", 9, 3)
+    assert run.reason == "dataset features: features.npz is not there: make the features (docs/own_dataset.md)"
+    with pytest.raises(DpbenchError, match="is not there"):
+        find_dataset("features", run.spec.dataset.parameters).load(None)
+    features(tmp_path)
+    there = planned()
+    assert there.action == "train"
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    assert planned().key == there.key
+    for wrong, message in {
+        "{train: 8, test: 3, width: 4, classes: 3}": r"has \(9, 3, 3, \(4,\)\) .* expected \(8, 3, 3, \(4,\)\)",
+        "{train: 9, test: 3, width: 4}": "expected four sizes",
+    }.items():
+        (tmp_path / "spec.yaml").write_text(text.replace(sizes, wrong))
+        with pytest.raises(DpbenchError, match=message):
+            planned()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from dpbench.models import alexnet, dpis_rnn, imdb_lstm, papernot_cnn, vgg13
+from dpbench.models import alexnet, dpis_rnn, imdb_lstm, next_word_lstm, next_word_mlp, papernot_cnn, vgg13
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
 from dpbench.plan.probe import try_model
 from dpbench.step.functional import initial_parameters, network
@@ -50,6 +50,11 @@ def test_what_no_paper_prints_is_what_the_files_say() -> None:
     assert four_layers == 20_946
     assert count(dpis_rnn.model((80, 100), 2)) == count(dpis_rnn.model((80,), 2, embedding="drawn")) == four_layers
     assert count(dpis_rnn.model((80,), 2)) == four_layers + 20_000 * 100
+    words = 36_743  # dplis2021, Section 5.1
+    dense = 21 * 500 + 501 * 250 + 251 * 50 + 51 * words
+    assert count(next_word_mlp.model((20,), words)) == dense
+    assert count(next_word_mlp.model((20,), words, embedding=7)) == dense + 7 * words + 20 * 6 * 500
+    assert count(next_word_lstm.model((20,), words)) == 256 * words + 4 * 96 * (256 + 96 + 2) + 97 * words
 
 
 def shapes(module: nn.Module, shape: tuple[int, ...], kinds: tuple[type[nn.Module], ...]) -> list[tuple[int, ...]]:
@@ -146,6 +151,8 @@ RECURRENT: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "dpis_rnn": ((9,), lambda: dpis_rnn.model((9,), 2, words=30, width=6)),
     "dpis_rnn drawn": ((9,), lambda: dpis_rnn.model((9,), 2, words=30, width=6, embedding="drawn", activation="tanh")),
     "dpis_rnn vectors": ((9, 6), lambda: dpis_rnn.model((9, 6), 2)),
+    "next_word_lstm": ((9,), lambda: next_word_lstm.model((9,), 30, embedding=6, hidden=5)),
+    "next_word_mlp": ((9,), lambda: next_word_mlp.model((9,), 30, hidden=(8, 4), embedding=6, activation="tanh")),
 }
 
 
@@ -202,6 +209,10 @@ def test_the_drawn_embedding_is_the_same_in_every_run() -> None:
         (lambda: imdb_lstm.model(COLOUR, 2), r"expected \(places,\)"),
         (lambda: imdb_lstm.model((9,), 2, hidden=0), "hidden = 0: expected"),
         (lambda: dpis_rnn.model(COLOUR, 2), r"expected \(places,\) or"),
+        (lambda: next_word_lstm.model(COLOUR, 2), r"expected \(places,\)"),
+        (lambda: next_word_lstm.model((9,), 2, hidden=0), "hidden = 0: expected"),
+        (lambda: next_word_mlp.model(COLOUR, 2), r"expected \(places,\)"),
+        (lambda: next_word_mlp.model((9,), 2, embedding=-1), "embedding = -1: expected"),
         (lambda: dpis_rnn.model((9,), 2, words=0), "words = 0, width = 100: expected"),
         (lambda: dpis_rnn.model((9,), 2, embedding="glove"), "embedding = 'glove': expected"),  # type: ignore[arg-type]
     ],

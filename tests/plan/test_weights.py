@@ -12,9 +12,11 @@ import torch
 from dpbench.catalog import find
 from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
-from dpbench.plan.planning import context, dataset_source, model_builder, resolve
+from dpbench.models import mlp
+from dpbench.plan.planning import Choices, context, dataset_source, make_plan, model_builder, resolve
 from dpbench.spec.loading import load_specs
-from dpbench.step.functional import initial_parameters, network, trained
+from dpbench.step.functional import evaluate, initial_parameters, network, trained
+from dpbench.store.records import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -195,3 +197,77 @@ def test_a_relative_path_is_that_of_the_specs_folder(tmp_path: Path, monkeypatch
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert resolve(spec, [0])
+
+
+WARM = """
+kind: run
+name: warm
+dataset: digits
+model: {name: mlp, parameters: {hidden: [8]}}
+mechanism: MECHANISM
+budget: BUDGET
+training: {batch_size: 64, steps: 3, learning_rate: 0.1}
+rows:
+  - {label: "first, of two"}
+  - {label: second, training: {learning_rate: 0.2}}
+"""
+OPTIONS = ("--device", "cpu", "--seeds", "1")
+
+
+def warmed(folder: Path, *options: str, mechanism: str = "non_private", budget: str = "none") -> int:
+    """The status of training the first row of the spec above with `--weights-to`."""
+    text = WARM.replace("MECHANISM", mechanism).replace("BUDGET", budget)
+    (folder / "warm.yaml").write_text(
+        text if budget == "none" else text.replace("rate: 0.1", "rate: 0.1, clip_norm: 1")
+    )
+    place = ("--out", str(folder / "out"), "--weights-to", str(folder / "kept"))
+    with pytest.raises(SystemExit) as status:
+        main(["run", str(folder / "warm.yaml"), *place, *OPTIONS, *options])
+    return int(str(status.value.code))
+
+
+def test_a_spec_starts_from_the_last_weights_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They give the loss that its record states, whatever the seed."""
+    assert warmed(tmp_path, "--only", "first*") == 0
+    (file,) = (tmp_path / "kept").iterdir()
+    assert file.name == "warm-first-of-two-seed0.pt"
+    assert f"Weights: {file}" in capsys.readouterr().out
+    written(tmp_path)
+    (tmp_path / "start.pt").write_bytes(file.read_bytes())
+    (spec,) = load_specs([tmp_path / "spec.yaml"])
+    theta_P = initial_parameters(model_builder(spec, dataset_source(spec)), 5)
+    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "out" / "records").glob("*.json"))
+    data = dataset_source(spec).load()
+    loss, _ = evaluate(network(built(spec)), theta_P[None], data.test_inputs, data.test_targets, 500)
+    assert loss.item() == pytest.approx(record["result"]["test_loss"], rel=1e-6)  # float32, another order of sums
+    assert not torch.equal(theta_P, initial_parameters(lambda: mlp.model((1, 8, 8), 10, hidden=(8,)), 0))
+
+
+def test_weights_that_cannot_be_kept_are_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = {"mechanism": "noisy_sgd", "budget": "{noise_multiplier: 1, delta: 1e-4}"}
+    assert warmed(tmp_path, **private) == 2
+    assert "--weights-to: warm [first, of two] seed 0 is private, and no weights of such a run are kept" in (
+        capsys.readouterr().err
+    )
+    assert warmed(tmp_path, "--smoke") == 0
+    assert not (tmp_path / "kept").exists()
+    assert warmed(tmp_path) == 0
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert warmed(tmp_path, "--only", "second") == 2
+    assert "warm [second] seed 0 has a record, so it is not trained; add --force" in capsys.readouterr().err
+
+
+def test_absent_weights_are_skipped_where_the_spec_says_what_makes_them(tmp_path: Path) -> None:
+    spec = written(tmp_path, ', made_by: "dpbench run warm.yaml"')
+    here = resolve(spec, [0])[0].key
+    (tmp_path / "start.pt").unlink()
+    (run,) = make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path / "out"), Choices()).runs
+    assert (run.action, run.key != here) == ("skip", True)
+    assert run.reason == "the weights start.pt are not there; make them: dpbench run warm.yaml"
+    spec = written(tmp_path)
+    assert resolve(spec, [0])[0].key == here  # what makes them is in no key
+    (tmp_path / "start.pt").unlink()
+    with pytest.raises(ProblemsError, match="there is no such file beside the spec"):
+        load_specs([tmp_path / "spec.yaml"])

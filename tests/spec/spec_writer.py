@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic_core import to_jsonable_python
 
-from dpbench.spec.keys import PUBLISHED
+from dpbench.spec.keys import PUBLISHED, Weights
 from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training
 from dpbench.spec.points import CHOICES
 from dpbench.spec.yaml_loader import resolve
@@ -67,12 +67,16 @@ def to_yaml(spec: Spec) -> str:
         document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
     metrics = [to_jsonable_python({"name": one.name, "parameters": dict(one.parameters)}) for one in spec.metrics]
     document |= {"metrics": metrics} if metrics else {}
+    if spec.weights is not None:
+        document["weights"] = {
+            name: list(value) if name == "frozen" else value for name, value in _given(spec.weights).items()
+        }
     for key in ("reduced", "tuned", "loss", "metric"):
         document |= {key: getattr(spec, key)} if getattr(spec, key) else {}
     return dump(document | ({"rows": [{"label": spec.label}]} if spec.label else {}))
 
 
-def _given(section: Budget | Training) -> dict[str, Any]:
+def _given(section: Budget | Training | Weights) -> dict[str, Any]:
     values = {item.name: getattr(section, item.name) for item in fields(section)}
     return {name: value for name, value in values.items() if value is not None}
 
