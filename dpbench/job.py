@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.atomic import write_bytes, write_text
+from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.planning import (
     Choices,
@@ -181,7 +181,12 @@ def run(
 def _try_to_write(out: Path) -> None:
     """Raise DpbenchError where nothing can be written in `out`, or in the folder that it would be made in."""
     folder = next(one for one in (out, *out.absolute().parents) if one.exists())
-    write_bytes(folder / ".dpbench-try", b"1").unlink()
+    _tried(folder / ".dpbench-try")
+
+
+def _tried(path: Path) -> None:
+    """Write a file and remove it; another run, which tries the same at the same time, may have removed it before."""
+    write_bytes(path, 4096 * b"x").unlink(missing_ok=True)
 
 
 def write_reports(
@@ -240,7 +245,7 @@ def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
     """
     store.clean()
     for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
-        write_text(folder / ".probe", 4096 * "x").unlink()
+        _tried(folder / ".probe")
     for one in plan.runs:
         store.make_way(one.key)
         if one.action == "exists" or (afresh and one.action == "train"):

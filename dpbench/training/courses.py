@@ -101,7 +101,7 @@ def start(
     fresh = mechanism.start(theta_RP, hyper, inputs, targets)
     path = None if folder is None else _place(course.run, folder)
     try:
-        kept = None if path is None else read_checkpoint(path, _checkpoint_of(course), fresh)
+        kept = None if path is None else read_checkpoint(path, checkpoint_of(course), fresh)
         if kept is not None:
             wrong = next(_disagreements(course, mechanism, hyper, *kept, fresh, len(targets), aim), "")
             if wrong:
@@ -173,7 +173,8 @@ def _wrong_point(point: Mapping[str, Any], run: Run, aim: Objective) -> str:
     return ""
 
 
-def _checkpoint_of(course: Course) -> Place:
+def checkpoint_of(course: Course) -> Place:
+    """What a run's checkpoint belongs to."""
     run = course.run
     return Place(run.key, run.sources, run.sampling_rate, course.stops)
 
@@ -189,6 +190,6 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
-            write_checkpoint(path, _checkpoint_of(course), {name: getattr(course, name) for name in _KEPT}, one)
+            write_checkpoint(path, checkpoint_of(course), {name: getattr(course, name) for name in _KEPT}, one)
         except DpbenchError as error:
             raise StoreError(str(error)) from error

@@ -23,7 +23,7 @@ from dpbench.step.mechanism import State
 from dpbench.store.records import Store
 from dpbench.tasks import objective
 from dpbench.training.checkpoints import write_checkpoint
-from dpbench.training.courses import Course, _checkpoint_of, start
+from dpbench.training.courses import Course, checkpoint_of, start
 from dpbench.training.loop import Execution, Interrupted, evaluation_steps, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -107,7 +107,7 @@ class Unfinished:
 
     def forged(self, facts: Mapping[str, Any], state: State) -> None:
         course = Course(self.run, [])
-        write_checkpoint(self.folder / f"{self.run.key}.pt", _checkpoint_of(course), facts, state)
+        write_checkpoint(self.folder / f"{self.run.key}.pt", checkpoint_of(course), facts, state)
 
 
 @pytest.fixture(scope="module")
