@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpbench.atomic import write_bytes, write_text
+from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.planning import (
     Choices,
@@ -27,7 +27,7 @@ from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
-from dpbench.store.records import Checked, Store
+from dpbench.store.records import Checked, Store, objection
 from dpbench.store.run_key import shipped
 
 if TYPE_CHECKING:
@@ -193,7 +193,12 @@ def run(
 def _try_to_write(out: Path) -> None:
     """Raise DpbenchError where nothing can be written in `out`, or in the folder that it would be made in."""
     folder = next(one for one in (out, *out.absolute().parents) if one.exists())
-    write_bytes(folder / ".dpbench-try", b"1").unlink()
+    _tried(folder / ".dpbench-try")
+
+
+def _tried(path: Path) -> None:
+    """Write a file and remove it; another run, which tries the same at the same time, may have removed it before."""
+    write_bytes(path, 4096 * b"x").unlink(missing_ok=True)
 
 
 def write_reports(
@@ -252,7 +257,7 @@ def _prepare(store: Store, plan: Plan, *, afresh: bool) -> None:
     """
     store.clean()
     for folder in (store.records_folder, store.failures_folder, store.checkpoints_folder):
-        write_text(folder / ".probe", 4096 * "x").unlink()
+        _tried(folder / ".probe")
     for one in plan.runs:
         store.make_way(one.key)
         if one.action == "exists" or (afresh and one.action == "train"):
@@ -312,17 +317,17 @@ def _work(
     keeps: Path | None,
 ) -> tuple[list[Run], list[Failure], bool, list[Path]]:
     from dpbench.training.last_weights import keep_weights
-    from dpbench.training.loop import Execution, Interrupted, failure, on_threads, train, usual_threads
+    from dpbench.training.loop import Execution, Interrupted, on_threads, train, usual_threads
 
     def builder(first: Run) -> Callable[[], nn.Module]:
         started = first.resolved["model"].get("weights", {}).get("sha256")
         return model_builder(first.spec, dataset_source(first.spec), started)
 
-    def outcomes_of(stack: Stack) -> Generator[Outcome, None, None]:
-        """Load what a stack needs and train it."""
-        first = stack.runs[0]
+    def outcomes_of(runs: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
+        """Load what the runs of a stack need and train them."""
+        first = runs[0]
         yield from train(
-            stack.runs,
+            runs,
             dataset_source(first.spec).load(choices.data),
             build_mechanism(first.spec),
             builder(first),
@@ -330,7 +335,7 @@ def _work(
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,
             watch=watcher.progress,
-            anew=watcher.anew,
+            anew=anew,
             stop=stop,
         )
 
@@ -340,38 +345,86 @@ def _work(
     weights: list[Path] = []
     for number, stack in enumerate(plan.stacks, 1):
         watcher.stack(stack, number, len(plan.stacks))
-        open_runs = {one.key: one for one in stack.runs}
-        outcomes = outcomes_of(stack)
         examples = sum(one.sampling_rate * one.examples for one in stack.runs)
         facts = shared | {"threads": threads or usual_threads(stack.runs[0].spec, examples, stack.runs[0].device)}
-        while open_runs:
+        kept = _kept(stack.runs, outcomes_of, None if choices.smoke else store, facts, watcher.anew)
+        while True:
             try:
                 with on_threads(facts["threads"]):
-                    ended = [next(outcomes)]
+                    outcome, path = next(kept)
+            except StopIteration:
+                break
             except Interrupted:
                 return finished, failures, True, weights
-            except (StoreError, BrokenPipeError):
-                raise
-            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
-                ended = [failure(one, error) for one in open_runs.values()]
-            for outcome in ended:
-                path = None if choices.smoke else _keep(outcome, store, facts)
-                del open_runs[outcome.run.key]
-                if outcome.error is None:
-                    finished.append(outcome.run)
-                    if keeps is not None:
-                        weights.append(keep_weights(outcome, builder(stack.runs[0]), keeps))
-                else:
-                    failures.append(Failure(outcome.run, outcome.error, path))
-                watcher.ended(outcome, path)
+            if outcome.error is None:
+                finished.append(outcome.run)
+                if keeps is not None:
+                    weights.append(keep_weights(outcome, builder(stack.runs[0]), keeps))
+            else:
+                failures.append(Failure(outcome.run, outcome.error, path))
+            watcher.ended(outcome, path)
             if failures and fail_fast:
+                kept.close()
                 return finished, failures, False, weights
-        outcomes.close()
     return finished, failures, False, weights
 
 
-def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
-    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+Anew = Callable[[Run, str], None]
+
+
+def _kept(
+    runs: Sequence[Run],
+    outcomes_of: Callable[[Sequence[Run], Anew], Generator[Outcome, None, None]],
+    store: Store | None,
+    facts: Mapping[str, Any],
+    anew: Anew,
+) -> Generator[tuple[Outcome, Path | None], None, None]:
+    """The outcomes of a stack and the files that keep them; no files without a store.
+
+    A checkpoint may be anybody's, and what it cannot be refused for shows later. So a run that went on from one and
+    fails, or whose record contradicts itself, is trained once more from its start; so are those that fell with it.
+    """
+    from dpbench.training.loop import Interrupted, failure
+
+    due = {one.key: one for one in runs}
+    went_on = set() if store is None else {key for key in due if store.has_checkpoint(key)}
+
+    def told(one: Run, why: str) -> None:
+        went_on.discard(one.key)
+        anew(one, why)
+
+    while due:
+        again: dict[str, Run] = {}
+        outcomes = outcomes_of(tuple(due.values()), told)
+        while due:
+            spoiled = False
+            try:
+                ended = [next(outcomes)]
+            except (Interrupted, StoreError, BrokenPipeError):
+                raise
+            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
+                ended = [failure(one, error) for one in due.values()]
+                spoiled = not went_on.isdisjoint(due)
+            for outcome in ended:
+                one = due.pop(outcome.run.key)
+                if store is None:
+                    yield outcome, None
+                    continue
+                record = _record(outcome, facts)
+                wrong = (outcome.error or objection(record)) if one.key in went_on else ""
+                if wrong or spoiled:
+                    store.checkpoint_path(one.key).unlink(missing_ok=True)
+                    again[one.key] = one
+                    if wrong:
+                        told(one, f"gone on from {store.checkpoint_path(one.key)}, it fails: {wrong}")
+                else:
+                    yield outcome, _keep(record, outcome.run, store)
+        outcomes.close()
+        due, went_on = again, set()
+
+
+def _record(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a finished run, or the failure of one that failed, as plain data."""
     run_ = outcome.run
     facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
@@ -387,12 +440,14 @@ def _keep(outcome: Outcome, store: Store, facts: Mapping[str, Any]) -> Path:
     }
     if run_.checked is not None:
         common["checked"] = vars(run_.checked)
+    story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
+    return common | (story if outcome.result is None else dict(outcome.result))
+
+
+def _keep(record: Mapping[str, Any], run_: Run, store: Store) -> Path:
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
     try:
-        if outcome.result is not None:
-            path = store.write_run({**common, **outcome.result})
-        else:
-            story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
-            path = store.write_failure({**common, **story})
+        path = store.write_failure(record) if "error" in record else store.write_run(record)
         store.checkpoint_path(run_.key).unlink(missing_ok=True)
         return path
     except DpbenchError as error:

@@ -32,8 +32,15 @@ CONSTRAINTS = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-def closure(texts: list[str]) -> Iterator[str]:
-    """The names of what some requirements need here, directly or not, by the metadata of what is installed."""
+SYSTEMS = {
+    "here": {},
+    "windows": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt", "platform_machine": "AMD64"},
+    "macos": {"sys_platform": "darwin", "platform_system": "Darwin", "os_name": "posix", "platform_machine": "arm64"},
+}
+
+
+def closure(texts: list[str], system: str = "here") -> Iterator[str]:
+    """The names of what some requirements need on a system, directly or not, by the metadata of what is installed."""
     ahead, seen = [Requirement(text) for text in texts], set()
     while ahead:
         one = ahead.pop()
@@ -47,7 +54,8 @@ def closure(texts: list[str]) -> Iterator[str]:
         except metadata.PackageNotFoundError:
             continue  # an extra that is not installed here
         for need in map(Requirement, needs):
-            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in one.extras or {""}):
+            where = [{**SYSTEMS[system], "extra": extra} for extra in one.extras or {""}]
+            if need.marker is None or any(map(need.marker.evaluate, where)):
                 ahead.append(need)
 
 
@@ -56,19 +64,21 @@ def test_the_supported_pythons_are_those_of_the_project() -> None:
     assert [f"3.{minor}" for minor in range(30) if f"3.{minor}" in supported] == list(PYTHONS)
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
-def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str) -> None:
+def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str, system: str) -> None:
     texts = EXTRAS[extra] if extra else PROJECT["project"]["dependencies"]
     for text in [*texts, *PROJECT["build-system"]["requires"]]:
         one = Requirement(text)
         assert CONSTRAINTS[canonicalize_name(one.name)] in one.specifier, text
-    assert set(closure(texts)) <= set(CONSTRAINTS)
+    assert set(closure(texts, system)) <= set(CONSTRAINTS)
 
 
 def test_the_lock_has_the_same_versions_and_all_that_dpbench_needs_here() -> None:
     locked = pins(LOCK)
     assert locked.items() <= CONSTRAINTS.items()
-    assert set(closure(PROJECT["project"]["dependencies"])) <= set(locked)
+    for system in SYSTEMS:
+        assert set(closure(PROJECT["project"]["dependencies"], system)) <= set(locked)
     assert not set(locked) & {"pytest", "ruff", "dpbench"}
 
 

@@ -44,8 +44,6 @@ from dpbench.events import Composition, Event
 from dpbench.mechanisms._dpis_epoch import (
     MOST_EPOCHS,
     Fixed,
-    Opened,
-    Row,
     Run,
     check_fixed,
     next_bound,
@@ -64,11 +62,12 @@ from dpbench.mechanisms._dpis_rules import (
     norms,
     weighted_sum,
 )
+from dpbench.mechanisms._dpis_state import refuse_history, rows_of, write
 from dpbench.mechanisms.presets import ANY, Factory
 from dpbench.step.clipped_sum import ClippedSum, Examples
 from dpbench.step.functional import Network
 from dpbench.step.letting_out import let_out
-from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
+from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.pipeline import optimised
 from dpbench.step.stages import Update, filled, gaussian_noise
 
@@ -175,8 +174,9 @@ class Dpis:
                 found.append(None)
                 continue
             size, batch = (float(state.memory[name][at]) for name in ("size_R", "batch_R"))
-            rows = _rows(state.memory["history_RHF"][at])
-            found.append(self.fixed.dominating(size, batch).ledger(rows, int(state.step_R[at])))
+            steps = int(state.step_R[at])
+            rows = [row for row in rows_of(state.memory["history_RHF"][at]) if row.start < steps]
+            found.append(self.fixed.dominating(size, batch).ledger(rows, steps))
         return tuple(found)
 
     def facts(self) -> Mapping[str, Any]:
@@ -215,6 +215,12 @@ class Dpis:
             private["passed_RN"] = torch.zeros(runs, count, dtype=torch.bool, device=device)
             private["taken_RN"] = torch.zeros_like(private["passed_RN"])
         return State(theta_RP, memory, step_R, private)
+
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for another Ñ or b, or noise that does not follow from the released sums."""
+        del examples
+        refuse_changed(state, start, ("batch_R", "size_R", *([] if self.adaptive_clipping else ["bound_R"])))
+        refuse_history(self.fixed, self._run(state, hyper, 0), state.memory)
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs as they are."""
@@ -386,7 +392,7 @@ class Dpis:
             except DpbenchError as error:
                 stopped[place] = str(error)
                 continue
-            _write(memory, place, len(run.rows), opened)
+            write(memory, place, len(run.rows), opened)
             private["seen_RN"][place] = norm_N.clamp(max=opened.bound)
             for name in private.keys() & {"passed_RN", "taken_RN"}:
                 private[name][place] = False
@@ -409,7 +415,7 @@ class Dpis:
             delta=float(hyper.delta_R[place]),
             step=int(state.step_R[place]),
             rounds=rounds_of(size, batch, rate, self.rules),
-            rows=_rows(memory["history_RHF"][place]),
+            rows=rows_of(memory["history_RHF"][place]),
         )
 
     def _noised(self, run: Run, exact: float, unit: float, normal_RE: Tensor, place: int, element: int) -> float:
@@ -438,21 +444,6 @@ def _whole(batch_R: Tensor) -> Tensor:
     """b from its rate: the whole number of the spec, without the rounding error of the division."""
     nearest_R = batch_R.round()
     return torch.where((batch_R - nearest_R).abs() < 1e-6, nearest_R, batch_R)
-
-
-def _rows(history_HF: Tensor) -> tuple[Row, ...]:
-    """The epochs of one run; empty rows start at -1."""
-    return tuple(Row(int(start), rate, multiplier) for start, rate, multiplier in history_HF.tolist() if start >= 0)
-
-
-def _write(memory: dict[str, Tensor], place: int, row: int, opened: Opened) -> None:
-    """Write a new epoch into the (cloned) memory of one run."""
-    memory["bound_R"][place] = opened.bound
-    memory["sum_R"][place] = opened.gradient_sum
-    memory["noise_R"][place] = opened.noise
-    memory["next_R"][place] = opened.following
-    numbers = [opened.row.start, opened.row.rate, opened.row.multiplier]
-    memory["history_RHF"][place, row] = torch.tensor(numbers, dtype=torch.float64)
 
 
 def _unless(stopped_R: Tensor, old: Tensor, new: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from dpbench.events import Adjacency, Composition
 from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
 from dpbench.step.functional import Network
-from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
+from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.optimum import GRADIENT_NORM, Problem
 from dpbench.step.stages import gaussian_noise
 
@@ -130,6 +130,11 @@ class ObjectivePerturbation:
         del inputs, targets
         step_R = torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device)
         return State(theta_RP, {"clip_norm_R": hyper.clip_norm_R.clone()}, step_R)
+
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for another clip norm."""
+        del hyper, examples
+        refuse_changed(state, start, ("clip_norm_R",))
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs, clipped as in training."""

@@ -44,7 +44,7 @@ from dpbench.events import Adjacency, Composition
 from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
 from dpbench.step.functional import Network
-from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
+from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.stages import gaussian_noise
 
 NUMERICS = 1
@@ -171,6 +171,11 @@ class OutputPerturbation:
         bits_RN = randomness.uniform_bits(hyper.keys_RS, randomness.SAMPLE, step_R, len(targets))
         private = {"iterate_RP": theta_RP.double(), "order_RN": bits_RN.argsort(dim=1, stable=True)}
         return State(theta_RP, {"clip_norm_R": hyper.clip_norm_R.clone()}, step_R, private)
+
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for another clip norm or order of the records."""
+        del hyper, examples
+        refuse_changed(state, start, ("clip_norm_R", "order_RN"))
 
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs, clipped as in training."""

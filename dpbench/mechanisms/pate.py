@@ -224,6 +224,13 @@ class Pate:
         memory["labels_RQ"] = torch.full(shape, NOT_ASKED, dtype=torch.int64, device=theta_RP.device)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
 
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for labels that were not asked for, or more of them than are answered."""
+        del start, hyper, examples
+        labels_RQ = state.memory["labels_RQ"]
+        if bool((labels_RQ < NOT_ANSWERED).any()) or int((labels_RQ >= 0).sum()) > self.labels:
+            raise DpbenchError(f"its labels_RQ: expected {NOT_ANSWERED} or a class, and at most {self.labels} classes")
+
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         del state, inputs
         return None

@@ -226,6 +226,16 @@ class PidpSgd:
         del targets  # nothing is released of them before the first step
         return State(theta_RP, memory, step_R, private)
 
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for another round, or counts of records that so many steps cannot have."""
+        del start
+        drawn, silent, step = (int(one) for one in (state.private["drawn_R"], state.private["silent_R"], state.step_R))
+        expected, found = (step - 1) // int(self.round_steps(hyper)), int(state.memory["of_round_R"])
+        if found != expected:
+            raise DpbenchError(f"its of_round_R = {found}: expected {expected} after {step} steps")
+        if not 0 <= silent <= drawn <= examples * step:
+            raise DpbenchError(f"its silent_R = {silent}, drawn_R = {drawn}: not those of {step} steps")
+
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         """The inputs as they are."""
         del state, inputs

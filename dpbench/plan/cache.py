@@ -3,8 +3,9 @@
 One JSON file, `plan.json`, in the folder DPBENCH_CACHE, else in the user's cache folder. Only answers of dpbench's own
 accountants, models, engines and rules are remembered, by the bytes of the code that takes part, the versions of Python
 and its packages, and the processor. The file is the user's own, and `dpbench plan` shows what it says; before training
-calibrated noise is confirmed (σ meets the target, the next smaller one does not), a model is tried on its real data,
-and the report computes every ε from the ledger. A file that cannot be read or written is as good as none.
+calibrated noise is confirmed (σ meets the target, the next smaller one does not), also where it leads to the record of
+another budget, a model is tried on its real data, and the report computes every ε from the ledger. A file that cannot
+be read or written, or whose digest is not that of its content, is as good as none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from dpbench.atomic import read_bytes, write_text
 from dpbench.errors import DpbenchError
+from dpbench.store.reading import digest
 
 FILE = "plan.json"
 MOST = 10_000  # entries of a kind; the oldest go first
@@ -96,7 +98,7 @@ class Cache:
         there = _read(self._path)
         both = {kind: dict(list((there[kind] | new).items())[-MOST:]) for kind, new in news.items()}
         try:
-            write_text(self._path, json.dumps(both))
+            write_text(self._path, json.dumps({**both, "digest": digest(both)}))
         except DpbenchError:
             return
         self._known = both
@@ -111,9 +113,11 @@ def _read(path: Path | None) -> dict[str, dict[str, Any]]:
     if path is not None:
         try:
             data = json.loads(read_bytes(path))
+            if not isinstance(data, Mapping) or data.get("digest") != digest(data):
+                data = None
         except (DpbenchError, ValueError, RecursionError):
             data = None
-    kinds = data if isinstance(data, Mapping) else {}
+    kinds = data or {}
     found = {kind: kinds.get(kind) for kind in _KINDS}
     return {kind: dict(one) if isinstance(one, Mapping) else {} for kind, one in found.items()}
 

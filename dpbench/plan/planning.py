@@ -105,7 +105,13 @@ def make_plan(
             metrics = [build("metrics", {"name": one.name, "parameters": one.parameters}) for one in spec.metrics]
             for one in (mechanism, *metrics):
                 try_mechanism(one, made)
-    if to_confirm and not all(_confirmed(run) for run in due_by_spec):  # what is remembered is wrong: again without it
+    doubtful = {
+        id(run.spec): run
+        for run in decided
+        if run.action == "exists" and not _of_its_budget(run, before[run.key]["context"])
+    }
+    if to_confirm and not all(map(_confirmed, [*due_by_spec, *doubtful.values()])):
+        # What is remembered is wrong: again without it.
         return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
     stated = []
     for run in decided:
@@ -292,6 +298,19 @@ def _confirmed(run: Run) -> bool:
     make = partial(ledger_of, build_mechanism(run.spec), run.sampling_rate, run.steps)
     names = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
     return confirmed(sigma, {name: getattr(run, name) for name in names}, make, budget)
+
+
+def _of_its_budget(run: Run, of_record: Mapping[str, Any]) -> bool:
+    """Whether the context of a run's record says that its noise was calibrated as the run's spec asks.
+
+    Else its key may be that of another run only because the remembered noise is wrong.
+    """
+    budget = run.spec.budget
+    if budget is None or budget.epsilon is None or run.noise_multiplier is None:
+        return True
+    by = budget.calibrate_with or "exact"  # by default, where it covers the mechanism
+    asked = {"target_epsilon": budget.epsilon, "delta": budget.delta, "calibrate_with": by}
+    return all(of_record.get(name) == value for name, value in asked.items())
 
 
 def _with_epsilon(run: Run, kept: Cache) -> Run:

@@ -6,10 +6,11 @@ Shapes: R runs, B batch, P parameters, N examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from dpbench.errors import DpbenchError
@@ -131,10 +132,12 @@ class Setting:
 class Mechanism(Protocol):
     """How one step of training is computed, and the events of what it releases.
 
-    It may have four more members. `acts_at_end = True` says that only the last step releases anything, and that the
+    It may have five more members. `acts_at_end = True` says that only the last step releases anything, and that the
     parameters stay as they began until then (`acts_at_end`). `refuse_model(module)` raises DpbenchError, with one
     sentence, for a model that its proof does not cover; it is called before training. `refuted` says why no ε may be
-    stated of one of dpbench's own, which runs what a paper prints; "" where one may.
+    stated of one of dpbench's own, which runs what a paper prints; "" where one may. `refuse_state(state, start, hyper,
+    examples)` raises DpbenchError for the state of one run, from a file, to which no steps lead from `start`: what
+    follows from the start and from other values of the state is computed again, above all all that noise depends on.
     `work` is about how many times the work of NoisySGD a step is (default 1), for the plan's estimate of time.
     """
 
@@ -250,6 +253,20 @@ def updated(mechanism: Mechanism, state: State, hyper: Hyperparameters, released
     """
     after = mechanism.update(replace(state, private={}), hyper.learning_rate_R, replace(released, events=_no_events))
     return replace(after, private=kept.private)
+
+
+def refuse_changed(state: State, start: State, names: Iterable[str]) -> None:
+    """Raise DpbenchError where tensors of the start that no step changes are others: `theta`, or a name in the state.
+
+    A relative difference of 1e-6 may come from another device.
+    """
+    for name in names:
+        found, expected = (
+            one.theta_RP if name == "theta" else {**one.memory, **one.private}[name] for one in (state, start)
+        )
+        expected, real = expected.to(found.device), found.is_floating_point()
+        if not (torch.allclose(found, expected, rtol=1e-6, atol=0.0) if real else torch.equal(found, expected)):
+            raise DpbenchError(f"its {name} are not those of the start, which no step changes")
 
 
 def evaluated(mechanism: Mechanism, state: State) -> Tensor:

@@ -20,7 +20,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
 from dpbench.step.functional import Network, augmented, smoothed
-from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
+from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.stages import (
     AdaptiveClipping,
     Augmentation,
@@ -188,6 +188,15 @@ class Pipeline:
         if self.preparation is not None:
             memory |= self.preparation.start(hyper.keys_RS, inputs)
         return State(theta_RP, memory, torch.zeros(len(theta_RP), dtype=torch.int64, device=theta_RP.device))
+
+    def refuse_state(self, state: State, start: State, hyper: Hyperparameters, examples: int) -> None:
+        """Raise DpbenchError for other statistics of the preparation, or a clip norm that the rule cannot reach."""
+        del hyper, examples
+        moved = {*self.optimizer.memory, AVERAGE, "clip_scale_R"}
+        refuse_changed(state, start, sorted(start.memory.keys() - moved))
+        scale_R = state.memory.get("clip_scale_R")
+        if scale_R is not None and not bool((scale_R > 0).all()):
+            raise DpbenchError(f"its clip_scale_R = {float(scale_R.min()):g}: expected a number above 0")
 
     def evaluated(self, state: State) -> Tensor:
         """The parameters (R, P) to evaluate: the average, if a stage says so."""

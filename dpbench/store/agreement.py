@@ -21,7 +21,7 @@ from dpbench.events import Composition, from_json
 from dpbench.privacy.accounting import account
 from dpbench.spec.keys import Randomness
 from dpbench.store.run_key import FORMAT, key_format, plain, run_key, shipped
-from dpbench.tasks import METRICS, objective, task_of, words
+from dpbench.tasks import METRICS, Objective, objective, task_of, words
 
 MOST_EPOCHS = 1e6  # of a run; a ledger may have an event for each
 MOST_EVENTS = 3_300  # different ones in a ledger: dpis has up to three for each of at most 1,000 epochs
@@ -107,16 +107,23 @@ def _of_metric(data: Mapping[str, Any]) -> Iterator[str]:
     except DpbenchError as error:
         yield str(error)
         return
-    metric = METRICS[aim.metric]
     for name, values in (("result", data["result"]), *(("curve", point) for point in data["curve"])):
-        value, loss = values.get(metric.field), values.get("test_loss")
-        if value is None:
-            yield f"{name} has no {metric.field}, the metric of its run"
+        wrong = metric_disagreement(name, values, aim)
+        if wrong:
+            yield wrong
             return
-        implied = None if loss is None else aim.implied(loss)
-        if implied is not None and not math.isclose(value, implied, rel_tol=_ROUNDED):
-            yield f"{name}.{metric.field} = {value}, but its test_loss = {loss} makes {implied}"
-            return
+
+
+def metric_disagreement(name: str, values: Mapping[str, Any], aim: Objective) -> str:
+    """What is wrong with the metric of a result or of a point of a curve: absent, or not what its loss makes."""
+    field = METRICS[aim.metric].field
+    value, loss = values.get(field), values.get("test_loss")
+    if value is None:
+        return f"{name} has no {field}, the metric of its run"
+    implied = None if loss is None else aim.implied(loss)
+    if implied is not None and not math.isclose(value, implied, rel_tol=_ROUNDED):
+        return f"{name}.{field} = {value}, but its test_loss = {loss} makes {implied}"
+    return ""
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -325,6 +325,13 @@ class Store:
         """Where the unfinished run's state is kept."""
         return self.checkpoints_folder / f"{_checked_key(run_key)}.pt"
 
+    def has_checkpoint(self, run_key: str) -> bool:
+        """Whether there is a file with the unfinished run's state."""
+        try:
+            return self.checkpoint_path(run_key).is_file()
+        except OSError:  # a folder that may not be read
+            return False
+
     def is_unfinished(self, run_key: str) -> bool:
         """Whether the run was interrupted after its record was written (it was being run again), if there is one."""
         place, record = self.checkpoint_path(run_key), self.run_path(run_key)
@@ -428,6 +435,16 @@ class Store:
 def run_record(data: RunRecord | Mapping[str, Any]) -> RunRecord:
     """A run record as it is, or from plain data. Raises DpbenchError naming the fields that are wrong."""
     return data if isinstance(data, RunRecord) else _typed(RunRecord, _headed(RunRecord, data), "this run record")
+
+
+def objection(record: Mapping[str, Any]) -> str:
+    """Why a run record, as plain data, would not be used once it is written; "" where it would."""
+    try:
+        data: dict[str, Any] = restored(json.loads(json.dumps(finite(_headed(RunRecord, record)), default=_as_data)))
+        _typed(RunRecord, data, "this run record")
+    except DpbenchError as error:
+        return printable(str(error))
+    return disagreement(data)
 
 
 def taken_on_trust(run: RunRecord) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
-from dpbench.errors import DpbenchError, StoreError, visible
+from dpbench.errors import DpbenchError, visible
 from dpbench.plan.planning import Run, sizes
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
-from dpbench.step.functional import Network, evaluate, initial_parameters, network
+from dpbench.step.functional import Network, evaluate, network
 from dpbench.step.mechanism import (
     Hyperparameters,
     Mechanism,
@@ -40,7 +40,7 @@ from dpbench.step.mechanism import (
 from dpbench.step.metric import Metric, Trained
 from dpbench.store.check_records import described
 from dpbench.tasks import METRICS, objective
-from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
+from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -121,24 +121,6 @@ class Interrupted(DpbenchError):
     """Training was interrupted; checkpoints are written."""
 
 
-@dataclass
-class _Course:
-    """One run in the loop: what is not in tensors."""
-
-    run: Run
-    stops: list[int]  # steps after which the run is evaluated; the last is its end
-    step: int = 0
-    seconds: float = 0.0
-    share: float = 0.0
-    curve: list[dict[str, float | int | None]] = field(default_factory=list)
-    resumed: bool = False
-    drawn: float = 0.0  # since the last evaluation, as `loss` and `clipped`
-    loss: float = 0.0
-    clipped: float = 0.0
-    bad: int = -1  # the first step whose gradient was not finite
-    measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
-
-
 def evaluation_steps(sampling_rate: float, steps: int, most: int = MAX_CURVE_POINTS) -> list[int]:
     """The steps that end an epoch (1/q steps each, rounded up) and the last step; thinned to about `most`.
 
@@ -189,11 +171,12 @@ def train(
         # Before the end of such a mechanism there are only the initial parameters.
         return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
 
-    courses = [_Course(run, stops(run)) for run in runs]
+    courses = [Course(run, stops(run)) for run in runs]
     starts = [
-        _start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets) for course in courses
+        start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets, aim)
+        for course in courses
     ]
-    state, hyper = _join(starts, device), _hyperparameters(runs, device)
+    state, hyper = _join(starts, device), hyperparameters(runs, device)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
     sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
@@ -247,7 +230,7 @@ def train(
             sums_3R, stopped = sums_3R[:, index], {}
         stopping = bool(courses) and stop()
         if courses and checkpoints is not None and keeps and (stopping or overdue):
-            _save(courses, state, checkpoints)
+            save(courses, state, checkpoints)
             saved = time.monotonic()
         if stopping:
             raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
@@ -266,7 +249,7 @@ def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -
 
 def _evaluated(
     due: list[int],
-    courses: list[_Course],
+    courses: list[Course],
     net: Network,
     state: State,
     hyper: Hyperparameters,
@@ -299,7 +282,7 @@ def _evaluated(
                 course,
                 loss,
                 {METRICS[net.objective.metric].field: measured},
-                _events_done(mechanism, course.run, ledger),
+                events_done(mechanism, course.run, ledger),
             )
             if course.step == course.stops[-1]:
                 yield at, None, ledger
@@ -333,23 +316,7 @@ def failure(run: Run, error: BaseException) -> Outcome:
     return Outcome(run, error=visible(f"{type(error).__name__}: {error}".splitlines()[0]), traceback=text)
 
 
-def _hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)
-
-    return Hyperparameters(
-        keys_RS=torch.stack([randomness.keys(run.seed, run.key, run.spec.randomness) for run in runs]).to(device),
-        sampling_rate_R=column([run.sampling_rate for run in runs]),
-        learning_rate_R=column([run.learning_rate for run in runs]),
-        clip_norm_R=column([math.inf if run.clip_norm is None else run.clip_norm for run in runs]),
-        noise_multiplier_R=column([run.noise_multiplier or 0.0 for run in runs]),
-        steps_R=torch.tensor([run.steps for run in runs], dtype=torch.int64, device=device),
-        epsilon_R=column([math.nan if run.spends is None else run.spends[0] for run in runs]),
-        delta_R=column([math.nan if run.spends is None else run.spends[1] for run in runs]),
-    )
-
-
-def _settle(courses: list[_Course], sums_3R: Tensor, bad_R: Tensor, seconds: float) -> None:
+def _settle(courses: list[Course], sums_3R: Tensor, bad_R: Tensor, seconds: float) -> None:
     """Add the time of the last steps to the courses, and copy what the device has counted."""
     begin = time.perf_counter()
     if sums_3R.is_cuda:
@@ -362,18 +329,7 @@ def _settle(courses: list[_Course], sums_3R: Tensor, bad_R: Tensor, seconds: flo
         course.bad = bad
 
 
-def _events_done(mechanism: Mechanism, run: Run, so_far: events.Composition | None) -> int | None:
-    """The number of events so far; None if they are not the first ones of the whole run's ledger."""
-    if so_far is None:
-        return None
-    count = sum(number for _, number in so_far.parts)
-    if mechanism.spends_budget:  # its ledger consists of the events so far
-        return count
-    whole = mechanism.ledger(sampling_rate=run.sampling_rate, noise_multiplier=run.noise_multiplier, steps=run.steps)
-    return count if whole is not None and whole.prefix(count) == so_far else None
-
-
-def _point(course: _Course, loss: float, measured: Mapping[str, float], releases: int | None) -> None:
+def _point(course: Course, loss: float, measured: Mapping[str, float], releases: int | None) -> None:
     drawn = course.drawn
     course.curve.append(
         {
@@ -391,7 +347,7 @@ def _point(course: _Course, loss: float, measured: Mapping[str, float], releases
 
 
 def _result(
-    course: _Course,
+    course: Course,
     net: Network,
     data: Dataset,
     mechanism: Mechanism,
@@ -423,63 +379,6 @@ def _result(
         "stack_runs": stack_runs,
         "resumed": course.resumed,
     }
-
-
-# Checkpoints: one file per run, so that a run can continue in another stack.
-
-_KEPT = ("step", "seconds", "share", "curve", "drawn", "loss", "clipped", "bad")
-
-
-def _place(run: Run, folder: Path) -> Path | None:
-    """The path of a run's checkpoint; None for a run with `randomness: secure`.
-
-    Its random numbers cannot be repeated, so it starts anew after an interruption.
-    """
-    return None if run.spec.randomness == "secure" else folder / f"{run.key}.pt"
-
-
-def _start(
-    course: _Course,
-    mechanism: Mechanism,
-    build: Callable[[], torch.nn.Module],
-    folder: Path | None,
-    anew: Callable[[Run, str], None],
-    inputs: Tensor,
-    targets: Tensor,
-) -> State:
-    """The state of one run (R = 1): its checkpoint where there is a usable one, else its initial parameters."""
-    theta_RP = initial_parameters(build, course.run.seed)[None].to(inputs.device)
-    fresh = mechanism.start(theta_RP, _hyperparameters([course.run], inputs.device), inputs, targets)
-    path = None if folder is None else _place(course.run, folder)
-    try:
-        kept = None if path is None else read_checkpoint(path, _checkpoint_of(course), fresh)
-    except DpbenchError as error:
-        anew(course.run, str(error))
-        kept = None
-    if kept is None:
-        return fresh
-    facts, state = kept
-    for name in _KEPT:
-        setattr(course, name, facts[name])
-    course.resumed = True
-    return state
-
-
-def _checkpoint_of(course: _Course) -> Place:
-    run = course.run
-    return Place(run.key, run.sources, run.sampling_rate, course.stops)
-
-
-def _save(courses: list[_Course], state: State, folder: Path) -> None:
-    for at, course in enumerate(courses):
-        path = _place(course.run, folder)
-        if path is None:
-            continue
-        one = state.take(torch.tensor([at], device=state.theta_RP.device))
-        try:
-            write_checkpoint(path, _checkpoint_of(course), {name: getattr(course, name) for name in _KEPT}, one)
-        except DpbenchError as error:
-            raise StoreError(str(error)) from error
 
 
 def _join(states: list[State], device: torch.device) -> State:

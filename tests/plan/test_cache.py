@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from dpbench.events import Composition, SampledGaussian
+from dpbench.job import run
 from dpbench.plan.cache import FILE, Cache, cache_file
 from dpbench.plan.noise import calibrated, confirmed
 from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.privacy.calibration import solve
 from dpbench.spec.loading import Budget, load_specs
+from dpbench.store.reading import digest
 from dpbench.store.records import Store
 
 BUDGET = Budget(epsilon=3.0, delta=1e-5, noise_multiplier=None, calibrate_with=None)
@@ -63,7 +65,7 @@ def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     assert again.sizes(["another"], ["dpbench.models.mlp"], lambda: (13, 5)) == (13, 5)
 
 
-MALFORMED = [-1.0, 1e400, "1.5", None, True, [1], {}, 1]
+MALFORMED = [-1.0, "1.5", None, True, [1], {}, 1]
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "epsilon"])
@@ -72,7 +74,7 @@ def test_what_is_no_number_is_dropped(written: Path, name: str, value: Any) -> N
     data = json.loads(written.read_text())
     (found,) = data["noise"].values()
     found[name] = value
-    written.write_text(json.dumps(data))
+    written.write_text(json.dumps({**data, "digest": digest(data)}))
     sigma, asked = asked_of(Cache(written))
     assert sigma == TRUTH.value
     assert asked > 2
@@ -179,6 +181,43 @@ def test_a_tampered_noise_is_shown_but_never_trained_with(tmp_path: Path, monkey
         if one.get("noise_multiplier") == truth.noise_multiplier:
             one["noise_multiplier"] = 0.25
     file.write_text(json.dumps(data))
+    assert planned(every_epsilon=True) == truth, "a file with another digest is not believed"
+    file.write_text(json.dumps({**data, "digest": digest(data)}))
     assert planned(every_epsilon=True).noise_multiplier == 0.25
     assert planned(every_epsilon=False) == replace(truth, true_epsilon=planned(every_epsilon=False).true_epsilon)
     assert planned(every_epsilon=True) == truth  # and the file is mended
+
+
+TWO_BUDGETS = """
+kind: run
+name: two
+dataset: digits
+model: {name: mlp, parameters: {hidden: [8]}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4}
+training: {batch_size: 96, steps: 3, learning_rate: 0.5, clip_norm: 1.0}
+rows:
+  - {label: one, budget: {epsilon: 1}}
+  - {label: eight, budget: {epsilon: 8}}
+"""
+
+
+def test_remembered_noise_of_another_budget_makes_no_run_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the noise of ε = 8 a run for ε = 1 has the key, and so the record, of the one for 8: it is trained still."""
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "two.yaml").write_text(TWO_BUDGETS)
+    run([tmp_path / "two.yaml"], out=tmp_path / "out", choices=Choices(device="cpu", only=("eight",)))
+    specs, store = load_specs([tmp_path / "two.yaml"]), Store(tmp_path / "out")
+
+    def planned() -> dict[str, tuple[str, float | None]]:
+        runs = make_plan(specs, store, Choices(device="cpu"), every_epsilon=False).runs
+        return {one.spec.label: (one.action, one.noise_multiplier) for one in runs}
+
+    truth = planned()
+    assert (truth["one"][0], truth["eight"][0]) == ("train", "exists")
+    file = tmp_path / "cache" / FILE
+    data = json.loads(file.read_text())
+    for one in data["noise"].values():
+        one["noise_multiplier"] = truth["eight"][1]
+    file.write_text(json.dumps({**data, "digest": digest(data)}))
+    assert planned() == truth

@@ -40,7 +40,8 @@ from dpbench.store import run_key
 from dpbench.store.differences import diff
 from dpbench.store.provenance import code_with_imports
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Interrupted, _hyperparameters, train
+from dpbench.training.courses import hyperparameters
+from dpbench.training.loop import Execution, Interrupted, train
 from tests.store.record_samples import run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -76,7 +77,7 @@ def plan_of(folder: Path, *texts: str, **choices: Any) -> Plan:
 
 def drawn(runs: Sequence[Run]) -> tuple[Any, Any]:
     """The first batches of the runs at one rate, and their noise of deviation 1."""
-    keys_RS, step_R = _hyperparameters(runs, torch.device("cpu")).keys_RS, torch.zeros(len(runs), dtype=torch.int64)
+    keys_RS, step_R = hyperparameters(runs, torch.device("cpu")).keys_RS, torch.zeros(len(runs), dtype=torch.int64)
     batch = PoissonSampler()(keys_RS, step_R, torch.full((len(runs),), 0.5, dtype=torch.float64), 500)
     noise_RP = gaussian_noise(torch.zeros(len(runs), 50), torch.ones(len(runs)).double(), keys_RS, step_R)
     return [row[mask].tolist() for row, mask in zip(batch.index_RB, batch.mask_RB, strict=True)], noise_RP
@@ -89,7 +90,7 @@ def test_runs_of_one_seed_that_differ_in_one_number_share_no_batch_and_no_noise(
     for one, other in itertools.combinations(range(len(runs)), 2):
         assert batches[one] != batches[other]
         assert not bool((noise_RP[one] == noise_RP[other]).any())
-    keys_RS = _hyperparameters(runs, torch.device("cpu")).keys_RS
+    keys_RS = hyperparameters(runs, torch.device("cpu")).keys_RS
     assert len(set(keys_RS[:, INIT].tolist())) == 1, "initial parameters are those of the seed"
     others = keys_RS[:, INIT + 1 :].flatten().tolist()
     assert len(set(others)) == len(runs) * (len(STREAMS) - 1)
@@ -102,7 +103,7 @@ def test_two_released_models_give_no_clipped_sum_away(tmp_path: Path) -> None:
     build = model_builder(runs[0].spec, source)
     net, data, mechanism = network(build()), source.load(None), build_mechanism(runs[0].spec)
     theta_RP = initial_parameters(build, 0).repeat(2, 1)
-    hyper = _hyperparameters(runs, torch.device("cpu"))
+    hyper = hyperparameters(runs, torch.device("cpu"))
     state = mechanism.start(theta_RP, hyper, data.train_inputs, data.train_targets)
     after, _ = one_step(mechanism, net, state, hyper, data.train_inputs, data.train_targets, 200)
     sum_RP = (theta_RP - after.theta_RP) / 0.5 * 96

@@ -241,13 +241,21 @@ def test_evaluation_sees_what_training_sees(tmp_path: Path) -> None:
 
 
 def test_a_preparation_is_resumed_with_its_run(tmp_path: Path) -> None:
+    """Its statistics are those of the start, which are computed again: a checkpoint with others is not used."""
     runs, kept = runs_of(tmp_path, text("noisy_sgd")), tmp_path / "checkpoints"
     done: list[Any] = []
     with pytest.raises(Interrupted):
         trained(runs[:1], shifted(0.5), checkpoints=kept, watch=lambda p: done.append(p), stop=lambda: len(done) >= 3)
-    resumed = trained(runs[:1], shifted(9.0), checkpoints=kept)  # what stands in the checkpoint is what is used
-    whole = trained(runs[:1], shifted(0.5))
-    assert [p["test_loss"] for p in curve(resumed[0])] == [p["test_loss"] for p in curve(whole[0])]
+    for shift, used in ((9.0, False), (0.5, True)):
+        told: list[str] = []
+        resumed = trained(
+            runs[:1], shifted(shift), checkpoints=kept, anew=lambda _run, why, told=told: told.append(why)
+        )
+        whole = trained(runs[:1], shifted(shift))
+        assert [p["test_loss"] for p in curve(resumed[0])] == [p["test_loss"] for p in curve(whole[0])]
+        assert resumed[0].result is not None
+        assert resumed[0].result["resumed"] is used
+        assert ["shift_R" in why for why in told] == [True] * (not used)
 
 
 def test_releases_count_what_stands_before_the_steps(tmp_path: Path) -> None:
