@@ -44,6 +44,9 @@ class Watcher:
 
     every_epsilon = True
 
+    def planning(self, what: str, done: int, of: int) -> None:
+        """The plan is being made: so much of one part of it is done."""
+
     def planned(self, plan: Plan) -> None:
         """The plan is made; nothing has run yet."""
 
@@ -139,9 +142,10 @@ def run(
     specs = load_specs([Path(path) for path in paths], allow_code)
     store = Store(Path(out))
     try:
-        plan = make_plan(specs, store, choices, every_epsilon=watcher.every_epsilon)
-    except DpbenchError:
-        if not choices.smoke:
+        plan = make_plan(specs, store, choices, every_epsilon=watcher.every_epsilon, progress=watcher.planning)
+    except BaseException as error:
+        watcher.close()
+        if isinstance(error, DpbenchError) and not choices.smoke:
             _try_to_write(Path(out))  # on a full disk torch fails first, with an error that blames the model
         raise
     if plan.stacks and not choices.smoke:

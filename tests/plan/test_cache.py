@@ -63,6 +63,37 @@ def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     assert again.operations(["another"], ["dpbench.models.mlp"], lambda: 13) == 13
 
 
+def test_a_plan_that_is_ended_keeps_what_it_has_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written as it goes, for a kill, and where Ctrl-C comes; progress tells of every spec."""
+    (tmp_path / "three.yaml").write_text(
+        "kind: run\nname: three\ndataset: digits\nmodel: {name: mlp, parameters: {hidden: [4]}}\nmechanism: noisy_sgd\n"
+        "training: {batch_size: 64, steps: 5, learning_rate: 1, clip_norm: 1}\nseeds: 1\nbudget: {delta: 1e-4}\n"
+        "grid: {budget.epsilon: [1, 2, 3]}\n"
+    )
+    file = tmp_path / FILE
+    solved: list[int] = []
+    told: list[tuple[str, int, int]] = []
+
+    def interrupted(*arguments: Any, **asked: Any) -> Any:
+        solved.append(len(json.loads(file.read_text())["noise"]) if file.exists() else 0)
+        if len(solved) == 3:
+            raise KeyboardInterrupt
+        return solve(*arguments, **asked)
+
+    monkeypatch.setattr("dpbench.plan.noise.solve", interrupted)
+    monkeypatch.setattr("dpbench.plan.cache._SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        make_plan(
+            load_specs([tmp_path / "three.yaml"]),
+            Store(tmp_path / "out"),
+            Choices(device="cpu"),
+            kept=Cache(tmp_path / FILE),
+            progress=lambda *told_of: told.append(told_of),
+        )
+    assert solved == [0, 1, 2]  # what a kill would have left
+    assert told == [("noise", 1, 3), ("noise", 2, 3)]
+
+
 MALFORMED = [-1.0, 1e400, "1.5", None, True, [1], {}, 1]
 
 
