@@ -213,3 +213,14 @@ def test_a_tampered_noise_is_shown_but_never_trained_with(tmp_path: Path, monkey
     assert planned(every_epsilon=True).noise_multiplier == 0.25
     assert planned(every_epsilon=False) == replace(truth, true_epsilon=planned(every_epsilon=False).true_epsilon)
     assert planned(every_epsilon=True) == truth  # and the file is mended
+
+
+def test_the_tests_leave_no_folder_behind(tmp_path: Path) -> None:
+    """Where the user names no folder, tests make one, and remove it."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DPBENCH"))}
+    surroundings |= {"TMPDIR": str(tmp_path), "TEMP": str(tmp_path), "TMP": str(tmp_path)}
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", str(tests / "test_parts.py")]
+    done = subprocess.run([*command, "-s"], cwd=tests.parent, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert not list(tmp_path.glob("dpbench-tests-*"))
