@@ -65,7 +65,7 @@ class SayingWatcher(QuietWatcher):
 
     def planning(self, what: str, done: int, of: int) -> None:
         if self._plan is None:
-            self._plan = Watch("specs and runs")
+            self._plan = Watch("done")
             self._plan.__enter__()
         self._plan(what, done, of)
 

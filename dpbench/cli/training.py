@@ -189,7 +189,7 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     from dpbench.store.records import Store
 
     specs = load_specs(list(paths), options["allow_code"])
-    with Watch("specs and runs") as watch:
+    with Watch("done") as watch:
         made = make_plan(specs, Store(options["out"]), _choices(options), progress=watch)
     if options["as_json"]:
         for one in made.runs:

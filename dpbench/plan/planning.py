@@ -119,7 +119,7 @@ def make_plan(
             asked = due or (every_epsilon and given)
             stated.append(_with_epsilon(run, kept if every_epsilon else Cache()) if asked else run)
         if progress is not None:
-            progress("ε of its runs", done, len(decided))
+            progress("ε", done, len(decided))
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
