@@ -144,10 +144,12 @@ def resolve_all(
     if count > MOST_RUNS:
         raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
     for done, spec in enumerate(taken, 1):
+        if progress is not None:
+            progress("noise", done - 1, len(taken))
         with kept.written_as_it_goes(), _collecting(problems, spec):
             runs += resolve(spec, _seeds(spec, choices.seeds), kept, sources)
-        if progress is not None:
-            progress("noise", done, len(taken))
+    if progress is not None:
+        progress("noise", len(taken), len(taken))
     kept.write()
     if problems:
         raise ProblemsError(problems)

@@ -24,7 +24,6 @@ from dpbench.plan.probe._trial import (
     BUILT,
     GRADIENTS,
     INPUTS,
-    MOST_DOUBLES,
     PARAMETERS,
     RANDOM,
     RECORDS,
@@ -35,6 +34,7 @@ from dpbench.plan.probe._trial import (
 )
 from dpbench.step.watch import generators_put_back
 
+MOST_DOUBLES = 10**7  # parameters of a model that is tried in float64; a larger one only in float32, for its memory
 _REMEDY = {
     TRAINED: "keep what is not trained as a buffer, and give every layer its number of inputs",
     INPUTS: "compute on a copy, without inplace=True",
@@ -102,7 +102,7 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
         module = modules[0]
         if module is modules[1]:
             raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
-        others = dict(modules[1].named_parameters())
+        others: dict[str, Tensor] = dict(modules[1].named_parameters())
         given = {name: value for name, value in module.named_parameters() if not value.requires_grad}
         frozen = [name for name, value in given.items() if not torch.equal(value, others[name])]
         others = dict(modules[1].named_buffers())

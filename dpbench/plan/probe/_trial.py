@@ -27,7 +27,6 @@ RANDOM = "no random numbers are drawn"
 GRADIENTS = "gradients exist"
 AGAIN = "repeated calls agree"
 ALONE = "the records of a batch do not affect each other"
-MOST_DOUBLES = 10**7  # parameters of a model that is tried in float64; a larger one only in float32, for its memory
 STACK = "runs in a stack agree with single runs"
 BUILT = "repeated builds agree"
 _ALL = (TRAINED, INPUTS, PARAMETERS, BUFFERS, RANDOM, GRADIENTS, AGAIN, ALONE, STACK, BUILT)
