@@ -46,6 +46,9 @@ class Watcher:
 
     every_epsilon = True
 
+    def planning(self, what: str, done: int, of: int) -> None:
+        """The plan is being made: so much of one part of it is done."""
+
     def planned(self, plan: Plan) -> None:
         """The plan is made; nothing has run yet."""
 
@@ -145,9 +148,10 @@ def run(
     specs = load_specs([Path(path) for path in paths], allow_code)
     store = Store(Path(out))
     try:
-        plan = make_plan(specs, store, choices, every_epsilon=watcher.every_epsilon)
-    except DpbenchError:
-        if not choices.smoke:
+        plan = make_plan(specs, store, choices, every_epsilon=watcher.every_epsilon, progress=watcher.planning)
+    except BaseException as error:
+        watcher.close()
+        if isinstance(error, DpbenchError) and not choices.smoke:
             _try_to_write(Path(out))  # on a full disk torch fails first, with an error that blames the model
         raise
     keeps = None if weights_to is None or choices.smoke else Path(weights_to)

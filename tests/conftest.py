@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 
@@ -15,7 +17,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; more threads
 
 
 # What planning remembers stays with these tests: nothing is taken from, or left in, the user's cache folder.
-os.environ.setdefault("DPBENCH_CACHE", tempfile.mkdtemp(prefix="dpbench-tests-"))
+# The process that makes the folder removes it: workers of xdist and commands that tests start find its name.
+if "DPBENCH_CACHE" not in os.environ:
+    os.environ["DPBENCH_CACHE"] = tempfile.mkdtemp(prefix="dpbench-tests-")
+    atexit.register(shutil.rmtree, os.environ["DPBENCH_CACHE"], ignore_errors=True)
 
 # Datasets whose files no CI holds (GloVe's vectors: 822 MB; SVHN); their parsing is tested on files of the same form.
 NOT_IN_CI = ("imdb_glove", "svhn")

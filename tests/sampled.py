@@ -370,6 +370,11 @@ SLOW = {
 }
 
 
+def words(name: str) -> set[str]:
+    """The words in a test's id: of its parameters, between "-" and "."."""
+    return set(re.split("[-.]", name.partition("[")[2].rstrip("]")))
+
+
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark with `long` what the default command leaves out."""
     seen: Counter[tuple[str, str]] = Counter()
@@ -379,7 +384,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
         every = EVERY.get(path, {}).get(test[1])
         if item.get_closest_marker("long") is not None:
             continue
-        if any(word in re.split("[-.]", name.partition("[")[2].rstrip("]")) for word in SLOW.get(path, ())):
+        if not words(name).isdisjoint(SLOW.get(path, ())):
             item.add_marker("long")
         elif every is not None:
             if every == 0 or seen[test] % every:

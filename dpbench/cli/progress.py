@@ -55,6 +55,7 @@ class SayingWatcher(QuietWatcher):
     """For people: a line for every event but progress, on standard error; a watch on the report."""
 
     _report: Watch | None = None
+    _plan: Watch | None = None
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
@@ -62,7 +63,14 @@ class SayingWatcher(QuietWatcher):
     def anew(self, run: Run, why: str) -> None:
         self._console.print(f"anew      {run.title}: its checkpoint is not used ({why})")
 
+    def planning(self, what: str, done: int, of: int) -> None:
+        if self._plan is None:
+            self._plan = Watch("done")
+            self._plan.__enter__()
+        self._plan(what, done, of)
+
     def planned(self, plan: Plan) -> None:
+        self._end_of_planning()
         self._console.print(plan_line(plan))
         for line in warning_lines(plan):
             self._console.print(line)
@@ -83,7 +91,13 @@ class SayingWatcher(QuietWatcher):
             self._report.__enter__()
         self._report(what, done, of)
 
+    def _end_of_planning(self) -> None:
+        if self._plan is not None:
+            self._plan.__exit__()
+            self._plan = None
+
     def close(self) -> None:
+        self._end_of_planning()
         if self._report is not None:
             self._report.__exit__()
             self._report = None

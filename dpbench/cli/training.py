@@ -186,13 +186,15 @@ def plan(specs: tuple[Path, ...], **options: Any) -> int:
 
 
 def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
-    from dpbench.cli.console import console, emit
+    from dpbench.cli.console import Watch, console, emit
     from dpbench.cli.progress import plan_line, plan_notes, plan_table, run_facts
     from dpbench.plan.planning import make_plan
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
 
-    made = make_plan(load_specs(list(paths), options["allow_code"]), Store(options["out"]), _choices(options))
+    specs = load_specs(list(paths), options["allow_code"])
+    with Watch("done") as watch:
+        made = make_plan(specs, Store(options["out"]), _choices(options), progress=watch)
     if options["as_json"]:
         for one in made.runs:
             emit("planned", **run_facts(one))

@@ -15,7 +15,9 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +29,7 @@ from dpbench.store.reading import digest
 
 FILE = "plan.json"
 MOST = 10_000  # entries of a kind; the oldest go first
+_SECONDS = 5.0  # between two writings of a plan that is being made
 _KINDS = ("noise", "trials", "sizes")
 _STATED = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
 _ROOMS = ("step", "clipping", "models", "plan")
@@ -49,6 +52,7 @@ class Cache:
         self._path = path
         self._new: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self._known = _read(path)
+        self._written = time.monotonic()
 
     def noise(self, asked: list[Any]) -> dict[str, Any] | None:
         """The noise and the ε that were found for a question (`noise.py`), None if they are not known."""
@@ -88,8 +92,23 @@ class Cache:
         empty._path = self._path
         return empty
 
+    @contextmanager
+    def written_as_it_goes(self) -> Iterator[None]:
+        """What is found within is written at its end where the last writing is seconds ago, and where it is left early.
+
+        A calibration may take ten seconds, and a plan may ask for hundreds: neither Ctrl-C nor a kill forgets them.
+        """
+        try:
+            yield
+        except BaseException:
+            self.write()
+            raise
+        if time.monotonic() - self._written > _SECONDS:
+            self.write()
+
     def write(self) -> None:
         """Add what is new to the file, beside what other processes have written; without effect where that fails."""
+        self._written = time.monotonic()
         news = {
             kind: {k: v for k, v in new.items() if self._known[kind].get(k) != v} for kind, new in self._new.items()
         }

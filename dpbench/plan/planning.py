@@ -55,23 +55,30 @@ if TYPE_CHECKING:
 __all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
 
 MOST_PER_STACK = 16
+Progress = Callable[[str, int, int], None]  # what is being found, of how many it is known, and of how many in all
 Sources = dict[tuple[Entry, ...], dict[str, str]]  # the hashes of the modules that entries of the catalog use
 
 
 def make_plan(
-    specs: Sequence[Spec], store: Store, choices: Choices, *, every_epsilon: bool = True, kept: Cache | None = None
+    specs: Sequence[Spec],
+    store: Store,
+    choices: Choices,
+    *,
+    every_epsilon: bool = True,
+    kept: Cache | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Resolve every run of `specs` and decide what to do with it.
 
     With `every_epsilon` the plan is shown: it says ε of every run and believes what earlier plans remembered (`kept`,
     by default the user's cache file). Without, it is run: ε is computed anew for what will be trained and for nothing
-    else, and remembered noise is confirmed.
+    else, and remembered noise is confirmed. `progress` is told of every spec whose noise is known.
     Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
     the data, a model that cannot be built), DpbenchError if `only` matches nothing.
     """
     to_confirm = kept is None and not every_epsilon
     kept = Cache(cache_file()) if kept is None else kept
-    runs = resolve_all(specs, choices, kept)
+    runs = resolve_all(specs, choices, kept, progress)
     before = store.existing()
     gpu = _gpu() if choices.device is None else None
     device = choices.device or gpu or "cpu"
@@ -97,6 +104,8 @@ def make_plan(
     due_by_spec = {id(run.spec): run for run in decided if run.action == "train"}.values()
     for spec in (run.spec for run in due_by_spec):
         with _collecting(problems, spec):
+            if every_epsilon and sizes(spec, kept)[1] > trial.MOST_TRIED:
+                continue  # a plan that is shown takes no memory for it
             source, mechanism = dataset_source(spec), build_mechanism(spec)
             made, shape = model_builder(spec, source), tuple(source.input_shape)
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
@@ -112,14 +121,16 @@ def make_plan(
     }
     if to_confirm and not all(map(_confirmed, [*due_by_spec, *doubtful.values()])):
         # What is remembered is wrong: again without it.
-        return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten())
+        return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten(), progress=progress)
     stated = []
-    for run in decided:
-        with _collecting(problems, run.spec):
+    for done, run in enumerate(decided, 1):
+        with kept.written_as_it_goes(), _collecting(problems, run.spec):
             due = run.action == "train"
             given = run.spec.budget is not None and run.spec.budget.epsilon is None
             asked = due or (every_epsilon and given)
             stated.append(_with_epsilon(run, kept if every_epsilon else Cache()) if asked else run)
+        if progress is not None:
+            progress("ε", done, len(decided))
     if problems:
         raise ProblemsError(problems)
     priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
@@ -127,7 +138,9 @@ def make_plan(
     return Plan(priced, _stacks(priced))
 
 
-def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = None) -> list[Run]:
+def resolve_all(
+    specs: Sequence[Spec], choices: Choices, kept: Cache | None = None, progress: Progress | None = None
+) -> list[Run]:
     """The runs of the specs that are chosen, with their keys; nothing is decided and no model is trained on trial.
 
     Their ε at noise multipliers that the specs give are not computed yet. Raises like `make_plan`.
@@ -141,9 +154,13 @@ def resolve_all(specs: Sequence[Spec], choices: Choices, kept: Cache | None = No
     count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
     if count > MOST_RUNS:
         raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
-    for spec in taken:
-        with _collecting(problems, spec):
+    for done, spec in enumerate(taken, 1):
+        if progress is not None:
+            progress("noise", done - 1, len(taken))
+        with kept.written_as_it_goes(), _collecting(problems, spec):
             runs += resolve(spec, _seeds(spec, choices.seeds), kept, sources)
+    if progress is not None:
+        progress("noise", len(taken), len(taken))
     kept.write()
     if problems:
         raise ProblemsError(problems)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
 _SIZES: dict[tuple[object, ...], tuple[int, int]] = {}
 _SMALL = 10**8  # parameters, which take 400 MB
+MOST_PARAMETERS = 10**9
+MOST_TRIED = 40_000_000  # parameters of a model that a plan tries: 1.6 GB and some seconds
+
+
+class TooLarge(DpbenchError):
+    """A model has more parameters than can be tried."""
 
 
 def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> None:
@@ -47,6 +53,8 @@ def sizes(
 def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> tuple[int, int]:
     try:
         return _counted_on("meta", build, shape, classes)
+    except TooLarge:
+        raise
     except Exception:  # noqa: BLE001 - a layer that needs values, or a mistake: the processor tells
         return _counted_on("cpu", build, shape, classes)
 
@@ -60,7 +68,11 @@ def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, .
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         with torch.device(device):
             module = build()
-        parameters = sum(one.numel() for one in module.parameters())
+        parameters = _size(module)
+        if parameters > MOST_PARAMETERS:
+            raise TooLarge(
+                f"the model has {parameters:,} parameters: expected at most {MOST_PARAMETERS:,}; make its layers smaller"
+            )
         if device == "meta" and parameters <= _SMALL:
             # The first call on meta imports torch's compiler, which takes longer than a call on zeros.
             device, module = "cpu", module.to_empty(device="cpu")
@@ -127,6 +139,7 @@ def try_clipping(
     """
     import torch
 
+    from dpbench.plan.probe import MOST_DOUBLES
     from dpbench.step.clipped_sum import clip_weight
 
     for entry in entries:
@@ -140,17 +153,30 @@ def try_clipping(
         engine, name = entry.load(), f"clipping engine {entry.name}"
         if weight is not None and weight is not clip_weight:
             engine, name = partial(_weighed, engine, weight), f"{name}, with the rule's weight"
-        _one_sum(name, engine, module, shape)
+        _one_sum(name, engine, module, shape, *((2, 3) if _size(module) <= MOST_DOUBLES else (1, 2)))
 
 
 def _weighed(engine: Callable[..., Clipped], weight: Weight, *arguments: Any) -> Clipped:
     return engine(*arguments, weight)
 
 
-def _one_sum(name: str, engine: Callable[..., Clipped], module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raise DpbenchError, with the layer, if an engine raises on examples of zeros, three in each of two runs.
+def _size(module: nn.Module) -> int:
+    from torch.nn.parameter import is_lazy
 
-    Two and three differ, so that an operator cannot confuse the axes.
+    return sum(one.numel() for one in module.parameters() if not is_lazy(one))
+
+
+def _one_sum(
+    name: str,
+    engine: Callable[..., Clipped],
+    module: nn.Module,
+    shape: tuple[int, ...],
+    runs: int = 2,
+    count: int = 3,
+) -> None:
+    """Raise DpbenchError, with the layer, if an engine raises on examples of zeros, `count` in each of `runs`.
+
+    The two differ, so that an operator cannot confuse the axes.
     """
     import torch
 
@@ -159,10 +185,12 @@ def _one_sum(name: str, engine: Callable[..., Clipped], module: nn.Module, shape
     from dpbench.step.watch import entered, sentence
 
     theta_P = torch.cat([value.detach().flatten() for value in trained(module).values()])
-    examples = Examples(torch.zeros(2, 3, *shape), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3) > 0)
+    examples = Examples(
+        torch.zeros(runs, count, *shape), torch.zeros(runs, count, dtype=torch.int64), torch.ones(runs, count) > 0
+    )
     with entered(module) as trail:
         try:
-            engine(network(module), theta_P.repeat(2, 1), examples, torch.ones(2, dtype=torch.float64), 3)
+            engine(network(module), theta_P.repeat(runs, 1), examples, torch.ones(runs, dtype=torch.float64), count)
         except DpbenchError:
             raise
         except Exception as error:

@@ -220,7 +220,7 @@ def solve(
                 raise TooLong(
                     f"cannot calibrate with accountant {accountant!r}: after {len(tried)} numbers, the last {find} ="
                     f" {value!r}, the search for epsilon = {epsilon:g} has taken all the work that one may (about ten"
-                    f" seconds); {_another(accountant, first)}"
+                    f" seconds); {_another(accountant, first)}, or give {find} and ask `dpbench account`"
                 ) from error
             refused[value] = error
             answers[value] = Estimate(math.inf)  # for the search: nothing is promised there
@@ -265,18 +265,22 @@ def _by_the_tightest(
 ) -> Calibrated:
     """`solve` with the first accountant that covers the releases and answers. Raises the first refusal if none does.
 
-    Where `exact` takes too long `lattice` is not asked, which takes longer still.
+    All together do the work that one search may. Where `exact` takes too long `lattice` is not asked, which takes
+    longer still.
     """
+    from dpbench.privacy.accountants._work import MOST_OF_A_SEARCH, granted
+
     refusals: list[Refused] = []
-    for name, because in covering(first):
-        if name == "lattice" and any(isinstance(error, TooLong) for error in refusals):
-            continue
-        try:
-            found = solve(find, make_composition, accountant=name, **asked)
-        except Refused as error:
-            refusals.append(error)
-        else:
-            return replace(found, because="; ".join([*map(str, refusals), because]))
+    with granted(MOST_OF_A_SEARCH):
+        for name, because in covering(first):
+            if name == "lattice" and any(isinstance(error, TooLong) for error in refusals):
+                continue
+            try:
+                found = solve(find, make_composition, accountant=name, **asked)
+            except Refused as error:
+                refusals.append(error)
+            else:
+                return replace(found, because="; ".join([*map(str, refusals), because]))
     if refusals:
         raise refusals[0]
     return solve(find, make_composition, accountant="rdp", **asked)  # whose refusal gives the reason

@@ -65,6 +65,37 @@ def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     assert again.sizes(["another"], ["dpbench.models.mlp"], lambda: (13, 5)) == (13, 5)
 
 
+def test_a_plan_that_is_ended_keeps_what_it_has_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written as it goes, for a kill, and where Ctrl-C comes; progress tells of every spec."""
+    (tmp_path / "three.yaml").write_text(
+        "kind: run\nname: three\ndataset: digits\nmodel: {name: mlp, parameters: {hidden: [4]}}\nmechanism: noisy_sgd\n"
+        "training: {batch_size: 64, steps: 5, learning_rate: 1, clip_norm: 1}\nseeds: 1\nbudget: {delta: 1e-4}\n"
+        "grid: {budget.epsilon: [1, 2, 3]}\n"
+    )
+    file = tmp_path / FILE
+    solved: list[int] = []
+    told: list[tuple[str, int, int]] = []
+
+    def interrupted(*arguments: Any, **asked: Any) -> Any:
+        solved.append(len(json.loads(file.read_text())["noise"]) if file.exists() else 0)
+        if len(solved) == 3:
+            raise KeyboardInterrupt
+        return solve(*arguments, **asked)
+
+    monkeypatch.setattr("dpbench.plan.noise.solve", interrupted)
+    monkeypatch.setattr("dpbench.plan.cache._SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        make_plan(
+            load_specs([tmp_path / "three.yaml"]),
+            Store(tmp_path / "out"),
+            Choices(device="cpu"),
+            kept=Cache(tmp_path / FILE),
+            progress=lambda *told_of: told.append(told_of),
+        )
+    assert solved == [0, 1, 2]  # what a kill would have left
+    assert told == [("noise", done, 3) for done in (0, 1, 2)]
+
+
 MALFORMED = [-1.0, "1.5", None, True, [1], {}, 1]
 
 
@@ -221,3 +252,14 @@ def test_remembered_noise_of_another_budget_makes_no_run_done(tmp_path: Path, mo
         one["noise_multiplier"] = truth["eight"][1]
     file.write_text(json.dumps({**data, "digest": digest(data)}))
     assert planned() == truth
+
+
+def test_the_tests_leave_no_folder_behind(tmp_path: Path) -> None:
+    """Where the user names no folder, tests make one, and remove it."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DPBENCH"))}
+    surroundings |= {"TMPDIR": str(tmp_path), "TEMP": str(tmp_path), "TMP": str(tmp_path)}
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", str(tests / "test_parts.py")]
+    done = subprocess.run([*command, "-s"], cwd=tests.parent, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert not list(tmp_path.glob("dpbench-tests-*"))

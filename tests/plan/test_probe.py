@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
+from dpbench.plan.cache import Cache
 from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan
 from dpbench.plan.probe import (
     AGAIN,
@@ -32,7 +34,7 @@ from dpbench.plan.probe import (
     refuse_model,
     try_model,
 )
-from dpbench.plan.trial import try_clipping, try_rule
+from dpbench.plan.trial import TooLarge, try_build, try_clipping, try_network, try_rule
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, initial_parameters, network
 from dpbench.store.records import Store
@@ -651,6 +653,45 @@ def test_what_an_engine_cannot_differentiate_is_a_sentence() -> None:
     with pytest.raises(DpbenchError, match=r"engine vmap: layer '1' \(Inner\) stops with RuntimeError: In order"):
         try_clipping([vmap], build, SHAPE)
     try_clipping([vmap, loop], lambda: around(nn.ReLU()), SHAPE)
+
+
+@pytest.mark.parametrize("width", [10**8, 10**13])
+def test_a_model_too_large_to_try_is_refused_before_it_takes_memory(width: int) -> None:
+    """The second one fits nowhere: what allocated it would say so in other words."""
+    build = partial(find("models", "mlp").load(), SHAPE, CLASSES, hidden=(width,))
+    with pytest.raises(TooLarge, match=f"{75 * width + 10:,} parameters: expected at most 1,000,000,000"):
+        try_build(build, SHAPE, CLASSES)
+
+
+def test_a_shown_plan_tries_no_large_model_and_a_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large.yaml").write_text(
+        "kind: run\nname: large\ndataset: digits\nmodel: {name: mlp, parameters: {hidden: [40]}}\n"
+        "mechanism: noisy_sgd\ntraining: {batch_size: 64, steps: 5, learning_rate: 1, clip_norm: 1}\nseeds: 1\n"
+        "budget: {delta: 1e-4, noise_multiplier: 1}\n"
+    )
+    tried: list[str] = []
+    monkeypatch.setattr("dpbench.plan.planning.try_network", lambda *_: tried.append("network"))
+    monkeypatch.setattr("dpbench.plan.trial.MOST_TRIED", 3009)  # it has 3010
+    for every_epsilon in (True, False):
+        made = make_plan(
+            load_specs([tmp_path / "large.yaml"]), Store(tmp_path), Choices(), every_epsilon=every_epsilon, kept=Cache()
+        )
+        assert made.runs[0].estimate
+        assert tried == ["network"] * (not every_epsilon)
+
+
+def test_a_large_model_is_tried_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpbench.plan.probe.MOST_DOUBLES", 10)
+    seen: list[tuple[torch.dtype, int]] = []
+
+    def noted(_: nn.Module, x: Tensor) -> Tensor:
+        seen.append((x.dtype, len(x)))
+        return x
+
+    try_network([find("clipping", "vmap")], own(noted), SHAPE, CLASSES)
+    assert {dtype for dtype, _ in seen} == {torch.float32}
+    with pytest.raises(DpbenchError, match="draws random numbers"):
+        try_model(own(lambda _, x: F.dropout(x, 0.5)), SHAPE, CLASSES)
 
 
 def test_the_rule_of_microbatches_is_tried() -> None:

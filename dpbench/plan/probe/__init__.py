@@ -34,6 +34,7 @@ from dpbench.plan.probe._trial import (
 )
 from dpbench.step.watch import generators_put_back
 
+MOST_DOUBLES = 10**7  # parameters of a model that is tried in float64; a larger one only in float32, for its memory
 _REMEDY = {
     TRAINED: "keep what is not trained as a buffer, and give every layer its number of inputs",
     INPUTS: "compute on a copy, without inplace=True",
@@ -65,7 +66,8 @@ def probe_model(
     with generators_put_back(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = build().cpu()
-        for dtype in (torch.float64, torch.float32):
+        size = sum(value.numel() for value in module.parameters())
+        for dtype in (torch.float64, torch.float32) if size <= MOST_DOUBLES else (torch.float32,):
             trial = Trial(module, dtype)
             if trial.run([_extremes_last(x) for x in kinds], build):
                 break
@@ -100,21 +102,23 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
         module = modules[0]
         if module is modules[1]:
             raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
+        others: dict[str, Tensor] = dict(modules[1].named_parameters())
+        given = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+        frozen = [name for name, value in given.items() if not torch.equal(value, others[name])]
+        others = dict(modules[1].named_buffers())
+        buffers = [name for name, value in module.named_buffers() if not torch.equal(value, others[name])]
+        del module, modules, others, given  # a large model's probe takes memory enough
         refuse_model(build, input_shape, classes)
-        output = module(torch.zeros(1, *input_shape))
+        output = build()(torch.zeros(1, *input_shape))
     check_output(output, classes)
-    others = dict(modules[1].named_parameters())
-    frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-    random = [name for name, value in frozen.items() if not torch.equal(value, others[name])]
-    if random:
+    if frozen:
         raise DpbenchError(
-            f"frozen parameters {', '.join(random)} are filled at random: take them from a file (`weights` in the"
+            f"frozen parameters {', '.join(frozen)} are filled at random: take them from a file (`weights` in the"
             " spec), or fix their seed"
         )
-    buffers = dict(modules[1].named_buffers())
-    random = [name for name, value in module.named_buffers() if not torch.equal(value, buffers[name])]
-    if random:
-        raise DpbenchError(f"buffers {', '.join(random)} are filled at random: make them parameters, or fix their seed")
+    if buffers:
+        names = ", ".join(buffers)
+        raise DpbenchError(f"buffers {names} are filled at random: make them parameters, or fix their seed")
 
 
 def check_output(output: object, classes: int) -> None:

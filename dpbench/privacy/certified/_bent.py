@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from dpbench.errors import DpbenchError
 from dpbench.privacy.certified._contour import Ball, Exponents, half_sum
@@ -157,7 +157,9 @@ class Bend:
                 found = log_ratio(v, analytic)
                 return (-precision * (v + 1 / (2 * precision)) ** 2 / 2 + found + z * (found - level)).exp()
 
-            total += integral(integrand, begin, end, 20.0, abs_tol=tolerance, rel_tol=0, eval_limit=100_000)
+            total += integral(
+                integrand, begin, end, 12.0 * (1 + ctx.prec / 600), abs_tol=tolerance, rel_tol=0, eval_limit=100_000
+            )
         total *= noise / (2 * arb.pi()).sqrt()
         outside = self.outside(low, run, least, first)
         return total + acb(arb(0, outside), arb(0, outside))
@@ -207,7 +209,7 @@ class Bend:
                 weight += u * (kappa * (size - level) - argument)
                 return sum(((weight + c * (size - level)).exp() for c in cs), acb(0))
 
-            inside = integral(modulus, 0, 1, 40.0, rel_tol=arb(2) ** -20, eval_limit=100_000)
+            inside = integral(modulus, 0, 1, 24.0 * (1 + ctx.prec / 600), rel_tol=arb(2) ** -20, eval_limit=100_000)
             total += abs(turn) * positive(inside)
         total *= noise / (2 * arb.pi()).sqrt()
         return positive(total + self.outside(low, run, exponents[0], exponents[-1]))

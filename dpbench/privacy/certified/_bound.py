@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from dpbench.privacy.certified._numbers import integral, spend
 
@@ -33,7 +33,7 @@ class LiftedLine:
     def estimate(self, release: Any, c: float, u: float, low: float, high: float, top: float) -> float:
         """log of the bound in doubles."""
         count = 96
-        spend(3 * count)
+        spend((3 + 0.6 * release.largest) * release.sides * count)
         step = (high - low) / count
         total = 0.0
         for j in range(count + 1):
@@ -70,7 +70,8 @@ class LiftedLine:
                 turn -= (mirror_above - mirror_below) / (2 * imaginary)
             return (1 + slope * slope).sqrt(analytic=analytic) * (exponent - u * turn).exp()
 
-        inside = integral(modulus, low, high, 40.0, rel_tol=arb(-digits).exp(), eval_limit=200_000)
+        work = (30.0 + 9 * release.largest) * release.sides * (1 + ctx.prec / 600)
+        inside = integral(modulus, low, high, work, rel_tol=arb(-digits).exp(), eval_limit=200_000)
         total = (precision / (2 * arb.pi())).sqrt() * inside.real
         stretch = (1 + (y_top / 4) ** 2).sqrt()
         for edge, side in ((arb(low), -1), (arb(high), 1)):

@@ -16,7 +16,7 @@ from flint import acb, arb
 from dpbench.errors import DpbenchError
 from dpbench.privacy.certified._factors import Factor
 from dpbench.privacy.certified._mixture import positive
-from dpbench.privacy.certified._numbers import spend, working_bits
+from dpbench.privacy.certified._numbers import hold, spend, working_bits
 
 Parts = Sequence[tuple[Factor, int]]
 MOST_NODES = 400_000
@@ -239,7 +239,7 @@ class Transform:
     def delta(self, epsilon: Any) -> Ball:
         """δ(ε) for a ball ε (any real number), with every error enclosed."""
         plan = self.plan
-        spend(4 * len(self.nodes))
+        spend(4 * len(self.nodes) * (1 + self.bits / 600))
         with working_bits(self.bits):
             c, step = arb(plan.c), arb(plan.step)
             total = half_sum(self.nodes, self.values, epsilon) * step / arb.pi()
@@ -305,7 +305,8 @@ def transform(parts: Parts, plan: Plan, bits: int, progress: Callable[[str], Non
             " proof, ask `dpbench account`"
         )
     with working_bits(bits):
-        spend(10 * plan.count * len(parts))
+        hold(4.0 * plan.count)
+        spend(10 * plan.count * len(parts) * (1 + bits / 600))
         c, step = arb(plan.c), arb(plan.step)
         nodes = [acb(c, k * step) for k in range(plan.count)]
         values = [1 / (z * (z + 1)) for z in nodes]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from dpbench.privacy.certified._mixture import positive
-from dpbench.privacy.certified._numbers import ball_of, log_fraction
+from dpbench.privacy.certified._numbers import ball_of, log_fraction, spend
 
 
 class Factor(Protocol):
@@ -50,6 +50,11 @@ class Factor(Protocol):
 class ClosedFactor(ABC):
     """A factor whose M is known in closed form, with rounding as its only error; without decay as it is here."""
 
+    @property
+    def size(self) -> int:
+        """The number of terms of M, as far as work is concerned."""
+        return 1
+
     @abstractmethod
     def transform(self) -> Callable[[Any], Any]:
         """M as a function of a ball z, in the bits now in force."""
@@ -64,6 +69,7 @@ class ClosedFactor(ABC):
 
     def moments(self, c: Any, step: Any, count: int, _digits: float) -> tuple[list[Any], Any]:
         """M at every node: rounding only."""
+        spend(5.0 * self.size * count * (1 + ctx.prec / 600))
         moment = self.transform()
         return [moment(acb(c, k * step)) for k in range(count)], arb(0)
 
@@ -115,6 +121,11 @@ class AtomsFactor(ClosedFactor):
 
     pairs: tuple[tuple[Fraction, Fraction], ...]
 
+    @property
+    def size(self) -> int:
+        """One for each outcome."""
+        return len(self.pairs)
+
     def transform(self) -> Callable[[Any], Any]:
         """Σ p e^(zℓ) over the finite losses ℓ."""
         atoms = [(ball_of(p), ball_of(p / q).log()) for p, q in self.pairs if p and q]
@@ -122,6 +133,7 @@ class AtomsFactor(ClosedFactor):
 
     def log_moment(self, c: float) -> float:
         """log Σ p e^(cℓ)."""
+        spend(2 * self.size)
         terms = [(math.log(p) if p >= 1e-300 else -690.0) + c * log_fraction(p / q) for p, q in self.pairs if p and q]
         top = max(terms, default=-math.inf)
         return top + math.log(sum(math.exp(t - top) for t in terms)) if terms else -math.inf

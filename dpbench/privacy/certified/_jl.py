@@ -25,7 +25,7 @@ from flint import acb, arb, ctx
 
 from dpbench.errors import DpbenchError
 from dpbench.privacy.certified._bound import LiftedLine, best_lift
-from dpbench.privacy.certified._mixture import MOST_NODES, Direction, positive, sums_of_powers, widened
+from dpbench.privacy.certified._mixture import MOST_NODES, Direction, positive, spend_on_sums, sums_of_powers, widened
 from dpbench.privacy.certified._numbers import ball_of, integral, spend, working_bits
 
 GROWTH = 1.25  # of the pieces on which the tails in s are bounded
@@ -214,7 +214,8 @@ class JlFactor:
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
                 f" {MOST_NODES} nodes, not {nodes}; certify another mechanism"
             )
-        spend(nodes * (self.cost + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
+        spend(nodes * self.cost)
+        spend_on_sums(nodes, count, 10.0)
         height, h = arb(y), arb(step_s)
         if not (2 * height < arb.pi() and 4 * height**2 * arb(self.noise_multiplier) ** 2 < self.projections):
             raise AssertionError("the lifted strip must stay below π and √r/σ")

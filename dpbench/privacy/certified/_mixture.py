@@ -25,7 +25,7 @@ from flint import acb, acb_mat, arb, ctx
 
 from dpbench.errors import DpbenchError
 from dpbench.privacy.certified._bound import LiftedLine, best_lift
-from dpbench.privacy.certified._numbers import ball_of, spend
+from dpbench.privacy.certified._numbers import ball_of, hold, spend
 
 Direction = Literal["remove", "add", "replace"]
 MOST_NODES = 200_000  # of the sum over s; beyond, memory and time run away
@@ -51,11 +51,18 @@ def powers(numbers: list[Any], count: int) -> list[list[Any]]:
 def sums_of_powers(weights: list[Any], phases: list[Any], count: int) -> list[Any]:
     """Σ_j weight_j phase_j^k for k = 0 ... count − 1, as the product of two matrices (section 5)."""
     short = max(1, math.isqrt(count))
+    hold(2.0 * short * len(phases))
     columns = powers(phases, short + 1)
     rows_of = powers(columns.pop(), -(-count // short))
     left = [[a * b for a, b in zip(weights, row, strict=True)] for row in rows_of]
     product = acb_mat(left) * acb_mat(columns).transpose()
     return [product[k // short, k % short] for k in range(count)]
+
+
+def spend_on_sums(nodes: int, count: int, each: float) -> None:
+    """Count the work of `sums_of_powers`, and `each` of every node besides, in the bits now in force."""
+    power = 2 + ctx.prec / 25 * (1 + ctx.prec / 3000)
+    spend(nodes * (each * (1 + ctx.prec / 300) + power * math.isqrt(count) + (0.05 + ctx.prec / 4000) * count))
 
 
 def widened(values: list[Any], radius: Any, direction: Direction) -> list[Any]:
@@ -80,6 +87,11 @@ class Mixture:
     def largest(self) -> int:
         """g, the largest shift of the mixture."""
         return len(self.weights) - 1
+
+    @property
+    def sides(self) -> int:
+        """How often the integrand needs R."""
+        return 2 if self.direction == "replace" else 1
 
     def exponents(self, c: Any) -> tuple[Any, Any]:
         """κ₊ and κ₋ on the line Re z = c."""
@@ -368,7 +380,7 @@ class Mixture:
                 f"noise_multiplier = {self.noise_multiplier!r}: expected noise for which the moments need fewer than"
                 f" {MOST_NODES} nodes, not {nodes}; certify a mechanism with more noise"
             )
-        spend(nodes * (10.0 + 2 * self.largest + 0.5 * math.isqrt(count) + (0.04 + ctx.prec / 5000) * count))
+        spend_on_sums(nodes, count, (10.0 + 3 * self.largest) * self.sides)
         height, h = arb(y), arb(step_s)
         if not self.largest * 2 * height < arb.pi():
             raise AssertionError("the lifted strip must stay below π/g")

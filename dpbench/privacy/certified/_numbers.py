@@ -13,7 +13,9 @@ from flint import acb, arb, ctx, fmpq
 
 from dpbench.errors import DpbenchError
 
-MOST_WORK = 3e7  # of one answer: about microseconds of one core, counted and not timed, so the same everywhere
+MOST_WORK = 1e7  # of one answer: five to ten seconds of one core, counted and not timed, so the same everywhere
+MOST_BYTES = 1e9  # of the numbers that one answer keeps, counted as well
+ELSEWHERE = "ask `dpbench account`, or for a larger delta or fewer digits"
 LONGEST = 100_000  # binary digits before or behind the point that a fraction may have: e^−ε of a large ε has more
 
 
@@ -31,16 +33,27 @@ def granted(work: float = MOST_WORK) -> Iterator[None]:
 
 
 def spend(work: float) -> None:
-    """Count work before it is done, in about microseconds. Raises DpbenchError where the answer would take too much.
+    """Count work before it is done, in half or whole microseconds. Raises DpbenchError where it would be too much.
 
     >>> with granted(5.0):
     ...     spend(7.0)
     Traceback (most recent call last):
-    dpbench.errors.DpbenchError: the proof would take over half a minute; ask `dpbench account`, or for fewer digits
+    dpbench.errors.DpbenchError: the proof would take over ten seconds; ask `dpbench account`, or for a larger...
     """
     _left[0] -= work
     if not _left[0] >= 0:
-        raise DpbenchError("the proof would take over half a minute; ask `dpbench account`, or for fewer digits")
+        raise DpbenchError(f"the proof would take over ten seconds; {ELSEWHERE}")
+
+
+def hold(numbers: float) -> None:
+    """Count complex balls in the bits now in force before they are kept. Raises DpbenchError where they are too many.
+
+    >>> hold(1e8)
+    Traceback (most recent call last):
+    dpbench.errors.DpbenchError: the proof would take over 1 GB of memory; ask `dpbench account`, or for a larger del...
+    """
+    if not numbers * (300 + 1.25 * ctx.prec) <= MOST_BYTES:
+        raise DpbenchError(f"the proof would take over {MOST_BYTES / 1e9:g} GB of memory; {ELSEWHERE}")
 
 
 def integral(function: Callable[[Any, bool], Any], low: Any, high: Any, work: float, **options: Any) -> Any:

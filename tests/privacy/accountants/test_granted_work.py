@@ -5,7 +5,10 @@ Work that is counted, not timed: the same answer on every machine, and sound whe
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -93,3 +96,20 @@ def test_the_default_goes_on_with_what_is_faster_than_the_lattice(monkeypatch: p
             epsilon=1.0,
             delta=1e-5,
         )
+
+
+def test_the_lattice_s_work_is_counted_and_the_default_s_is_one_search() -> None:
+    """Random projections at a huge target: minutes of Bessel functions, were each accountant given its own limit."""
+    make = partial(projected, 10)
+    with granted(math.inf), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_work, "MOST_OF_A_SEARCH", 2e7)
+        before = time.process_time()
+        with pytest.raises(DpbenchError, match=r"all the work that one may .* or give noise_multiplier"):
+            solve("noise_multiplier", make, epsilon=3.0, delta=1e-5, accountant="lattice")
+        with pytest.raises(DpbenchError, match=r"all the work that one may .* or give noise_multiplier"):
+            solve("noise_multiplier", make, epsilon=1e5, delta=1e-5)
+        assert time.process_time() - before < 10  # a fiftieth of what two searches may take is less than a second
+
+
+def projected(count: int, noise: float) -> Composition:
+    return Composition(((RandomSensitivityGaussian(256 / 1437, noise, count), 169),))

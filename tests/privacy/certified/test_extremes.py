@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from fractions import Fraction
 
 import pytest
@@ -24,7 +25,7 @@ from dpbench.events import (
     SampledGaussian,
 )
 from dpbench.privacy.certified import certify
-from dpbench.privacy.certified._numbers import granted, spend
+from dpbench.privacy.certified._numbers import granted, hold, spend, working_bits
 
 
 def randomized_response(epsilon: float) -> DiscretePair:
@@ -140,12 +141,36 @@ def test_extremes_are_answered_or_refused(question: dict[str, float], monkeypatc
 def test_work_is_counted() -> None:
     with granted(10.0):
         spend(9.0)
-        with granted(5.0), pytest.raises(DpbenchError, match="half a minute"):
+        with granted(5.0), pytest.raises(DpbenchError, match="ten seconds"):
             spend(6.0)
         spend(1.0)
-        with pytest.raises(DpbenchError, match="half a minute"):
+        with pytest.raises(DpbenchError, match="ten seconds"):
             spend(1.0)
     spend(1e12)
+
+
+@pytest.mark.parametrize(
+    "releases",
+    [
+        Composition(((SampledGaussian(0.01, 1.0), 1000),)),  # 6,000 nodes, 10,000 powers, 2,500 bits: minutes, 2.7 GB
+        Composition(((Gaussian(1e6), 30), (GroupSampledGaussian(0.001, 1e6, 64), 100))),  # minutes of planning
+    ],
+)
+def test_what_would_take_minutes_is_refused_with_what_to_do(
+    releases: Composition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpbench.privacy.certified._answer.granted", lambda: granted(1e6))
+    before = time.process_time()
+    with pytest.raises(DpbenchError, match="over ten seconds; ask `dpbench account`, or for a larger delta"):
+        certify(releases, delta=1e-300)
+    assert time.process_time() - before < 5  # a tenth of what one answer may take is about half a second
+
+
+def test_numbers_that_would_fill_the_memory_are_refused() -> None:
+    with working_bits(2000):
+        hold(1e5)
+        with pytest.raises(DpbenchError, match="1 GB of memory; ask `dpbench account`"):
+            hold(1e6)
 
 
 def test_an_infinite_loss_beside_laplace() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dpbench.privacy.accountants._complex import log1p
 from dpbench.privacy.accountants._losses import Floats
+from dpbench.privacy.accountants._work import spend
 from dpbench.privacy.accountants.lattice.law import LossLaw
 from dpbench.privacy.accountants.lattice.rounding import UNIT, Plan, Rounded, atoms_of, mean_and_variance, round_up
 
@@ -27,6 +28,7 @@ _FINENESS = 2048, 500  # cells per standard deviation of the tilted sum: the fir
 _WRAPPED = 1e-17  # tilted mass outside of a window, about
 _STEPS = np.concatenate([-(2.0 ** np.arange(4, -13, -0.5)), 2.0 ** np.arange(-12, 4.5, 0.5)])
 _TILTS, _PER_OCTAVE = 240, 4
+_WORK = 2  # of a cell and a mechanism, in exponentials, of transforming
 _COARSE = 2**13  # cells of the lattice that finds the tilt
 _GIVEN_UP = math.log(100)  # digits of δ that a smaller tilt may cost, for narrower windows
 _MOST_TILTED = 20.0  # tilts times steps stay below this
@@ -102,6 +104,7 @@ def compose(plans: Sequence[Plan], tilt: float, most_cells: int | None = None) -
     size = 1 << max(last - first, 1).bit_length()
     if size > 2 * most_cells:
         raise ArithmeticError("losses spread too far for a lattice that resolves them")
+    spend(_WORK * size * (len(parts) + 1))
     transforms = [_Transform(part, size) for part in parts]
     masses, noise = _product(transforms, first, size)
     wrapped = 0.0

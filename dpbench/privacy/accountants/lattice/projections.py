@@ -24,10 +24,12 @@ from numpy.polynomial import polynomial
 
 from dpbench.events import RandomSensitivityGaussian
 from dpbench.privacy.accountants._losses import Floats, log_ratio
+from dpbench.privacy.accountants._work import spend
 from dpbench.privacy.accountants.lattice.law import NONE, Branch, LossLaw
 
 LOW = -60.0
 REACHES = (2.0, 16.0, 128.0, 1024.0)
+_WORK = 7  # of one density, in exponentials
 _LARGE_ORDER = 60.0  # from here on Debye's expansion
 _DEBYE_TERMS = 10  # of it: at order 60 the next one is below 1e-16
 MOST_PROJECTIONS = 10**9  # beyond, the nodes of Z's law are no longer good to 1e-12
@@ -71,6 +73,7 @@ def log_density(noise: float, projections: int, s: Floats) -> Floats:
         log σ + ½ log(r/(4πν)) − ½ − μ(r/2) − s/2 + ν (log(1 + w/2) − w − log(1 + (σ²s² − 1)/(r+1)))
         − ¼ log(1 + z²) + log of what is left of K_ν(νz).
     """
+    spend(_WORK * s.size)
     order = (projections + 1) / 2
     square = (projections / noise**2 + s * s) / (projections + 1.0) ** 2
     root = np.sqrt(1 + square)

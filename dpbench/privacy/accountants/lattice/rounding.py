@@ -27,11 +27,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpbench.privacy.accountants._losses import Floats
+from dpbench.privacy.accountants._work import spend
 from dpbench.privacy.accountants.lattice.law import Branch, LossLaw
 
 UNIT = 2.0**-53
 _MOST_PLACES = 2**22  # of the plan
 _MOST_INTERVALS = 2**23
+_WORK = 8  # of an interval, in exponentials, besides what its density takes
 _MOST_CELLS = 2**26  # of one mechanism's lattice: a few GB
 _KEPT = 60.0  # outputs whose tilted mass is e^-60 of the largest are left out, and accounted for
 _NODES, _WEIGHTS = (array / 2 for array in np.polynomial.legendre.leggauss(3))
@@ -183,6 +185,7 @@ def _intervals(places: Places, first: int, last: int, expected: Floats, step: fl
 
 def _on_edges(branch: Branch, edges: Floats, tilt: float, top: float) -> tuple[Floats, Floats]:
     """The losses at the edges and the tilted masses, over e^top, that the intervals' masses leave there when split."""
+    spend(_WORK * len(edges))
     at_edges = branch.loss(edges)
     if at_edges[0] > at_edges[-1]:
         edges, at_edges = edges[::-1], at_edges[::-1]
