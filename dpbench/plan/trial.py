@@ -71,7 +71,7 @@ def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, .
         parameters = _size(module)
         if parameters > MOST_PARAMETERS:
             raise TooLarge(
-                f"the model has {parameters:,} parameters: expected at most {MOST_PARAMETERS:,}; make its layers smaller"
+                f"the model has {parameters:,} parameters: expected at most {MOST_PARAMETERS:,}; make layers smaller"
             )
         if device == "meta" and parameters <= _SMALL:
             # The first call on meta imports torch's compiler, which takes longer than a call on zeros.
