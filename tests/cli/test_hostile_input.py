@@ -34,7 +34,6 @@ READERS: dict[str, Callable[[str], list[str]]] = {  # every verb that is given a
     "plan": lambda path: ["plan", path],
     "check": lambda path: ["check", path],
     "engines": lambda path: ["engines", path],
-    "gap": lambda path: ["gap", path],
     "verify": lambda path: ["verify", path],
     "account": lambda path: ["account", path, "--delta", "1e-5"],
     "calibrate": lambda path: ["calibrate", path, "--epsilon", "1", "--delta", "1e-5"],

@@ -1,4 +1,7 @@
-"""What planning remembers saves time and changes nothing, whatever the file holds."""
+"""Internal: a plan that is being made writes what it has every few seconds, which no test waits for.
+
+What planning remembers saves time and changes nothing, whatever the file holds.
+"""
 
 from __future__ import annotations
 

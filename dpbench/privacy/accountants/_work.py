@@ -61,7 +61,7 @@ def granted(exponentials: float) -> Iterator[None]:
     try:
         yield
     finally:
-        _GRANTED.left = before - (given - _GRANTED.left)
+        _GRANTED.left = before if given == math.inf else before - (given - _GRANTED.left)  # inf - inf is no number
 
 
 def exhausted() -> bool:

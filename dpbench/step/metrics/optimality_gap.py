@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from dpbench.errors import DpbenchError
 from dpbench.step.logistic import refuse_model
-from dpbench.step.metric import Trained
+from dpbench.step.metric import Trained, whole
 from dpbench.step.optimum import Problem
 
 
 @dataclass(frozen=True)
 class OptimalityGap:
     """A `Metric`: `regularisation` is λ; `radius` the norm to which F's inputs are clipped, by default they are not.
+
+    `records` is how many of the first training records F is about, by default all.
 
     Exact, but for rounding and for the optimum, which is at most 1e-20/(2λ) above the least F. Not private.
     Raises DpbenchError for numbers outside their range, and where the model is no logistic regression.
@@ -32,11 +34,14 @@ class OptimalityGap:
 
     regularisation: float = 1e-2
     radius: float | None = None
+    records: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("regularisation", self.regularisation), ("radius", self.radius)):
             if value is not None and (isinstance(value, bool) or not 0 < value < math.inf):
                 raise DpbenchError(f"{name} = {value!r}: expected a finite number above 0")
+        if self.records is not None:
+            whole("records", self.records, 1)
 
     def refuse_model(self, module: nn.Module) -> None:
         """Raise DpbenchError unless the model is logistic regression."""
@@ -47,8 +52,9 @@ class OptimalityGap:
         self.refuse_model(trained.net.module)
         linear = next(layer for layer in trained.net.module.modules() if isinstance(layer, nn.Linear))
         asked = (linear.out_features, self.regularisation, self.radius, linear.bias is not None)
-        problem = _problem(trained.inputs, trained.targets, *asked)
-        return {"records": len(trained.targets), "value": problem.gap(trained.theta_RP[0].double().cpu().numpy())}
+        part = trained if self.records is None else trained.first(self.records)
+        problem = _problem(part.inputs, part.targets, *asked)
+        return {"records": len(part.targets), "value": problem.gap(trained.theta_RP[0].double().cpu().numpy())}
 
 
 @lru_cache(maxsize=2)

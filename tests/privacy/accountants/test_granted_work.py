@@ -113,3 +113,10 @@ def test_the_lattice_s_work_is_counted_and_the_default_s_is_one_search() -> None
 
 def projected(count: int, noise: float) -> Composition:
     return Composition(((RandomSensitivityGaussian(256 / 1437, noise, count), 169),))
+
+
+def test_an_unlimited_context_leaves_later_limits_as_they_are() -> None:
+    with granted(math.inf):
+        spend(10)
+    with pytest.raises(TooExpensive), granted(1):
+        spend(1)
