@@ -299,9 +299,9 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
 
 
 def _not_default(dataset: Choice, unkeyed: Container[str]) -> dict[str, Any]:
-    """A dataset's parameters that say more than its factory's signature; the hash of the data holds the others."""
+    """A dataset's parameters as the key holds them: of a file of the user's without the signature's defaults."""
     made = find("datasets", dataset.name).load()
-    signature = inspect.signature(made).parameters if callable(made) else {}
+    signature = inspect.signature(made).parameters if marked(made, FilePath) else {}
     defaults = {name: one.default for name, one in signature.items() if one.default is not inspect.Parameter.empty}
     given = {name: value for name, value in dataset.parameters.items() if name not in unkeyed}
     return {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
