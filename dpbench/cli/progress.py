@@ -310,6 +310,7 @@ def _notes(plan: Plan) -> dict[tuple[str, str], int]:
 
 
 _ABSENT = re.compile(r"dataset (.+) is absent; get it: (dpbench data fetch )(\S+)(.*)")  # what the plan says
+_BROUGHT = re.compile(r"dataset \w+: (\S+) is not there: .* \(docs/own_dataset\.md\)")
 
 
 def summary_text(summary: Summary, command: str) -> str:
@@ -319,10 +320,12 @@ def summary_text(summary: Summary, command: str) -> str:
     done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}"
     lines = [f"{done}, of {specs} spec{'s' * (specs > 1)}." if specs else f"{done}." if due else "Nothing to train."]
     lines += warning_lines(summary.plan)
+    there = []
     if summary.count("exists"):
-        lines.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
+        there.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")
     if summary.shipped:
-        lines.append(f"{summary.shipped} records came with the project; the report shows them below yours.")
+        there.append(f"{summary.shipped} records came with the project; the report shows them below yours.")
+    lines += [" ".join(there)] * bool(there)
     reasons = Counter((run.action, run.reason) for run in summary.plan.runs)
     lines += _needed({reason: count for (action, reason), count in reasons.items() if action == "skip"})
     lines += [f"{count} runs stale: {reason}." for (what, reason), count in reasons.items() if what == "stale"]
@@ -356,6 +359,9 @@ def _needed(skipped: Mapping[str, int]) -> list[str]:
     for folder in dict.fromkeys((found[2], found[4]) for found in absent):
         here = [found[3] for found in absent if (found[2], found[4]) == folder]
         lines.append(f"Get them, then run again: {folder[0]}{' '.join(here)}{folder[1]}")
-    return lines + [
-        f"{count} runs skipped: {reason}." for reason, count in skipped.items() if not _ABSENT.match(reason)
-    ]
+    brought = {found: count for reason, count in skipped.items() if (found := _BROUGHT.fullmatch(reason))}
+    if brought:
+        names = ", ".join(f"{found[1]} ({count})" for found, count in brought.items())
+        lines.append(f"{sum(brought.values())} runs need files that you make or bring: {names}: docs/own_dataset.md.")
+    others = {reason: n for reason, n in skipped.items() if not (_ABSENT.match(reason) or _BROUGHT.match(reason))}
+    return lines + [f"{count} runs skipped: {reason}." for reason, count in others.items()]

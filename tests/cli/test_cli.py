@@ -432,7 +432,15 @@ def test_the_summary_of_a_fresh_clone_is_six_lines_at_most(tmp_path: Path) -> No
         text = SPEC.replace("dataset: digits", f"dataset: {name}").replace("name: small", f"name: on-{name}")
         text = re.sub(r"model: .*", f"model: {models.get(name, 'logistic')}", text)
         (tmp_path / f"{name}.yaml").write_text(text)
-    specs = load_specs([tmp_path / "spec.yaml", *(tmp_path / f"{name}.yaml" for name in names)])
+    for name in ("one", "two"):
+        absent = "{train: 100, test: 10, classes: 3, width: 5}"
+        data = (
+            f"{{name: features, parameters: {{file: {name}.npz, pretrained_on: x, licence: y, if_absent: {absent}}}}}"
+        )
+        (tmp_path / f"{name}.yaml").write_text(
+            SPEC.replace("dataset: digits", f"dataset: {data}").replace(": small", f": {name}")
+        )
+    specs = load_specs([tmp_path / f"{name}.yaml" for name in ("spec", "one", "two", *names)])
     plan = make_plan(specs, Store(tmp_path / "out"), Choices(data=tmp_path / "none", device="cpu"))
     done = tuple(run for stack in plan.stacks for run in stack.runs)
     summary = Summary(plan=plan, finished=done, seconds=335.0, shipped=18, report=(Path("out/report.html"),))
@@ -442,4 +450,5 @@ def test_the_summary_of_a_fresh_clone_is_six_lines_at_most(tmp_path: Path) -> No
     assert "18 records came with the project" in lines[1]
     assert lines[2] == f"8 runs need data that are not here: {', '.join(f'{name} (2)' for name in names)}."
     assert lines[3].endswith(f"dpbench data fetch {' '.join(names)} --data {tmp_path / 'none'}")
-    assert lines[-1] == "Report: out/report.html"
+    assert lines[4] == "4 runs need files that you make or bring: one.npz (2), two.npz (2): docs/own_dataset.md."
+    assert lines[5:] == ["Report: out/report.html"]

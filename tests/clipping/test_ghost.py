@@ -271,7 +271,7 @@ def test_every_model(name: str, engine: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     numbers = len(shape) == 1  # of words
     inputs = torch.rand(1, 2, *shape, generator=generator, dtype=torch.float64)
-    given_ = Examples((9 * inputs).floor() if numbers else inputs, torch.tensor([[2, 0]]), torch.ones(1, 2) > 0)
+    given_ = Examples((CLASSES * inputs).floor() if numbers else inputs, torch.tensor([[2, 0]]), torch.ones(1, 2) > 0)
     net = network(module)
     theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None].double()
     theta_RP += 0.01 * torch.randn(theta_RP.shape, generator=generator, dtype=torch.float64)

@@ -376,7 +376,7 @@ def test_attention_layers(build: Callable[[], nn.Module]) -> None:
 
 
 MODELS = {name: entry.load() for name, entry in sorted(catalog("models").items())}
-SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,))
+SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (7,), (2,))
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_every_model(name: str) -> None:
         pytest.skip(f"the model builds for none of {SHAPES}")
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(1, PLACES, *shape, generator=generator, dtype=torch.float64)
-    inputs = (9 * inputs).floor() if len(shape) == 1 else inputs  # words
+    inputs = (CLASSES * inputs).floor() if len(shape) == 1 else inputs  # words
     theta_RP = torch.cat([value.detach().flatten() for value in module.parameters()])[None].double()
     theta_RP += 0.01 * torch.randn(theta_RP.shape, generator=generator, dtype=torch.float64)
     agree(module, inputs, theta_RP=theta_RP)

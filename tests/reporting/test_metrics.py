@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from dpbench.errors import DpbenchError
 from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
-from dpbench.reporting.rendering.figures import Figure
+from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
 from dpbench.reporting.rendering.surfaces import Contour, draw_contour, surface_figures
 from tests.store.record_samples import printed, run_json
 
@@ -57,8 +58,21 @@ def test_values_are_drawn_against_epsilon_of_all_rows_of_one_model_and_dataset()
     ]
     page = render(report)
     assert "optimality gap against ε" in page
+    assert figure.logarithmic
+    assert figure.whole
     assert "at least 0.7" not in page  # only what is a lower bound says so
     assert "metrics-spec-1" not in surface_figures(collect(rows[:1]))  # one ε is no curve
+
+
+@pytest.mark.parametrize(
+    ("heights", "marks"), [((0.01, 20.0), ["0.01", "0.1", "1", "10"]), ((1.0, 2.0), ["1", "2", "3", "4"])]
+)
+def test_a_wide_range_of_values_has_a_logarithmic_axis(heights: tuple[float, float], marks: list[str]) -> None:
+    points = tuple(Point(x, y, -y, y * 2) for x, y in zip((0.1, 1.0), heights, strict=True))
+    series = (Series(0, (), points, joined=True),)
+    text = draw(Figure("one", "title", "words", "across", "up", series, logarithmic=True, whole=True))
+    written = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    assert [mark for mark in written[written.index("across") + 1 : -1] if float(mark.replace("−", "-")) > 0] == marks
 
 
 def test_surfaces_are_drawn_of_the_first_seed_that_has_one() -> None:

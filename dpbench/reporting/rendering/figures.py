@@ -102,7 +102,7 @@ class Figure:
     logarithmic: bool = False
     width: float = 400.0
     height: float = 270.0
-    whole: bool = False  # all of every line, instead of where a training ended
+    whole: bool = False  # all of every line, instead of where a training ended; a wide range is drawn logarithmically
     room: float = 1.0  # how much of the way below the lowest final value is shown, times their range
 
 
@@ -210,7 +210,9 @@ def _limits(axes: Any, figure: Figure) -> None:
     Whiskers are shown whole, unless they are over three times as long as the values are apart: those of two or three
     seeds would press everything else together.
     """
-    if figure.whole:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    if figure.whole and not figure.logarithmic:
         return
     ends = [p for series in figure.series for p in (series.points or series.line[-1:])]
     values = [p.y for p in ends]
@@ -219,15 +221,21 @@ def _limits(axes: Any, figure: Figure) -> None:
         if p.low is not None and p.high is not None:
             values += [max(p.low, p.y - 3 * shown), min(p.high, p.y + 3 * shown)]
     values += [level[0] for level in figure.levels]
-    if values:
+    heights = [p.y for p in ends]
+    if figure.whole:
+        if heights and 0 < 100 * min(heights) < max(heights):
+            axes.set_yscale("log", nonpositive="clip")
+            axes.set_ylim(min(heights) / 3, max(heights) * 3)
+            axes.figure.subplots_adjust(left=62 / figure.width)  # numbers such as 0.001 are wide
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    elif values:
         low, high = min(values), max([*values, *(p.y for series in figure.series for p in series.line)])
         span = max(high - low, 1.0)
         bottom = low - figure.room * max(span, 4.0) - 0.3
         axes.set_ylim(max(-2.0, bottom), min(high + 0.12 * span, 101.5))
     xs = [p.x for p in ends if p.x > 0]
     if figure.logarithmic and xs:
-        from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
-
         axes.set_xscale("log")
         axes.set_xlim(min(xs) / 2.2, max(max(xs) * 1.25, min(xs) * 2.5))  # two ticks at least, also for a single ε
         few = max(xs) / min(xs) < 300
