@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError, StoreError
-from dpbench.plan.planning import (
-    Choices,
-    Plan,
-    Run,
-    Stack,
-    build_mechanism,
-    context,
-    dataset_source,
-    make_plan,
-    model_builder,
-    with_checks,
-)
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, Plan, Run, Stack, context, make_plan, with_checks
 from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks

@@ -136,7 +136,7 @@ def _targets(subjects: Sequence[str], options: Mapping[str, Any]) -> list[Any]:
 def _of_specs(path: Path, steps: int | None, allow_code: bool) -> list[Any]:
     """Mechanisms and models of specs; a mechanism with the same parameters once, for its longest run."""
     from dpbench.judging.checking import Target
-    from dpbench.plan.planning import dataset_source, model_builder, outputs_of, rate_and_steps
+    from dpbench.plan.parts import dataset_source, model_builder, outputs_of, rate_and_steps
     from dpbench.spec.loading import load_specs
 
     mechanisms: dict[str, Target] = {}

@@ -207,7 +207,8 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
 
 
 def _download_for(paths: tuple[Path, ...], options: dict[str, Any]) -> None:
-    from dpbench.plan.planning import chosen_by, dataset_source
+    from dpbench.plan.parts import dataset_source
+    from dpbench.plan.planning import chosen_by
     from dpbench.spec.loading import load_specs
 
     folder: Path | None = options["data"]

@@ -6,25 +6,33 @@ import fnmatch
 import inspect
 import itertools
 import json
-import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpbench.catalog import Entry, FilePath, Note, build, find, marked
-from dpbench.datasets import DatasetSource, data_folder, fetch_command, find_dataset
+from dpbench.datasets import data_folder, fetch_command
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.noise import calibrated, confirmed, epsilon_at, ledger_of
+from dpbench.plan.parts import (
+    build_mechanism,
+    dataset_source,
+    model_builder,
+    objective_of,
+    outputs_of,
+    plain_builder,
+    rate_and_steps,
+    sizes,
+)
 from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
+from dpbench.plan.stacks import priced, stacks
 from dpbench.plan.trial import try_build, try_mechanism, try_network, try_rule
-from dpbench.plan.weights import still_to_make, weights_file, weights_key, with_weights
-from dpbench.privacy.composition import steps_from_epochs
+from dpbench.plan.weights import still_to_make, weights_key
 from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.spec.points import MOST_RUNS
@@ -45,16 +53,13 @@ from dpbench.store.run_key import (
     version_changes,
     versions,
 )
-from dpbench.tasks import Objective, objective, task_of, unusual
+from dpbench.tasks import task_of, unusual
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from dpbench.step.mechanism import Mechanism
+    pass
 
 __all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
 
-MOST_PER_STACK = 16
 Progress = Callable[[str, int, int], None]  # what is being found, of how many it is known, and of how many in all
 Sources = dict[tuple[Entry, ...], dict[str, str]]  # the hashes of the modules that entries of the catalog use
 
@@ -133,9 +138,9 @@ def make_plan(
             progress("ε", done, len(decided))
     if problems:
         raise ProblemsError(problems)
-    priced = _priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
+    timed = priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
     kept.write()
-    return Plan(priced, _stacks(priced))
+    return Plan(timed, stacks(timed))
 
 
 def resolve_all(
@@ -269,7 +274,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
             "parameters": _not_default(spec.dataset, unkeyed),
             "sha256": source.sha256,
         },
-        "model": chosen("models", spec.model, skip=2) | weights_key(spec, _plain_builder(spec, source)),
+        "model": chosen("models", spec.model, skip=2) | weights_key(spec, plain_builder(spec, source)),
         "mechanism": chosen("mechanisms", spec.mechanism),
         "randomness": spec.randomness,
         **unusual(task_of(source), objective_of(spec, source)),
@@ -341,66 +346,6 @@ def _with_epsilon(run: Run, kept: Cache) -> Run:
     if budget.epsilon is None:
         return replace(run, **epsilon_at(ledger, budget.delta, budget.calibrate_with, kept))
     return replace(run, true_epsilon=epsilon_at(ledger, budget.delta, "exact", kept)["epsilon"])
-
-
-def rate_and_steps(spec: Spec, source: DatasetSource) -> tuple[float, int]:
-    """The sampling rate q and the number of steps T of a spec's runs. Raises DpbenchError for too large a batch."""
-    training, examples = spec.training, source.train_size
-    batch, epochs = training.batch_size, training.epochs
-    if batch is not None and batch > examples:
-        raise DpbenchError(f"batch_size = {batch}: larger than the {examples} examples of {source.name}")
-    rate = training.sampling_rate if batch is None else batch / examples
-    assert rate is not None
-    if training.steps is not None:
-        return rate, training.steps
-    assert epochs is not None
-    if batch is not None:
-        return rate, steps_from_epochs(epochs, examples, batch)
-    return rate, math.ceil(Fraction(repr(epochs)) / Fraction(repr(rate)))
-
-
-def dataset_source(spec: Spec, anew: bool = False) -> DatasetSource:
-    """The spec's dataset, not loaded. What is made of the user's file is made `anew`, for the file may have changed."""
-    key = (spec.dataset.name, json.dumps(plain(dict(spec.dataset.parameters)), sort_keys=True))
-    if key not in _SOURCES or (anew and marked(find("datasets", spec.dataset.name).load(), FilePath)):
-        _SOURCES[key] = find_dataset(spec.dataset.name, spec.dataset.parameters)
-    return _SOURCES[key]
-
-
-_SOURCES: dict[tuple[str, str], DatasetSource] = {}
-
-
-def objective_of(spec: Spec, source: DatasetSource) -> Objective:
-    """What a spec's runs train and measure. Raises DpbenchError where the loss or the metric does not fit the data."""
-    return objective(task_of(source), spec.loss, spec.metric)
-
-
-def outputs_of(spec: Spec, source: DatasetSource) -> int:
-    """The number of outputs of a spec's model."""
-    return objective_of(spec, source).outputs(source.classes)
-
-
-def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) -> Callable[[], nn.Module]:
-    """A function that builds the spec's model anew for the shape and classes of its dataset, with its weights.
-
-    `sha256` is the hash of the weights' file as it was planned; by default that of the file as it is now.
-    """
-    build = _plain_builder(spec, source)
-    if spec.weights is None or still_to_make(spec) is not None:
-        return build
-    found = sha256 or weights_key(spec, build)["weights"]["sha256"]
-    return partial(with_weights, build, weights_file(spec), found, spec.weights.frozen)
-
-
-def _plain_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
-    factory = find("models", spec.model.name).load()
-    return partial(factory, tuple(source.input_shape), outputs_of(spec, source), **spec.model.parameters)
-
-
-def build_mechanism(spec: Spec) -> Mechanism:
-    """The spec's mechanism with its parameters."""
-    mechanism: Mechanism = find("mechanisms", spec.mechanism.name).load()(**spec.mechanism.parameters)
-    return mechanism
 
 
 def context(run: Run) -> dict[str, Any]:
@@ -515,66 +460,3 @@ def _gpu() -> str | None:
     import torch
 
     return "cuda" if torch.cuda.is_available() else None
-
-
-def _stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
-    """Runs of the same dataset, model and mechanism, at most MOST_PER_STACK together, alike rates and lengths first."""
-    groups: dict[str, dict[str, Run]] = {}
-    first: dict[str, Run] = {}
-    for run in runs:
-        if run.action == "train" and first.setdefault(run.key, run) is run:
-            groups.setdefault(_like(run.resolved, run.engine), {})[run.key] = run
-    stacks = []
-    for group in groups.values():
-        ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
-        stacks += [Stack(tuple(ordered[i : i + MOST_PER_STACK])) for i in range(0, len(ordered), MOST_PER_STACK)]
-    return tuple(stacks)
-
-
-def _priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
-    """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
-    measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for record in records:
-        seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
-        expected = record["facts"].get("expected_batch_size")
-        if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
-            made = record.get("environment", {})
-            kind = str(made.get("device", "")).split(":")[0]
-            like = _like(record["resolved"], made.get("engine", {}))
-            measured.setdefault((like, kind), []).append((expected, seconds / steps))
-    priced = []
-    for run in runs:
-        estimate: float | None = None
-        if run.action == "train":
-            expected = run.sampling_rate * run.examples
-            near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
-            near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
-            if near:
-                per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
-            else:
-                per_step = _step_seconds(run.spec, expected, run.device, kept)
-            estimate = per_step * (min(2, run.steps) if smoke else run.steps)
-        priced.append(replace(run, estimate=estimate))
-    return tuple(priced)
-
-
-def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
-    """What the runs of one stack have in common, as a string."""
-    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness", "loss", "metric")]
-    return json.dumps(plain([*parts, engine]), sort_keys=True)
-
-
-def _step_seconds(spec: Spec, expected_batch: float, device: str, kept: Cache | None = None) -> float:
-    """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
-    mechanism = build_mechanism(spec)
-    one_pass, parameters = sizes(spec, kept)
-    numbers = parameters if mechanism.private else 0  # of each record's gradient
-    rate, memory = (2e12, 5e11) if device.startswith("cuda") else (2e10, 7e8)  # operations and numbers a second
-    batch = 5e-4 + expected_batch * (3 * one_pass / rate + numbers / memory)
-    return 1e-3 * mechanism.private + getattr(mechanism, "work", 1.0) * batch
-
-
-def sizes(spec: Spec, kept: Cache | None = None) -> tuple[int, int]:
-    """Of the spec's model: floating-point operations of one forward pass for one example, and parameters."""
-    source = dataset_source(spec)
-    return trial.sizes(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)

@@ -21,7 +21,7 @@ from dpbench import randomness
 from dpbench.catalog import build, catalog, find
 from dpbench.clipping._measure import cost
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import dataset_source, model_builder, objective_of, outputs_of
+from dpbench.plan.parts import dataset_source, model_builder, objective_of, outputs_of
 from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples

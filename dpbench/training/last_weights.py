@@ -16,7 +16,8 @@ from torch import nn
 
 from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import Run, build_mechanism
+from dpbench.plan.parts import build_mechanism
+from dpbench.plan.planning import Run
 from dpbench.step.functional import network
 from dpbench.training.loop import Outcome
 

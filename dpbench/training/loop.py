@@ -23,7 +23,8 @@ from dpbench import events, randomness
 from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, visible
-from dpbench.plan.planning import Run, sizes
+from dpbench.plan.parts import sizes
+from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, network

@@ -22,7 +22,8 @@ from dpbench.cli import main
 from dpbench.datasets import describe, find_dataset
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Gaussian, SampledGaussian, from_json
-from dpbench.plan.planning import context, dataset_source, resolve
+from dpbench.plan.parts import dataset_source
+from dpbench.plan.planning import context, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.store import agreement
 

@@ -24,7 +24,8 @@ from dpbench.datasets._archive import tree_sha256
 from dpbench.datasets._words import records, words_of
 from dpbench.datasets.next_word import NextWordSource
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import Choices, context, dataset_source, make_plan, resolve
+from dpbench.plan.parts import dataset_source
+from dpbench.plan.planning import Choices, context, make_plan, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
 
@@ -272,7 +273,7 @@ def test_the_page_s_warm_start(
     monkeypatch.setattr(brown, "FILE", dataclasses.replace(brown.FILE, texts_sha256=tree_sha256(sentences)))
     small = {"train_size": 57 * 7, "test_size": 3 * 7}
     monkeypatch.setattr(brown, "dataset", lambda **given: brown.BrownSource(places=20, **given, **small))
-    monkeypatch.setattr("dpbench.plan.planning._SOURCES", {})
+    monkeypatch.setattr("dpbench.plan.parts._SOURCES", {})
     brown._corpus.cache_clear()
     page = (Path(__file__).parents[2] / "docs" / "own_dataset.md").read_text(encoding="utf-8")
     section = page.partition("## Your own text\n")[2].partition("\n## ")[0]

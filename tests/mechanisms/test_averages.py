@@ -14,7 +14,8 @@ from torch import Tensor
 from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools.problems import batch, hyperparameters, small_network
 from dpbench.mechanisms.pipeline import mechanism as pipeline
-from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import Spec, load_specs
 from dpbench.step.functional import evaluate, network
 from dpbench.step.mechanism import Setting, State, evaluated, step

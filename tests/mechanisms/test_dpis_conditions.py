@@ -18,7 +18,8 @@ from dpbench.events import from_json
 from dpbench.judging.check_tools.problems import hyperparameters
 from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.mechanisms.dpis import Dpis, mechanism
-from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accountants.rdp_filter import RdpFilterAccountant
 from dpbench.randomness import ESTIMATE, table
 from dpbench.spec.loading import load_specs

@@ -29,7 +29,8 @@ from dpbench.judging.checks.philox_vectors import gauss
 from dpbench.judging.faults.votes import ensemble
 from dpbench.mechanisms._pate_votes import counted_votes, owners
 from dpbench.mechanisms.pate import NOT_ANSWERED, NOTHING_ANSWERED, Pate, mechanism
-from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accounting import account
 from dpbench.randomness import NOISE, table
 from dpbench.spec.loading import load_specs

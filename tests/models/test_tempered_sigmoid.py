@@ -15,7 +15,7 @@ import torch
 from dpbench.errors import ProblemsError
 from dpbench.models import mlp, papernot_cnn, tfp_cnn
 from dpbench.models._layers import TemperedSigmoid, activation_layer
-from dpbench.plan.planning import model_builder
+from dpbench.plan.parts import model_builder
 from dpbench.spec.loading import load_specs
 
 SPEC = """
@@ -64,7 +64,7 @@ def test_a_spec_names_one(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(SPEC.format(activation="[1.58, 3, 0.71]"))
     (spec,) = load_specs([file])
-    from dpbench.plan.planning import dataset_source
+    from dpbench.plan.parts import dataset_source
 
     layers = list(model_builder(spec, dataset_source(spec))().modules())
     assert any(isinstance(layer, TemperedSigmoid) and layer.temperature == 3.0 for layer in layers)

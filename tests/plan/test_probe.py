@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from dpbench.catalog import find
 from dpbench.errors import DpbenchError
 from dpbench.plan.cache import Cache
-from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan
+from dpbench.plan.parts import build_mechanism, dataset_source
+from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.plan.probe import (
     AGAIN,
     ALONE,

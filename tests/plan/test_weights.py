@@ -13,7 +13,8 @@ from dpbench.catalog import find
 from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.models import mlp
-from dpbench.plan.planning import Choices, context, dataset_source, make_plan, model_builder, resolve
+from dpbench.plan.parts import dataset_source, model_builder
+from dpbench.plan.planning import Choices, context, make_plan, resolve
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, initial_parameters, network, trained
 from dpbench.store.records import Store

@@ -15,7 +15,8 @@ from torch.func import vmap
 
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
-from dpbench.plan.planning import Choices, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, initial_parameters, network
 from dpbench.step.recurrent import WrittenOut

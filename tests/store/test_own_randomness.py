@@ -26,7 +26,8 @@ from dpbench.clipping import vmap
 from dpbench.errors import ProblemsError
 from dpbench.events import Composition, SampledGaussian
 from dpbench.job import run
-from dpbench.plan.planning import Choices, Plan, Run, build_mechanism, context, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, Plan, Run, context, make_plan
 from dpbench.privacy.accounting import account
 from dpbench.randomness import INIT, STREAMS
 from dpbench.reporting.collect import collect

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dpbench.job import Watcher
 from dpbench.job import run as run_job
-from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.step.mechanism import State
 from dpbench.store.records import Store

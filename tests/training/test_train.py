@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbench.job import run as run_job
-from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
 from dpbench.training.loop import (

@@ -17,7 +17,8 @@ from dpbench.datasets import Dataset
 from dpbench.errors import ProblemsError
 from dpbench.events import Event, Gaussian
 from dpbench.mechanisms.presets import noisy_sgd
-from dpbench.plan.planning import Choices, Run, build_mechanism, dataset_source, make_plan, model_builder
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.randomness import INIT, keys
 from dpbench.spec.loading import load_specs
 from dpbench.step.mechanism import Hyperparameters, Observed, State, acts_at_end

@@ -19,7 +19,7 @@ from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement
 from dpbench.judging.reproduction import metric_verdict
-from dpbench.plan.planning import dataset_source, objective_of, rate_and_steps
+from dpbench.plan.parts import dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped

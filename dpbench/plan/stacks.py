@@ -1,0 +1,73 @@
+"""Which runs are trained together, and about how long each takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dpbench.plan.cache import Cache
+from dpbench.plan.parts import build_mechanism, sizes
+from dpbench.plan.runs import Run, Stack
+from dpbench.spec.loading import Spec
+from dpbench.store.run_key import plain
+
+MOST_PER_STACK = 16
+
+
+def stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
+    """Runs of the same dataset, model and mechanism, at most MOST_PER_STACK together, alike rates and lengths first."""
+    groups: dict[str, dict[str, Run]] = {}
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.action == "train" and first.setdefault(run.key, run) is run:
+            groups.setdefault(_like(run.resolved, run.engine), {})[run.key] = run
+    stacks = []
+    for group in groups.values():
+        ordered = sorted(group.values(), key=lambda run: (run.sampling_rate, run.steps))
+        stacks += [Stack(tuple(ordered[i : i + MOST_PER_STACK])) for i in range(0, len(ordered), MOST_PER_STACK)]
+    return tuple(stacks)
+
+
+def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
+    """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
+    measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for record in records:
+        seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
+        expected = record["facts"].get("expected_batch_size")
+        if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
+            made = record.get("environment", {})
+            kind = str(made.get("device", "")).split(":")[0]
+            like = _like(record["resolved"], made.get("engine", {}))
+            measured.setdefault((like, kind), []).append((expected, seconds / steps))
+    priced = []
+    for run in runs:
+        estimate: float | None = None
+        if run.action == "train":
+            expected = run.sampling_rate * run.examples
+            near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
+            near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
+            if near:
+                per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
+            else:
+                per_step = _step_seconds(run.spec, expected, run.device, kept)
+            estimate = per_step * (min(2, run.steps) if smoke else run.steps)
+        priced.append(replace(run, estimate=estimate))
+    return tuple(priced)
+
+
+def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
+    """What the runs of one stack have in common, as a string."""
+    parts = [resolved.get(part) for part in ("dataset", "model", "mechanism", "randomness", "loss", "metric")]
+    return json.dumps(plain([*parts, engine]), sort_keys=True)
+
+
+def _step_seconds(spec: Spec, expected_batch: float, device: str, kept: Cache | None = None) -> float:
+    """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
+    mechanism = build_mechanism(spec)
+    one_pass, parameters = sizes(spec, kept)
+    numbers = parameters if mechanism.private else 0  # of each record's gradient
+    rate, memory = (2e12, 5e11) if device.startswith("cuda") else (2e10, 7e8)  # operations and numbers a second
+    batch = 5e-4 + expected_batch * (3 * one_pass / rate + numbers / memory)
+    return 1e-3 * mechanism.private + getattr(mechanism, "work", 1.0) * batch
