@@ -76,6 +76,7 @@ def model_builder(spec: Spec, source: DatasetSource, sha256: str | None = None) 
 
 
 def plain_builder(spec: Spec, source: DatasetSource) -> Callable[[], nn.Module]:
+    """The same with the module's own initial weights."""
     factory = find("models", spec.model.name).load()
     return partial(factory, tuple(source.input_shape), outputs_of(spec, source), **spec.model.parameters)
 

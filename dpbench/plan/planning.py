@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpbench.catalog import Entry, FilePath, Note, build, find, marked
 from dpbench.datasets import data_folder, fetch_command
@@ -54,9 +54,6 @@ from dpbench.store.run_key import (
     versions,
 )
 from dpbench.tasks import task_of, unusual
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Choices", "Plan", "Run", "Stack", "make_plan"]
 
