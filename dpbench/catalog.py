@@ -18,9 +18,10 @@ import importlib.util
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -141,7 +142,7 @@ class Entry:
         module_name, _, attribute = self.target.partition(":")
         singular = KINDS[self.kind]
         try:
-            found: Any = importlib.import_module(module_name)
+            found: Any = sys.modules.get(module_name) or importlib.import_module(module_name)  # the first is faster
             for part in attribute.split("."):
                 found = getattr(found, part)
         except (Exception, SystemExit) as error:  # a user's module may raise anything
@@ -257,14 +258,18 @@ def marked(loaded: Any, *marks: type[FilePath] | type[Note]) -> tuple[str, ...]:
     >>> marked(find("datasets", "csv").load(), FilePath)
     ('file',)
     """
-    if not callable(loaded):
-        return ()
+    read = _metadata if isinstance(loaded, Hashable) else _metadata.__wrapped__
+    return tuple(name for name, metadata in read(loaded) if any(isinstance(one, marks) for one in metadata))
+
+
+@lru_cache(maxsize=256)
+def _metadata(loaded: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """The parameters of a factory, each with what its annotation adds to its type."""
     try:
-        parameters = inspect.signature(loaded, eval_str=True).parameters.values()
+        parameters = inspect.signature(loaded, eval_str=True).parameters.values() if callable(loaded) else ()
     except (NameError, TypeError, ValueError):  # others say that they cannot read the signature
         return ()
-    found = {one.name: getattr(one.annotation, "__metadata__", ()) for one in parameters}
-    return tuple(name for name, metadata in found.items() if any(isinstance(one, marks) for one in metadata))
+    return tuple((one.name, getattr(one.annotation, "__metadata__", ())) for one in parameters)
 
 
 def of_a_file(name: str) -> bool:

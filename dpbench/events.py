@@ -111,6 +111,8 @@ def _check(name: str, value: object, ok: bool, expected: str) -> None:
 
 
 def _number(name: str, value: object) -> float:
+    if type(value) is float and value == value:  # most of them, and `Real` is slow
+        return value
     try:
         number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
     except OverflowError:

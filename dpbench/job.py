@@ -17,7 +17,7 @@ from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
-from dpbench.store.records import Checked, Store, objection
+from dpbench.store.records import Checked, Contents, Store, objection
 from dpbench.store.run_key import shipped
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def run(
     report_error = None
     if not choices.smoke and not interrupted and (done or _older(Path(out) / "report.html", specs)):
         try:
-            report = write_reports(store, plan, allow_code, progress=watcher.reporting)
+            report = write_reports(store, plan, allow_code, specs=specs, progress=watcher.reporting)
         except DpbenchError as error:  # the results are written already, and are still reported
             report_error = str(error)
         finally:
@@ -200,10 +200,13 @@ def write_reports(
     plan: Plan | None = None,
     allow_code: bool = False,
     *,
+    specs: Sequence[Spec] = (),
+    contents: Contents | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Path, ...]:
     """Assess all records of the store and render them; the plan's specs say what their records are for.
 
+    `specs` and `contents` are files that have been read already, whole: they are not read again.
     `allow_code`: accountants that the records name as `package.module:name` are loaded, otherwise they refuse.
     `progress` is called with the part that is being made, how much of it is done and of how much.
     """
@@ -216,7 +219,7 @@ def write_reports(
     overlay: dict[str, list[dict[str, Any]]] = {}
     for one in plan.runs if plan is not None else ():
         overlay.setdefault(one.key, []).append(context(one))
-    contents = store.read()
+    contents = contents or store.read()
     damaged = list(contents.damaged)
     checks, conformance = read_checks(store.out, damaged), read_conformance(store.out, damaged)
     unused = {item.path for item in damaged}
@@ -232,7 +235,7 @@ def write_reports(
         progress=progress,
         trusted=trust(allow_code),
     )
-    report = with_coverage(replace(report, claims=claims_report(store.out)))
+    report = with_coverage(replace(report, claims=claims_report(store.out)), specs)
     return tuple(write_report(report, store.out, progress))
 
 

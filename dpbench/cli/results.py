@@ -39,7 +39,7 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
     from dpbench.conformance import read_conformance
     from dpbench.job import write_reports
     from dpbench.judging.claims.summary import claims_report
-    from dpbench.plan.planning import Choices, Plan, resolve_all
+    from dpbench.plan.planning import Choices, Plan, about, resolve_all
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
 
@@ -50,12 +50,13 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:
-        made = Plan(tuple(resolve_all(load_specs(paths, allow_code), Choices())), ()) if paths else None
+        given = load_specs(paths, allow_code) if paths else ()
+        made = Plan(tuple(resolve_all(about(given, contents.runs), Choices())), ()) if paths else None
     except ProblemsError as error:  # the records are complete without the specs
+        given, made = (), None
         click.echo(f"{error}\nThe report shows what the records say of their specs.", err=True)
-        made = None
     with Watch("parts") as watch:
-        written = write_reports(store, made, allow_code, progress=watch)
+        written = write_reports(store, made, allow_code, specs=given, contents=contents, progress=watch)
     for path in written:
         click.echo(f"wrote {path}")
     if open_it:

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from dpbench.catalog import OfKind, build
 from dpbench.errors import DpbenchError
 from dpbench.step.pipeline import Pipeline
-from dpbench.step.stages import Weights
 
 NUMERICS = 1
 ENGINE = ("engine",)
@@ -77,7 +76,7 @@ def stages(**parameters: Any) -> dict[str, Any]:
 
 
 def _engine(rule: Any, given: str | None) -> str | None:
-    return DEFAULT_ENGINE if given is None and isinstance(rule, Weights) else given
+    return DEFAULT_ENGINE if given is None and hasattr(rule, "weight") else given
 
 
 setattr(mechanism, "pipeline_stages", stages)  # noqa: B010 (a function has no such attribute for mypy)

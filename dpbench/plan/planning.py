@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import Entry, FilePath, Note, build, find, marked
+from dpbench.catalog import Entry, FilePath, Note, build, find, is_code, marked
 from dpbench.datasets import data_folder, fetch_command
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
@@ -39,7 +39,7 @@ from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import Code, code_of, described, known, of_shipped, read_checks
 from dpbench.store.provenance import code_hash
-from dpbench.store.records import Store
+from dpbench.store.records import RunRecord, Store
 from dpbench.store.run_key import (
     FORMAT,
     chosen,
@@ -80,17 +80,17 @@ def make_plan(
     """
     to_confirm = kept is None and not every_epsilon
     kept = Cache(cache_file()) if kept is None else kept
-    runs = resolve_all(specs, choices, kept, progress)
-    before = store.existing()
+    runs = resolve_all(specs, choices, kept, progress, with_sources=not every_epsilon)
+    planned = {_parts(run.resolved) for run in runs}
+    before = store.existing(lambda content: (parts := _parts(content.get("resolved"))) is None or parts in planned)
     gpu = _gpu() if choices.device is None else None
     device = choices.device or gpu or "cpu"
-    of_other_versions = {_unversioned(one["resolved"]): one["resolved"] for one in before.values()}
+    older_of = _older_of([one["resolved"] for one in before.values()])
     obstacles: dict[int, str | None] = {}  # by the spec: every seed of it meets the same one
     decided = []
     for run in runs:
         unfinished = store.is_unfinished(run.key)
-        older = of_other_versions.get(_unversioned(run.resolved)) if of_other_versions else None
-        known = (before.get(run.key), older)
+        known = (before.get(run.key), None if run.key in before else older_of(run.resolved))
         action, reason = _decided(run, known, choices, unfinished)
         if action == "train":
             if id(run.spec) not in obstacles:
@@ -141,16 +141,22 @@ def make_plan(
 
 
 def resolve_all(
-    specs: Sequence[Spec], choices: Choices, kept: Cache | None = None, progress: Progress | None = None
+    specs: Sequence[Spec],
+    choices: Choices,
+    kept: Cache | None = None,
+    progress: Progress | None = None,
+    *,
+    with_sources: bool = False,
 ) -> list[Run]:
     """The runs of the specs that are chosen, with their keys; nothing is decided and no model is trained on trial.
 
-    Their ε at noise multipliers that the specs give are not computed yet. Raises like `make_plan`.
+    Their ε at noise multipliers that the specs give are not computed yet; the hashes of their code only `with_sources`,
+    which what will be trained needs. Raises like `make_plan`.
     """
     kept = Cache(cache_file()) if kept is None else kept
     problems: list[Problem] = []
     runs: list[Run] = []
-    sources: Sources = {}
+    sources: Sources | None = {} if with_sources else None
     taken = [spec for spec in specs if chosen_by(spec, choices.only)]
     asked = choices.seeds
     count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
@@ -220,8 +226,8 @@ def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
 def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources: Sources | None = None) -> list[Run]:
     """The runs of one spec; `kept` remembers calibrated noise, `sources` hashes of code from one spec to the next.
 
-    Raises DpbenchError or ValueError with one sentence if it cannot be resolved: also where its model cannot be built
-    for its data, but only what will be trained is tried.
+    Without `sources` the runs do not say which code they use. Raises DpbenchError or ValueError with one sentence if it
+    cannot be resolved: also where its model cannot be built for its data, but only what will be trained is tried.
     """
     from dpbench.step.mechanism import Setting
 
@@ -279,9 +285,9 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         **({} if spends is None else asked),
         "numerics": versions(entries),
     }
-    sources = {} if sources is None else sources
-    if (hashes := sources.get(tuple(entries))) is None:
-        hashes = sources[tuple(entries)] = {name: code_hash(name) for name in code_modules(entries)}
+    used = tuple(entries)
+    if sources is not None and used not in sources:
+        sources[used] = {name: code_hash(name) for name in code_modules(entries)}
     common = Run(
         spec=spec,
         seed=0,
@@ -291,7 +297,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         **numbers,
         **{"epsilon": None, **stated},
         spends=spends,
-        sources=hashes,
+        sources={} if sources is None else sources[used],
         engine=engine(entries[1], spec.mechanism.parameters),
         adjacency=mechanism.facts().get("adjacency"),
         data_warning=getattr(source, "warning", ""),
@@ -421,6 +427,51 @@ def _obstacle(spec: Spec, choices: Choices, has_gpu: bool) -> str | None:
     return None
 
 
+def _parts(resolved: Any) -> tuple[str, ...] | None:
+    """The names of dataset, model and mechanism, which the same or a similar run shares; None of another format."""
+    try:
+        return (
+            None
+            if resolved["format"] != FORMAT
+            else tuple(str(resolved[part]["name"]) for part in ("dataset", "model", "mechanism"))
+        )
+    except (KeyError, TypeError, IndexError):
+        return None
+
+
+def about(specs: Iterable[Spec], records: Iterable[RunRecord]) -> list[Spec]:
+    """The specs that a record may be of: with the dataset, model and mechanism of one, and all that name code."""
+    known = {_parts(record.resolved) for record in records}
+    found = []
+    for spec in specs:
+        names = spec.dataset.name, spec.model.name, spec.mechanism.name
+        if names in known or any(map(is_code, names)):
+            found.append(spec)
+    return found
+
+
+def _older_of(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
+    """A function that finds, among what records resolved, the same run by other versions of code."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+
+    def numbers(resolved: Mapping[str, Any]) -> str:  # few runs have all of them in common, and they are soon compared
+        return repr([resolved.get(name) for name in ("seed", "steps", "noise_multiplier", "learning_rate")])
+
+    for resolved in records:
+        alike.setdefault(numbers(resolved), []).append(resolved)
+
+    def older(resolved: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        key = numbers(resolved)
+        if key not in alike:
+            return None
+        if key not in found:
+            found[key] = {_unversioned(one): one for one in alike[key]}
+        return found[key].get(_unversioned(resolved))
+
+    return older
+
+
 def _unversioned(resolved: Mapping[str, Any]) -> str:
     """A resolved run of today's format without the versions of its code, as a string."""
     return json.dumps(plain({key: value for key, value in resolved.items() if key != "numerics"}), sort_keys=True)
@@ -444,7 +495,7 @@ def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> lis
                 reason += f" with {_words(same.engine)}; {_words(run.engine)} is no part of a run's key"
         elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:
             reason += f" of key format {FORMAT}; there is one of an older format"
-        explained.append(replace(run, reason=reason))
+        explained.append(run if reason == run.reason else replace(run, reason=reason))
     return explained
 
 

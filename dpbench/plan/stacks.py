@@ -32,6 +32,8 @@ def stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
 
 def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
     """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
+    if not any(run.action == "train" for run in runs):
+        return tuple(runs)
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in records:
         seconds, steps = record.get("own_seconds"), record["resolved"].get("steps")
@@ -43,17 +45,17 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
             measured.setdefault((like, kind), []).append((expected, seconds / steps))
     priced = []
     for run in runs:
-        estimate: float | None = None
-        if run.action == "train":
-            expected = run.sampling_rate * run.examples
-            near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
-            near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
-            if near:
-                per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
-            else:
-                per_step = _step_seconds(run.spec, expected, run.device, kept)
-            estimate = per_step * (min(2, run.steps) if smoke else run.steps)
-        priced.append(replace(run, estimate=estimate))
+        if run.action != "train":
+            priced.append(run)
+            continue
+        expected = run.sampling_rate * run.examples
+        near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
+        near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
+        if near:
+            per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
+        else:
+            per_step = _step_seconds(run.spec, expected, run.device, kept)
+        priced.append(replace(run, estimate=per_step * (min(2, run.steps) if smoke else run.steps)))
     return tuple(priced)
 
 

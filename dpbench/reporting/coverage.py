@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 from dpbench.judging.coverage import CoveredItem, coverage
@@ -18,9 +18,15 @@ from dpbench.verdicts import Verdict
 _OF_SETTINGS = ("printed_epsilon", "printed_mu")  # what no training can change; claims judge these
 
 
-def with_coverage(report: Report) -> Report:
-    """The report with a line for each table and figure; without lines where it holds nothing of any paper."""
-    found = tuple(_lines(report))
+def with_coverage(report: Report, read: Sequence[Spec] = ()) -> Report:
+    """The report with a line for each table and figure; without lines where it holds nothing of any paper.
+
+    `read`: specs of files that have been read already, all that a file holds.
+    """
+    files: dict[Path, list[Spec]] = {}
+    for file, specs in groupby(read, key=lambda spec: spec.file):
+        files.setdefault(Path(file).resolve(), []).extend(specs)
+    found = tuple(_lines(report, files))
     ran = any(line.rows or line.reduced for line in found)
     return replace(report, coverage=found) if ran or report.claims is not None else report
 
@@ -36,12 +42,22 @@ class _Ran:
 
     rows: Mapping[str, Mapping[str, Row]]
     devices: Mapping[str, str]
+    files: dict[Path, list[Spec]]  # read so far
+
+    def specs(self, name: str) -> Sequence[Spec]:
+        """The specs of a file that comes with dpbench; a package without its specs shows what it has."""
+        path = shipped().get(name)
+        if path is None:
+            return ()
+        if path.resolve() not in self.files:
+            self.files[path.resolve()] = list(load_specs([path]))
+        return self.files[path.resolve()]
 
     def of(self, spec: str) -> list[Row]:
         return list(self.rows.get(spec, {}).values())
 
 
-def _lines(report: Report) -> Iterable[CoverageLine]:
+def _lines(report: Report, files: dict[Path, list[Spec]]) -> Iterable[CoverageLine]:
     rows: dict[str, dict[str, Row]] = {}
     for section in sorted(report.sections, key=lambda section: section.shipped):
         for row in section.rows:
@@ -51,7 +67,7 @@ def _lines(report: Report) -> Iterable[CoverageLine]:
     devices = {
         line.run_key: line.device_name if line.device_name != "not recorded" else line.device for line in report.records
     }
-    ran = _Ran(rows, devices)
+    ran = _Ran(rows, devices, files)
     judged = {record.id: record.verdict for record in report.claims.verdicts} if report.claims is not None else {}
     for file in coverage():
         for item in file.items:
@@ -62,7 +78,7 @@ def _lines(report: Report) -> Iterable[CoverageLine]:
 
 
 def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
-    specs = [spec for name in line.item.specs for spec in _specs(f"{line.paper}/{name}")]
+    specs = [spec for name in line.item.specs for spec in ran.specs(f"{line.paper}/{name}")]
     whole: list[Row] = []
     short: list[Row] = []
     for name in dict.fromkeys(spec.name for spec in specs):
@@ -87,26 +103,16 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     )
 
 
-def _specs(name: str) -> Sequence[Spec]:
-    path = shipped().get(name)  # a package without its specs shows what it has
-    return _loaded(path, path.stat().st_mtime_ns) if path is not None else ()
-
-
-@lru_cache(maxsize=128)
-def _loaded(path: Path, _modified: int) -> Sequence[Spec]:
-    """The specs of a file, read once however many places name it."""
-    return tuple(load_specs([path]))
-
-
 def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]:
     """The rows of the reduced specs that train on a dataset of this table or figure."""
     datasets = tuple({spec.dataset.name for spec in specs})
-    rows = [row for name in item.reduced for spec in _names(f"reduced/{name}") for row in ran.of(spec)]
+    rows = [
+        row
+        for name in item.reduced
+        for spec in dict.fromkeys(one.name for one in ran.specs(f"reduced/{name}"))
+        for row in ran.of(spec)
+    ]
     return [row for row in rows if row.settings.dataset.startswith(datasets)]
-
-
-def _names(name: str) -> Iterable[str]:
-    return dict.fromkeys(spec.name for spec in _specs(name))
 
 
 def _together(verdicts: Sequence[Verdict | None], printed: int) -> tuple[str, str]:

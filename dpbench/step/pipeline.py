@@ -70,11 +70,12 @@ class Pipeline:
         update, kept = type(self.optimizer).__name__, getattr(self.optimizer, "memory", None)
         if not callable(self.optimizer) or not isinstance(kept, tuple):
             raise DpbenchError(f"update: {update} needs a tuple `memory`, and to be called")
-        if isinstance(self.rule, Weights) == isinstance(self.rule, OwnSum):
+        weights, own_sum = hasattr(self.rule, "weight"), hasattr(self.rule, "summed")
+        if weights == own_sum:
             raise DpbenchError(f"clip: the rule {name} needs one of `weight` and `summed`, and not both")
-        if isinstance(self.rule, OwnSum) and self.engine is not None:
+        if own_sum and self.engine is not None:
             raise DpbenchError(f"engine: {name} computes its sum itself; expected no engine")
-        if isinstance(self.rule, Weights) and self.engine is None:
+        if weights and self.engine is None:
             raise DpbenchError(f"engine: {name} needs one; expected an engine, such as vmap")
         if self.smoothing is not None and self.noise is None:
             raise DpbenchError("smooth: its scale is a multiple of the noise; expected noise, or `smooth: none`")

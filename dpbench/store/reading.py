@@ -125,9 +125,9 @@ def _check_texts(found: Any) -> None:
     for _ in range(DEEPEST):
         texts = [key for value in level if isinstance(value, dict) for key in value]
         texts += [value for value in level if isinstance(value, str)]
-        for text in texts:
-            if _UNPRINTABLE.search(text):
-                raise ValueError(f"control characters in the text {printable(text[:40])!r}")
+        if _UNPRINTABLE.search(" ".join(texts)):
+            text = next(filter(_UNPRINTABLE.search, texts))
+            raise ValueError(f"control characters in the text {printable(text[:40])!r}")
         nested = (
             value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
         )

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -360,17 +360,20 @@ class Store:
         """Write a failed run; a record that the run has from an earlier time stays. Raises like `write_run`."""
         return _write(self.failures_folder, FailureRecord, failure)
 
-    def existing(self) -> dict[str, dict[str, Any]]:
+    def existing(self, about: Callable[[Mapping[str, Any]], bool] | None = None) -> dict[str, dict[str, Any]]:
         """The readable records as plain data, by run key: those of OUT/records, then the published ones.
 
-        A damaged or inconsistent record does not count, so its run is done again; `read` reports it.
+        A damaged or inconsistent record does not count, so its run is done again; `read` reports it. `about` says of a
+        file's content, not yet validated, whether it can matter: records of other runs need not be held to themselves.
         """
         found: dict[str, dict[str, Any]] = {}
         for folder in (self.records_folder, self.published_folder):
             for path in json_files(folder):
                 if path.stem not in found:
                     with contextlib.suppress(DpbenchError):
-                        found[path.stem] = _load(path, RunRecord)[0]
+                        content = read_json(path)
+                        if about is None or about(content):
+                            found[path.stem] = _validated(path, content, RunRecord)[0]
         return found
 
     def refused(self, run_key: str) -> str:
@@ -492,19 +495,21 @@ def restored(value: Any) -> Any:
     >>> restored({"loss": None, "loss_reason": "infinite", "seed": 1})
     {'loss': inf, 'seed': 1}
     """
-    if isinstance(value, Mapping):
-        hidden = {
-            key: _REASONS[reason]
-            for key, item in value.items()
-            if item is None and isinstance(reason := value.get(f"{key}_reason"), str) and reason in _REASONS
-        }
-        if set(value) == {"value", "value_reason"} and "value" in hidden:
-            return hidden["value"]
-        dropped = {f"{key}_reason" for key in hidden}
-        return {key: hidden.get(key, restored(item)) for key, item in value.items() if key not in dropped}
     if isinstance(value, list):
         return [restored(item) for item in value]
-    return value
+    if not isinstance(value, dict):
+        return value
+    hidden = {
+        key: _REASONS[reason]
+        for key, item in value.items()
+        if item is None and isinstance(reason := value.get(f"{key}_reason"), str) and reason in _REASONS
+    }
+    if not hidden:
+        return {key: restored(item) if isinstance(item, dict | list) else item for key, item in value.items()}
+    if set(value) == {"value", "value_reason"} and "value" in hidden:
+        return hidden["value"]
+    dropped = {f"{key}_reason" for key in hidden}
+    return {key: hidden.get(key, restored(item)) for key, item in value.items() if key not in dropped}
 
 
 def _reason(value: Any) -> str:
@@ -545,7 +550,10 @@ def _headed(kind: type[RunRecord] | type[FailureRecord], data: Mapping[str, Any]
 
 
 def _load(path: Path, kind: type[Stored]) -> tuple[dict[str, Any], Stored]:
-    content = read_json(path)
+    return _validated(path, read_json(path), kind)
+
+
+def _validated(path: Path, content: dict[str, Any], kind: type[Stored]) -> tuple[dict[str, Any], Stored]:
     version = content.get("schema_version")
     if _number(version) and version > SCHEMA_VERSION:
         raise NewerRecord(

@@ -327,7 +327,9 @@ def _version(modules: Iterable[str]) -> int | str:
 
 def plain(value: Any) -> Any:
     """JSON values only: tuples to lists, infinities to words."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, str | int):  # most values, and the test of Mapping is slow
+        return value
+    if isinstance(value, dict | Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]

@@ -17,7 +17,7 @@ import torch
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Composition, SampledGaussian, to_json
-from dpbench.plan.planning import Choices, Plan, make_plan, resolve_all
+from dpbench.plan.planning import Choices, Plan, about, make_plan, resolve_all
 from dpbench.plan.trial import sizes
 from dpbench.spec.loading import load_specs
 from dpbench.step.watch import FloatOperations
@@ -345,10 +345,12 @@ def test_what_is_not_asked_for_changes_nothing_else(tmp_path: Path) -> None:
     for one, other in zip(whole, less, strict=True):
         assert one.epsilon is not None
         if one.action == "train":
-            assert other == one
+            assert "dpbench.step.pipeline" in other.sources
+            assert not one.sources
+            assert replace(other, sources={}) == one
         else:
             unsaid: Any = {"epsilon_by": None, "epsilon_version": None, "epsilon_because": ""}
-            assert other == replace(one, epsilon=None, epsilon_kind=None, **unsaid)
+            assert other == replace(one, epsilon=None, epsilon_kind=None, sources=other.sources, **unsaid)
     assert [run.key for run in resolve_all(specs, choices)] == [run.key for run in whole]
 
 
@@ -361,3 +363,25 @@ def test_sizes_are_those_of_a_model_with_values(name: str) -> None:
         module(torch.zeros(1, *shape))
     assert counter.total > 0
     assert sizes(build, shape, 10) == (counter.total, sum(one.numel() for one in module.parameters()))
+
+
+def test_a_plan_and_a_report_look_only_at_what_belongs_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of other runs need not be held to themselves, nor specs resolved of which there can be no record."""
+    store = Store(tmp_path / "out")
+    write_record(plan_of(tmp_path, SPEC), store)
+    held: list[str] = []
+    monkeypatch.setattr("dpbench.store.records.disagreement", lambda data: held.append(data["run_key"]) or "")
+    (same,) = plan_of(tmp_path, SPEC).runs
+    assert (same.action, held) == ("exists", [same.key])
+    (other,) = plan_of(tmp_path, SPEC.replace("noisy_sgd", "noisy_adam")).runs
+    assert (other.action, held) == ("train", [same.key])
+
+    records = store.read().runs
+    (tmp_path / "code.yaml").write_text(SPEC.replace("noisy_sgd", "dpbench.mechanisms.presets:noisy_sgd"))
+    files = {"noisy_sgd": 1, "noisy_adam": 0, "code": 1}
+    for name in ("noisy_sgd", "noisy_adam"):
+        (tmp_path / f"{name}.yaml").write_text(SPEC.replace("noisy_sgd", name))
+    found = {name: len(about(load_specs([tmp_path / f"{name}.yaml"], allow_code=True), records)) for name in files}
+    assert found == files

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -190,15 +191,17 @@ def _draw_series(axes: Any, series: Series, hover: _Hover) -> None:
     solid = [point for point in series.points if not point.hollow]
     if series.joined and len(solid) > 1:
         axes.plot([p.x for p in solid], [p.y for p in solid], **line, gid=hover(series.says))
+    whiskers = [(p.x, p.low, p.high) for p in solid if p.low is not None and p.high is not None]
+    if whiskers:  # one line with gaps: drawing takes its time by the number of lines
+        xs = [place for x, _, _ in whiskers for place in (x, x, x)]
+        ys = [height for _, low, high in whiskers for height in (low, high, math.nan)]
+        axes.plot(xs, ys, "_-", color=colour, linewidth=1.6, markersize=6, zorder=4)
     for point in series.points:
         name = hover(point.says)
         if point.hollow:
             hollow = {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": colour, "zorder": 4}
             axes.plot([point.x], [point.y], "D", gid=name, **hollow)
             continue
-        if point.low is not None and point.high is not None:
-            axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.6, zorder=4)
-            axes.plot([point.x] * 2, [point.low, point.high], "_", color=colour, markersize=6, zorder=4)
         size = 9.5 if marker == "*" else 6.5  # a star is mostly air
         style = {"markersize": size, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
         axes.plot([point.x], [point.y], marker, color=colour, zorder=5, gid=name, **style)
