@@ -101,7 +101,7 @@ def engines(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow
 
 
 def _show(found: Sequence[EngineCost]) -> None:
-    """Time, time relative to the plain backward pass, and peak memory; then why engines refused."""
+    """Time, time relative to the plain backward pass, examples of a call and peak memory; then why engines refused."""
     from rich.table import Table
 
     from dpbench.cli.console import console, say, time_words
@@ -116,16 +116,17 @@ def _show(found: Sequence[EngineCost]) -> None:
         say(
             out,
             f"{model} on {dataset}: {first.parameters:,} parameters, one sum of {first.places} examples,"
-            f" {first.chunk} at a time, {first.device}, {threads}{inputs}",
+            f" {first.device}, {threads}{inputs}",
         )
         yardstick = next((one.seconds for one in lines if one.engine == PLAIN), None)
         table = Table("engine", box=None, pad_edge=False, header_style="bold")
-        for name in ("time", "of plain", "peak memory"):
+        for name in ("time", "of plain", "at a time", "peak memory"):
             table.add_column(name, justify="right", no_wrap=True)
         for one in lines:
             if one.seconds is not None and one.peak_bytes is not None:
                 relative = f"{one.seconds / yardstick:.1f}" if yardstick else ""
-                table.add_row(one.engine, time_words(one.seconds), relative, f"{one.peak_bytes / 2**20:,.1f} MiB")
+                memory = f"{one.peak_bytes / 2**20:,.1f} MiB"
+                table.add_row(one.engine, time_words(one.seconds), relative, str(one.chunk), memory)
         out.print(table)
         for one in lines:
             if one.refusal is not None:

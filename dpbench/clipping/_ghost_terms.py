@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -196,26 +196,28 @@ class Elementwise:
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
-    """The same terms, with products or lookups of equal sizes joined: for example the time steps of one weight."""
-    products: dict[tuple[int, int, int], list[Product]] = {}
-    lookups: list[Lookup] = []
-    rest: list[Term] = []
+    """The same terms, those of one kind and equal sizes joined: time steps of one weight, places of a mean loss."""
+    alike: dict[tuple[Any, ...], list[Any]] = {}
     for term in terms:
+        key: tuple[Any, ...] = (type(term),)
         if isinstance(term, Product):
-            products.setdefault((term.shape[0], *term.shape[2:]), []).append(term)
-        elif isinstance(term, Lookup):
-            lookups.append(term)
-        else:
-            rest.append(term)
-    rest += [Product(_beside([p.a for p in same], 3), _beside([p.g for p in same], 3)) for same in products.values()]
-    if lookups:
-        a, g = _beside([one.a for one in lookups], 2), _beside([one.g for one in lookups], 2)
-        rest.append(Lookup(a, g, lookups[0].rows))
-    return rest
+            key += (term.shape[0], *term.shape[2:])
+        elif isinstance(term, Convolution):
+            key += (term.size, term.stride, term.dilation, term.groups, term.a.shape[3:])
+        alike.setdefault(key, []).append(term)
+    return [_together(same) for same in alike.values()]
 
 
-def _beside(values: list[Tensor], axis: int) -> Tensor:
-    return values[0] if len(values) == 1 else torch.cat(values, axis)
+def _together(same: list[Any]) -> Term:
+    """One term for terms of one kind and equal sizes."""
+    first: Any = same[0]
+    joined: Term = first
+    if len(same) > 1 and isinstance(first, Elementwise):
+        joined = Elementwise(torch.stack([one.a for one in same]).sum(0))
+    elif len(same) > 1:
+        axis = 3 if isinstance(first, Product) else 2  # of positions
+        joined = replace(first, a=torch.cat([one.a for one in same], axis), g=torch.cat([one.g for one in same], axis))
+    return joined
 
 
 def norms(terms: Sequence[Term], places: int) -> Tensor:

@@ -9,6 +9,9 @@ Norms and sum add the same products in different orders. Where an example's prod
 their sum, and their rounding errors could exceed C. If the norms of an example's products add up to more than
 `_CANCELS` clip norms after clipping, its gradient is formed, clipped and added by itself.
 
+A smoothed loss (`functional.Smoothed`) uses each parameter once at each of its K places: the gradient is a sum of these
+uses, and joined they are what a layer with K times as many positions has. No gradient of an example is formed for it.
+
 Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about that of a plain training step,
 and two copies of each layer's input and output gradient, but no R · B · P gradients. Shared parameters are exact: their
 uses are added before the norm is taken. A parameter that is not used has gradient zero. Any operator with a parameter
@@ -17,6 +20,7 @@ that the engine does not know is refused by name (`refuse`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,7 +35,7 @@ from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.errors import DpbenchError
 from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
-from dpbench.step.functional import Network, trained
+from dpbench.step.functional import Network, Smoothed, trained
 from dpbench.step.operators import Use, Watch
 from dpbench.step.recurrent import RECURRENT
 
@@ -52,6 +56,16 @@ def refuse(module: nn.Module, example: Tensor) -> None:
     _probe(module, named, lambda leaves: functional_call(module, leaves, (example[None],)))
 
 
+def numbers(net: Network, example: Tensor) -> int:
+    """How many numbers one place of a batch takes: the inputs of the layers, and the gradients of their outputs.
+
+    `example` has no batch axis. Raises DpbenchError for what `refuse` names.
+    """
+    named = {name: value.detach() for name, value in trained(net.module).items()}
+    seen = _probe(net.module, named, lambda leaves: functional_call(net.module, leaves, (example[None],)))
+    return sum(value.numel() for value in seen.inputs) + sum(math.prod(shape) for shape in seen.tap_shapes)
+
+
 def clipping(
     net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
 ) -> Clipped:
@@ -60,16 +74,14 @@ def clipping(
     Raises DpbenchError for what `refuse` names.
     """
     named = net.split(theta_RP)
+    shifted = net.shifted(named) if isinstance(net, Smoothed) else [named]
     one = {name: value[0] for name, value in named.items()}
     seen = _probe(net.module, one, lambda leaves: functional_call(net.module, leaves, (examples.inputs[0, 0][None],)))
     total = {name: torch.zeros_like(value) for name, value in named.items()}
     all_norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
-        uses, inputs, gradients, loss_RB = _recorded(net, named, part, seen)
-        inputs = [zero_where_empty(value, part.mask_RB) for value in inputs]
-        gradients = [zero_where_empty(value, part.mask_RB) for value in gradients]
-        terms = _terms(uses, inputs, gradients)
+        terms, loss_RB = _recorded_terms(net, shifted, part, seen)
         places = part.mask_RB.numel()
         each_PQ = [norms(pieces, places) for pieces in terms.values()]
         flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else theta_RP.new_zeros(places)
@@ -84,7 +96,7 @@ def clipping(
         if bool(cancels_RB.any()):
             _add_formed(total, norm_RB, terms, cancels_RB, clip_R, weight)
         all_norms.append(norm_RB)
-        losses.append(zero_where_empty(loss_RB, part.mask_RB))
+        losses.append(loss_RB)
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
 
 
@@ -145,6 +157,25 @@ def _probe(module: nn.Module, named: Mapping[str, Tensor], call: Callable[[dict[
     return watch
 
 
+def _recorded_terms(
+    net: Network, shifted: Sequence[Mapping[str, Tensor]], part: Examples, seen: Watch
+) -> tuple[dict[str, list[Term]], Tensor]:
+    """The terms of each parameter that is used, and the losses (R, B), of the mean loss over some places.
+
+    A smoothed loss uses every parameter once at each of its places; the gradient is the sum of these uses.
+    """
+    terms: dict[str, list[Term]] = {}
+    total_RB = torch.zeros((), device=part.mask_RB.device)
+    for named in shifted:
+        uses, inputs, gradients, loss_RB = _recorded(net, named, part, seen)
+        inputs = [zero_where_empty(value, part.mask_RB) for value in inputs]
+        gradients = [zero_where_empty(value / len(shifted), part.mask_RB) for value in gradients]
+        for name, pieces in _terms(uses, inputs, gradients).items():
+            terms.setdefault(name, []).extend(pieces)
+        total_RB = total_RB + zero_where_empty(loss_RB, part.mask_RB)
+    return {name: joined(pieces) for name, pieces in terms.items()}, total_RB / len(shifted)
+
+
 def _recorded(
     net: Network, named: Mapping[str, Tensor], part: Examples, seen: Watch
 ) -> tuple[Sequence[Use], Sequence[Tensor], Sequence[Tensor], Tensor]:
@@ -153,10 +184,11 @@ def _recorded(
     Raises DpbenchError if the model uses its parameters differently than in the first call.
     """
     uses: list[Use] = []
+    plain = net.plain if isinstance(net, Smoothed) else net
 
     def loss(taps: Sequence[Tensor], one: dict[str, Tensor], example: Tensor, target: Tensor) -> Any:
         watch = Watch(_KNOWN, seen.owners, one, taps)
-        value = net.example_loss(one, example, target, watch)
+        value = plain.example_loss(one, example, target, watch)
         uses.extend(watch.uses)
         if watch.uses != seen.uses or watch.tap_shapes != seen.tap_shapes:
             raise DpbenchError("clipping engine ghost: the model uses its parameters differently in different calls")
@@ -176,7 +208,7 @@ def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Te
         g = gradients[use.tap]
         a = inputs[use.input] if use.input >= 0 else g
         terms.setdefault(use.parameter, []).append(_term(use, a, g))
-    return {name: joined(pieces) for name, pieces in terms.items()}
+    return terms
 
 
 def _term(use: Use, a: Tensor, g: Tensor) -> Term:

@@ -45,11 +45,6 @@ def mechanism(
     """
     rule = build("rules", clip)
     chosen = _engine(rule, engine)
-    if smooth != "none" and chosen == "ghost":
-        raise DpbenchError(
-            "engine: ghost takes gradients at the parameters themselves, not at the shifted ones of a smoothed loss;"
-            " expected vmap or loop"
-        )
     if augment != "none" and chosen == "ghost":
         raise DpbenchError(
             "engine: ghost takes gradients of one input of each example, not of its views; expected vmap or loop"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,11 @@ def _step_seconds(spec: Spec, expected_batch: float, device: str, kept: Cache | 
     """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
     mechanism = build_mechanism(spec)
     one_pass, parameters = sizes(spec, kept)
-    numbers = parameters if mechanism.private else 0  # of each record's gradient
-    rate, memory = (2e12, 5e11) if device.startswith("cuda") else (2e10, 7e8)  # operations and numbers a second
-    batch = 5e-4 + expected_batch * (3 * one_pass / rate + numbers / memory)
-    return 1e-3 * mechanism.private + getattr(mechanism, "work", 1.0) * batch
+    engine = sys.modules.get(getattr(getattr(mechanism, "engine", None), "__module__", ""))
+    formed = mechanism.private and not hasattr(engine, "numbers")  # whether each record's gradient is
+    # Operations, numbers of gradients, and normals a second.
+    rate, memory, normals = (2e12, 5e11, 2e10) if device.startswith("cuda") else (2e10, 7e8, 2.5e7)
+    batch = 5e-4 + expected_batch * (3 * one_pass / rate + formed * parameters / memory)
+    shifts = getattr(mechanism, "places_of_a_record", 1) - 1  # of all parameters, drawn in every step
+    drawn = mechanism.private * 1e-3 + shifts * parameters / normals
+    return drawn + getattr(mechanism, "work", 1.0) * batch

@@ -124,6 +124,11 @@ class Smoothed(Network):
     plain: Network
     shifts: dict[str, Tensor]
 
+    def shifted(self, named: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The parameters at each of the K places, as they are given: of one run, or (1, *shape) of a stack of one."""
+        places = [dict(zip(self.shifts, one, strict=True)) for one in zip(*self.shifts.values(), strict=True)]
+        return [{name: named[name] + by for name, by in place.items()} for place in places]
+
     def outputs(self, named: dict[str, Tensor], inputs: Tensor, operators: TorchFunctionMode | None = None) -> Tensor:
         del named, inputs, operators  # whatever they are
         raise DpbenchError(
@@ -135,13 +140,9 @@ class Smoothed(Network):
     ) -> Tensor:
         if operators is not None:
             raise DpbenchError(
-                "smooth: the engine watches the parameters, which a smoothed loss shifts; expected vmap or loop"
+                "smooth: the engine watches the parameters, which a smoothed loss shifts; expected ghost, vmap or loop"
             )
-        places = [dict(zip(self.shifts, one, strict=True)) for one in zip(*self.shifts.values(), strict=True)]
-        losses = [
-            self.plain.example_loss({name: named[name] + by for name, by in place.items()}, example, target)
-            for place in places
-        ]
+        losses = [self.plain.example_loss(place, example, target) for place in self.shifted(named)]
         return torch.stack(losses).mean()
 
 

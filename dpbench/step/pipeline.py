@@ -109,6 +109,11 @@ class Pipeline:
         return False
 
     @property
+    def places_of_a_record(self) -> int:
+        """At how many parameters a step takes each record's gradient: K with a smoothed loss."""
+        return int(getattr(self.smoothing, "smoothing_samples", 1))
+
+    @property
     def work(self) -> float:
         """About how many times the work of NoisySGD a step is: each view, shift and projection is a pass more."""
         views = getattr(self.augmentation, "views", 1)

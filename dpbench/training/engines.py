@@ -26,7 +26,7 @@ from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
-from dpbench.training.loop import Execution, on_threads, usual_threads
+from dpbench.training.loop import Execution, numbers_of_a_place, on_threads, usual_threads
 
 PLAIN = "plain"
 JL = "jl"
@@ -91,10 +91,10 @@ def measure(
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
     for spec in _different(specs):
-        row, work = _work(spec, places, device, chunk, data, threads)
+        row, work = _work(spec, places, device, data, threads)
         for name in engines or known:
             watch(row.model, name)
-            yield _measured(replace(row, engine=name), work, calls)
+            yield _measured(replace(row, engine=name), work, chunk, calls)
 
 
 def _different(specs: Sequence[Spec]) -> list[Spec]:
@@ -105,9 +105,7 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
     return list(first.values())
 
 
-def _work(
-    spec: Spec, places: int, device: str, chunk: int | None, data: Path | None, threads: int | None
-) -> tuple[EngineCost, Work]:
+def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int | None) -> tuple[EngineCost, Work]:
     source = dataset_source(spec)
     make = model_builder(spec, source)
     try_model(make, tuple(source.input_shape), outputs_of(spec, source))
@@ -126,18 +124,21 @@ def _work(
         inputs[None].to(device), targets[None].to(device), torch.ones(1, places, dtype=torch.bool, device=device)
     )
     theta_RP = initial_parameters(make, 0)[None].to(device)
-    chunk = min(chunk or Execution(device).chunk(1, net.size), places)
     inputs_are = "zeros" if absent else "data"
     threads = threads or usual_threads(spec, places, device)
-    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, chunk, inputs_are, device, threads)
+    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, 0, inputs_are, device, threads)
     return row, (net, theta_RP, examples)
 
 
-def _measured(row: EngineCost, work: Work, calls: int) -> EngineCost:
+def _measured(row: EngineCost, work: Work, chunk: int | None, calls: int) -> EngineCost:
+    net, _, examples = work
     try:
         clip_R = torch.ones(1, dtype=torch.float64, device=row.device)
+        engine = _engine(row.engine, work)
+        numbers = numbers_of_a_place(engine, net, examples.inputs[0, 0])
+        row = replace(row, chunk=min(chunk or Execution(row.device).chunk(1, numbers), row.places))
         with on_threads(row.threads):
-            found = cost(_engine(row.engine, work), *work, clip_R, row.chunk, calls)
+            found = cost(engine, *work, clip_R, row.chunk, calls)
     except Exception as error:  # noqa: BLE001 - an engine may raise anything for a model that it does not support
         return replace(row, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
     return replace(row, seconds=found.seconds, peak_bytes=found.peak_bytes)

@@ -8,6 +8,7 @@ Letters: R runs of the stack, P parameters.
 from __future__ import annotations
 
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ from dpbench.training.courses import Course, events_done, hyperparameters, save,
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
-CPU_GRADIENT_BYTES = 1 << 25  # per-example gradients of all runs of a stack in one call on a CPU: what caches hold
+CPU_CALL_BYTES = 1 << 25  # of what a clipping engine keeps for all runs of a stack in one call: what caches hold
 SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
@@ -62,16 +63,22 @@ class Execution:
     places_per_call: int | None = None
     checkpoint_seconds: float = 30.0
 
-    def chunk(self, runs: int, parameters: int) -> int:
-        """Batch places per call for one run of a stack of `runs`."""
+    def chunk(self, runs: int, numbers: int) -> int:
+        """Batch places per call for one run of a stack of `runs`; a place takes so many `numbers`."""
         if self.places_per_call is not None:
             return max(1, self.places_per_call // runs)
         if self.device.startswith("cuda"):
             free, _ = torch.cuda.mem_get_info(self.device)
-            places = int(free * 0.25) // (16 * parameters)
+            places = int(free * 0.25) // (16 * numbers)
         else:
-            places = CPU_GRADIENT_BYTES // (4 * parameters)
+            places = CPU_CALL_BYTES // (4 * numbers)
         return max(1, places // runs)
+
+
+def numbers_of_a_place(engine: Any, net: Network, example: Tensor) -> int:
+    """How many numbers a place of a batch takes: a gradient, or what the engine says (`numbers` beside `clipping`)."""
+    own = getattr(sys.modules.get(getattr(engine, "__module__", "")), "numbers", None)
+    return net.size if own is None else max(1, own(net, example))
 
 
 def usual_threads(spec: Spec, examples: float, device: str) -> int:
@@ -161,7 +168,8 @@ def train(
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
     data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
-    chunk = execution.chunk(len(runs), net.size)
+    numbers = numbers_of_a_place(getattr(mechanism, "engine", None), net, data.test_inputs[0].to(device))
+    chunk = execution.chunk(len(runs), numbers * getattr(mechanism, "places_of_a_record", 1))
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     shown = SMOKE_EXAMPLES if smoke else None
     test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)

@@ -27,7 +27,7 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.checks import clipping_reference
 from dpbench.plan.trial import try_clipping
 from dpbench.step.clipped_sum import Clipped, Examples
-from dpbench.step.functional import Network, network
+from dpbench.step.functional import Network, network, smoothed
 from tests.clipping.layer_configurations import convolutions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -532,3 +532,47 @@ def test_memory_is_less_than_a_gradient_for_each_example() -> None:
     found = cost(ghost.clipping, net, theta_RP, given_, torch.ones(1), 64, calls=1)
     assert found.seconds > 0
     assert 4 * net.size < found.peak_bytes < 64 * 4 * net.size / 4
+
+
+SMOOTHED: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "linear": lambda: (Head(nn.Linear(3, 2), floats(1, 3)), floats(1, 3)),
+    "wide": lambda: (Head(nn.Linear(12, 40), floats(1, 12)), floats(1, 12)),
+    "positions": lambda: (Head(nn.Linear(12, 40), floats(1, 2, 12)), floats(1, 2, 12)),
+    "convolution": lambda: (
+        Head(nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), floats(1, 2, 6, 5)),
+        floats(1, 2, 6, 5),
+    ),
+    "embedding": lambda: (Head(nn.Embedding(6, 4, padding_idx=0), words(1, 6)), words(1, 6)),
+    "normalisation": lambda: (Head(nn.GroupNorm(2, 4), floats(1, 4, 3)), floats(1, 4, 3)),
+    "recurrent": lambda: (
+        Head(nn.LSTM(3, 4, batch_first=True), floats(1, 5, 3), lambda found: found[0]),
+        floats(1, 5, 3),
+    ),
+    "shared": lambda: (Shared(), words(1, 6)),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+@pytest.mark.parametrize("places", [1, 3])
+def test_a_smoothed_loss(name: str, places: int) -> None:
+    """The gradient of a mean over shifted parameters, clipped after the mean: `loop` differentiates the mean itself."""
+    module, inputs = SMOOTHED[name]()
+    net, theta_RP = stacked(module, 1)
+    shifts_KP = torch.randn(places, net.size, generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 3
+    moved, given_ = smoothed(net, shifts_KP), examples(1, inputs)
+    for clip in (0.01, 1.0, 1e6):
+        clip_R = torch.full((1,), clip, dtype=torch.float64)
+        found, expected = (
+            ghost.clipping(moved, theta_RP, given_, clip_R, 3),
+            loop.clipping(moved, theta_RP, given_, clip_R, 1),
+        )
+        for what, ratio, limit in clipping_reference.differences(found, expected, given_, clip_R, torch.float64):
+            assert ratio <= limit, (what, ratio, limit)
+    elsewhere = ghost.clipping(net, theta_RP, given_, clip_R, 3)
+    assert float((elsewhere.sum_RP - found.sum_RP).abs().max()) > 1e-3, "the shifts change what is compared"
+
+
+def test_a_place_takes_what_the_layers_keep() -> None:
+    """The input and the gradient of the output, which weight and bias share: 3 + 5 of one layer, 5 + 2 of the other."""
+    net = network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
+    assert ghost.numbers(net, torch.zeros(3)) == 3 + 5 + 5 + 2

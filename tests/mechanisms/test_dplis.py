@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dpbench import randomness
-from dpbench.clipping import ghost, loop, vmap
+from dpbench.clipping import loop, vmap
 from dpbench.clipping.rules.jl import ProjectedSum
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
@@ -324,14 +324,18 @@ def test_without_noise_there_is_no_scale() -> None:
         pipeline(clip="none", noise="none", smooth="gaussian")
 
 
-def test_ghost_is_refused() -> None:
-    with pytest.raises(DpbenchError, match="engine: ghost takes gradients at the parameters themselves"):
-        dplis(clipping="ghost")
+def test_an_engine_that_watches_the_parameters_in_the_loss_is_refused() -> None:
     net, inputs, targets = data()
-    examples = Examples(inputs[None], targets[None], torch.ones(1, N) > 0)
     moved = smoothed(net, torch.ones(1, net.size).double())
     with pytest.raises(DpbenchError, match="smooth: the engine watches the parameters"):
-        ghost.clipping(moved, torch.zeros(1, net.size).double(), examples, torch.ones(1).double(), N)
+        moved.example_loss({}, inputs[0], targets[0], TorchFunctionMode())
+
+
+def test_ghost_trains_the_same() -> None:
+    """In float64 over three steps, as above: 2e-10."""
+    expected, found = (trained(dplis(smoothing_samples=3, clipping=engine)).theta_RP for engine in ("loop", "ghost"))
+    assert float((expected - found).abs().max()) < 2e-10
+    assert dplis().places_of_a_record == 10
 
 
 def test_a_rule_that_takes_outputs_is_refused() -> None:
@@ -346,7 +350,6 @@ def test_a_rule_that_takes_outputs_is_refused() -> None:
         ("{smoothing_samples: 0}", "smoothing_samples = 0"),
         ("{smoothing_radius: -1}", "smoothing_radius = -1"),
         ("{smoothing_radius: .inf}", "smoothing_radius"),
-        ("{clipping: ghost}", "ghost"),
         ("{smoothing_radios: 3}", "smoothing_radius"),
     ],
 )
