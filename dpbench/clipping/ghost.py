@@ -56,11 +56,12 @@ def refuse(module: nn.Module, example: Tensor) -> None:
     _probe(module, named, lambda leaves: functional_call(module, leaves, (example[None],)))
 
 
-def numbers(net: Network, example: Tensor) -> int:
+def numbers(net: Network, example: Tensor, target: Tensor) -> int:
     """How many numbers one place of a batch takes: the inputs of the layers, and the gradients of their outputs.
 
-    `example` has no batch axis. Raises DpbenchError for what `refuse` names.
+    `example` has no batch axis; its `target` does not matter. Raises DpbenchError for what `refuse` names.
     """
+    del target
     named = {name: value.detach() for name, value in trained(net.module).items()}
     seen = _probe(net.module, named, lambda leaves: functional_call(net.module, leaves, (example[None],)))
     return sum(value.numel() for value in seen.inputs) + sum(math.prod(shape) for shape in seen.tap_shapes)

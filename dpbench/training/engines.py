@@ -135,7 +135,8 @@ def _measured(row: EngineCost, work: Work, chunk: int | None, calls: int) -> Eng
     try:
         clip_R = torch.ones(1, dtype=torch.float64, device=row.device)
         engine = _engine(row.engine, work)
-        numbers = numbers_of_a_place(engine, net, examples.inputs[0, 0])
+        summing = getattr(engine, "func", engine)  # of a rule that sums itself, given its draw
+        numbers = numbers_of_a_place(summing, net, examples.inputs[0, 0], examples.targets[0, 0])
         row = replace(row, chunk=min(chunk or Execution(row.device).chunk(1, numbers), row.places))
         with on_threads(row.threads):
             found = cost(engine, *work, clip_R, row.chunk, calls)

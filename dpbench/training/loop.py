@@ -75,10 +75,10 @@ class Execution:
         return max(1, places // runs)
 
 
-def numbers_of_a_place(engine: Any, net: Network, example: Tensor) -> int:
-    """How many numbers a place of a batch takes: a gradient, or what the engine says (`numbers` beside `clipping`)."""
-    own = getattr(sys.modules.get(getattr(engine, "__module__", "")), "numbers", None)
-    return net.size if own is None else max(1, own(net, example))
+def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor) -> int:
+    """How many numbers a place of a batch takes: a gradient, or what the engine's or rule's file says (`numbers`)."""
+    own = getattr(sys.modules.get(getattr(summing, "__module__", "")), "numbers", None)
+    return net.size if own is None else max(1, own(net, example, target))
 
 
 def usual_threads(spec: Spec, examples: float, device: str) -> int:
@@ -168,7 +168,8 @@ def train(
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
     data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
-    numbers = numbers_of_a_place(getattr(mechanism, "engine", None), net, data.test_inputs[0].to(device))
+    summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
+    numbers = numbers_of_a_place(summing, net, data.test_inputs[0].to(device), data.test_targets[0].to(device))
     chunk = execution.chunk(len(runs), numbers * getattr(mechanism, "places_of_a_record", 1))
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     shown = SMOKE_EXAMPLES if smoke else None

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from dpbench.catalog import catalog, find
 from dpbench.clipping import _ghost_terms, ghost, loop, vmap
 from dpbench.clipping._measure import cost
+from dpbench.clipping.rules import none
 from dpbench.errors import DpbenchError
 from dpbench.judging.checks import clipping_reference
 from dpbench.plan.trial import try_clipping
@@ -575,4 +576,11 @@ def test_a_smoothed_loss(name: str, places: int) -> None:
 def test_a_place_takes_what_the_layers_keep() -> None:
     """The input and the gradient of the output, which weight and bias share: 3 + 5 of one layer, 5 + 2 of the other."""
     net = network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
-    assert ghost.numbers(net, torch.zeros(3)) == 3 + 5 + 5 + 2
+    assert ghost.numbers(net, torch.zeros(3), torch.tensor(0)) == 3 + 5 + 5 + 2
+
+
+def test_a_place_of_the_plain_pass_takes_what_it_keeps() -> None:
+    """The input, the tanh's output, which is the next input, and the log-probabilities: no gradient."""
+    net = network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
+    assert 3 + 5 + 2 <= none.numbers(net, torch.zeros(3), torch.tensor(0)) < 3 + 5 + 2 + 8
+    assert none.numbers(net, torch.zeros(3), torch.tensor(0)) < net.size

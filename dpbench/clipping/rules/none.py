@@ -13,7 +13,7 @@ from torch.func import grad_and_value, vmap
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, Sampler
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, trained
 
 NUMERICS = 1
 
@@ -63,3 +63,19 @@ class Unclipped:
 
 
 rule = Unclipped
+
+
+def numbers(net: Network, example: Tensor, target: Tensor) -> int:
+    """How many numbers one place of a batch takes: what its forward pass keeps for the backward pass."""
+    named = {name: value.detach().requires_grad_() for name, value in trained(net.module).items()}
+    own = {value.untyped_storage().data_ptr() for value in named.values()}
+    kept: dict[int, int] = {}  # by place in memory: what two operators keep is there once
+
+    def keep(value: Tensor) -> Tensor:
+        if value.untyped_storage().data_ptr() not in own:
+            kept[value.data_ptr()] = max(value.numel(), kept.get(value.data_ptr(), 0))
+        return value
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        net.example_losses(named, example[None], target[None])
+    return sum(kept.values())
