@@ -145,6 +145,16 @@ def test_pieces_are_the_whole(seed: int, stream: int, step: int, sizes: list[int
         assert torch.equal(torch.cat(pieces, 1), whole)
 
 
+@pytest.mark.parametrize(("runs", "first"), [(1, 0), (1, 3), (3, 0), (5, 8)])
+def test_what_is_drawn_piece_by_piece_is_the_whole(monkeypatch: pytest.MonkeyPatch, runs: int, first: int) -> None:
+    """Whatever fits into a cache: the same bits in pieces of any size, one run or many."""
+    keys, step = randomness.table(range(runs)), torch.arange(runs)
+    whole = randomness.normal(keys, randomness.NOISE, step, 101, first)
+    for piece in (1, 2, 7, 64, 1000):
+        monkeypatch.setattr(randomness, "_PIECE", piece)
+        assert torch.equal(randomness.normal(keys, randomness.NOISE, step, 101, first), whole)
+
+
 @quick
 @given(st.lists(st.tuples(SEED, STEP), min_size=1, max_size=5), STREAM, st.integers(1, 9), FIRST)
 def test_stack_is_each_alone(runs: list[tuple[int, int]], stream: int, count: int, first: int) -> None:

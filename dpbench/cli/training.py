@@ -194,7 +194,7 @@ def _show_plan(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
 
     specs = load_specs(list(paths), options["allow_code"])
     with Watch("done") as watch:
-        made = make_plan(specs, Store(options["out"]), _choices(options), progress=watch)
+        made = make_plan(specs, Store(options["out"]), _choices(options), with_sources=False, progress=watch)
     if options["as_json"]:
         for one in made.runs:
             emit("planned", **run_facts(one))

@@ -67,6 +67,7 @@ def make_plan(
     choices: Choices,
     *,
     every_epsilon: bool = True,
+    with_sources: bool = True,
     kept: Cache | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -74,13 +75,14 @@ def make_plan(
 
     With `every_epsilon` the plan is shown: it says ε of every run and believes what earlier plans remembered (`kept`,
     by default the user's cache file). Without, it is run: ε is computed anew for what will be trained and for nothing
-    else, and remembered noise is confirmed. `progress` is told of every spec whose noise is known.
+    else, and remembered noise is confirmed. A plan that is only shown needs no hashes of code (`with_sources`).
+    `progress` is told of every spec whose noise is known.
     Raises ProblemsError with all the specs that cannot be resolved (a budget that cannot be met, a batch larger than
     the data, a model that cannot be built), DpbenchError if `only` matches nothing.
     """
     to_confirm = kept is None and not every_epsilon
     kept = Cache(cache_file()) if kept is None else kept
-    runs = resolve_all(specs, choices, kept, progress, with_sources=not every_epsilon)
+    runs = resolve_all(specs, choices, kept, progress, with_sources=with_sources)
     planned = {_parts(run.resolved) for run in runs}
     before = store.existing(lambda content: (parts := _parts(content.get("resolved"))) is None or parts in planned)
     gpu = _gpu() if choices.device is None else None
@@ -123,7 +125,15 @@ def make_plan(
     }
     if to_confirm and not all(map(_confirmed, [*due_by_spec, *doubtful.values()])):
         # What is remembered is wrong: again without it.
-        return make_plan(specs, store, choices, every_epsilon=every_epsilon, kept=kept.forgotten(), progress=progress)
+        return make_plan(
+            specs,
+            store,
+            choices,
+            every_epsilon=every_epsilon,
+            with_sources=with_sources,
+            kept=kept.forgotten(),
+            progress=progress,
+        )
     stated = []
     for done, run in enumerate(decided, 1):
         with kept.written_as_it_goes(), _collecting(problems, run.spec):

@@ -25,7 +25,7 @@ class Run:
     `true_epsilon` by `exact`, where it covers a calibrated run; `spends` is the budget (ε, δ) of a mechanism that
     chooses its noise while it runs, None for the others; `engine` holds the parameters that change no result and are no
     part of the key; `action` and `reason` say what will be done; `estimate` is seconds on `device`, None if unknown;
-    `sources` are hashes of the code that is used, {} in a plan that is only shown; `checked` is the stored verdict on
+    `sources` are hashes of the code that is used, {} in a plan that only shows; `checked` is the stored verdict on
     the mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise; `data_warning`
     what is wrong with the data, "" for most.
     """

@@ -73,8 +73,7 @@ def plan_of(folder: Path, *texts: str, **choices: Any) -> Plan:
     folder.mkdir(parents=True, exist_ok=True)
     for number, text in enumerate(texts):
         (folder / f"{number}.yaml").write_text(text.replace("name: small", f"name: small{number or ''}"))
-    specs, store = load_specs([folder], allow_code=True), Store(folder / "out")
-    return make_plan(specs, store, Choices(device="cpu", **choices), every_epsilon=False)
+    return make_plan(load_specs([folder], allow_code=True), Store(folder / "out"), Choices(device="cpu", **choices))
 
 
 def drawn(runs: Sequence[Run]) -> tuple[Any, Any]:
