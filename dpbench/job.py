@@ -18,7 +18,7 @@ from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Contents, Store, objection
-from dpbench.store.run_key import shipped
+from dpbench.store.run_key import FASTEST, shipped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -426,7 +426,10 @@ def _record(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
     facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
-    facts["engine"] = dict(run_.engine)
+    used = {name: outcome.engine or value if value == FASTEST else value for name, value in run_.engine.items()}
+    facts["engine"] = used
+    if outcome.tried:
+        facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {
         "run_key": run_.key,
         "seed": run_.seed,

@@ -12,7 +12,7 @@ from dpbench.plan.cache import Cache
 from dpbench.plan.parts import build_mechanism, sizes
 from dpbench.plan.runs import Run, Stack
 from dpbench.spec.loading import Spec
-from dpbench.store.run_key import plain
+from dpbench.store.run_key import FASTEST, plain
 
 MOST_PER_STACK = 16
 
@@ -42,15 +42,18 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
         if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
             made = record.get("environment", {})
             kind = str(made.get("device", "")).split(":")[0]
-            like = _like(record["resolved"], made.get("engine", {}))
-            measured.setdefault((like, kind), []).append((expected, seconds / steps))
+            engines: tuple[Mapping[str, Any], ...] = (made.get("engine", {}), {})
+            for engine in engines:
+                like = _like(record["resolved"], engine)
+                measured.setdefault((like, kind), []).append((expected, seconds / steps))
     priced = []
     for run in runs:
         if run.action != "train":
             priced.append(run)
             continue
         expected = run.sampling_rate * run.examples
-        near = measured.get((_like(run.resolved, run.engine), run.device.split(":")[0]), [])
+        engine = {} if FASTEST in run.engine.values() else run.engine  # of any engine, for the choice is measured
+        near = measured.get((_like(run.resolved, engine), run.device.split(":")[0]), [])
         near = [(b, s) for b, s in near if expected / 2 <= b <= expected * 2]
         if near:
             per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]

@@ -16,6 +16,7 @@ from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
 from dpbench.spec.keys import Printed
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
+from dpbench.store.run_key import FASTEST
 from dpbench.tasks import METRICS, Metric, MetricName
 from dpbench.verdicts import VERDICTS, Verdict
 
@@ -216,7 +217,8 @@ class Row:
     @property
     def other_engine(self) -> str | None:
         """The engine of the runs, in words, where the spec asks for another one, whose time is not known."""
-        if not self.context.engine or not self.engine or self.context.engine == self.engine:
+        asked = {name: value for name, value in self.context.engine.items() if value != FASTEST}
+        if not self.engine or asked.items() <= self.engine.items():
             return None
         return ", ".join(f"{name} = {value}" for name, value in self.engine.items())
 

@@ -25,6 +25,7 @@ from dpbench.spec.loading import Choice, Spec
 from dpbench.store.provenance import code_hash, code_with_imports, reachable
 
 FORMAT = 2
+FASTEST = "fastest"  # the clipping engine of a run whose spec names none
 # The code that every run uses, by its role; a run adds the roles of its model and its mechanism.
 CORE: Mapping[str, tuple[str, ...]] = {
     "randomness": ("dpbench.randomness",),
@@ -89,10 +90,11 @@ def _canonical(of: OfKind, value: Any) -> Any:
 def engine(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that change how a mechanism computes but not its results: those in `ENGINE` of it or of a stage.
 
-    A clipping engine counts only if it is in the catalog, where tests compare every engine with `loop`.
+    A clipping engine counts only if it is in the catalog, where tests compare every engine with `loop`; where none is
+    named it is `FASTEST`, which training measures.
 
-    >>> engine(find("mechanisms", "noisy_sgd"), {})
-    {'clipping': 'vmap'}
+    >>> engine(find("mechanisms", "noisy_sgd"), {}), engine(find("mechanisms", "noisy_sgd"), {"clipping": "loop"})
+    ({'clipping': 'fastest'}, {'clipping': 'loop'})
     """
     values, kinds, found = full_parameters(entry, parameters), _kinds(entry), {}
     for name in _engine_names(entry):
@@ -100,7 +102,7 @@ def engine(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if name in kinds and value is None:  # the mechanism chooses
             value = _stages(entry, parameters).get("engine")
         if name not in kinds or value in catalog("clipping"):
-            found[name] = value
+            found[name] = FASTEST if name in kinds and parameters.get(name) is None else value
     for name, of in kinds.items():
         if of.kind != "clipping" and not (of.none and values[name] == "none"):
             chosen_name, own = named(values[name])

@@ -40,6 +40,7 @@ class Course:
     clipped: float = 0.0
     bad: int = -1  # the first step whose gradient was not finite
     measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
+    engine: str = ""  # the clipping engine that was chosen for it, where its spec names none
 
 
 def hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:
@@ -114,6 +115,7 @@ def start(
     facts, state = kept
     for name in _KEPT:
         setattr(course, name, facts[name])
+    course.engine = facts.get("engine", "")
     course.resumed = True
     return state
 
@@ -190,6 +192,7 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
-            write_checkpoint(path, checkpoint_of(course), {name: getattr(course, name) for name in _KEPT}, one)
+            facts = {name: getattr(course, name) for name in (*_KEPT, "engine")}
+            write_checkpoint(path, checkpoint_of(course), facts, one)
         except DpbenchError as error:
             raise StoreError(str(error)) from error

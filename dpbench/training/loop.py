@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,10 @@ from dpbench.step.mechanism import (
 )
 from dpbench.step.metric import Metric, Trained
 from dpbench.store.check_records import described
+from dpbench.store.run_key import FASTEST
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
+from dpbench.training.fastest import ENGINES, Chosen, fastest
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -114,7 +116,8 @@ class Progress:
 class Outcome:
     """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
 
-    `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`.
+    `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
+    one that was chosen where the spec names none, `tried` seconds of a sum of the stack by each that was measured.
     """
 
     run: Run
@@ -123,6 +126,8 @@ class Outcome:
     traceback: str = ""
     step: int | None = None
     parameters_P: Tensor | None = None
+    engine: str = ""
+    tried: Mapping[str, float] = field(default_factory=dict)
 
 
 class Interrupted(DpbenchError):
@@ -168,9 +173,6 @@ def train(
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
     data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
-    summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
-    numbers = numbers_of_a_place(summing, net, data.test_inputs[0].to(device), data.test_targets[0].to(device))
-    chunk = execution.chunk(len(runs), numbers * getattr(mechanism, "places_of_a_record", 1))
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     shown = SMOKE_EXAMPLES if smoke else None
     test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
@@ -187,6 +189,10 @@ def train(
         for course in courses
     ]
     state, hyper = _join(starts, device), hyperparameters(runs, device)
+    one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
+    mechanism, tried = _with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one)
+    summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
+    chunk = _chunk(execution, len(runs), mechanism, net, *one)(summing)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
     sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
@@ -231,7 +237,7 @@ def train(
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
-            yield outcome
+            yield replace(outcome, engine=courses[at].engine, tried=tried)
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
             index = torch.tensor(keep, dtype=torch.int64, device=device)
@@ -244,6 +250,44 @@ def train(
             saved = time.monotonic()
         if stopping:
             raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
+
+
+def _chunk(
+    execution: Execution, runs: int, mechanism: Any, net: Network, example: Tensor, target: Tensor
+) -> Callable[[Any], int]:
+    """The places of one call, by what sums the gradients: an engine, or a rule that does."""
+    shifts = getattr(mechanism, "places_of_a_record", 1)
+    return lambda summing: execution.chunk(runs, shifts * numbers_of_a_place(summing, net, example, target))
+
+
+def _with_engine(
+    mechanism: Mechanism,
+    courses: Sequence[Course],
+    net: Network,
+    theta_RP: Tensor,
+    execution: Execution,
+    smoke: bool,
+    one: tuple[Tensor, Tensor],
+) -> tuple[Mechanism, Mapping[str, float]]:
+    """The mechanism with the engine that its spec leaves open, and the seconds of those that were tried.
+
+    A run goes on with the engine of its checkpoint. Nothing is tried in a smoke test, nor with `augment`, which only
+    the first engine takes.
+    """
+    runs = [course.run for course in courses]
+    made: Any = mechanism
+    open_ = FASTEST in runs[0].engine.values() and is_dataclass(made) and getattr(made, "engine", None) is not None
+    if not open_:
+        return mechanism, {}
+    chosen = Chosen(next((course.engine for course in courses if course.engine), ENGINES[0]))
+    alone = smoke or getattr(mechanism, "augmentation", None) is not None
+    if not alone and not any(course.engine for course in courses):
+        places = max(math.ceil(run.sampling_rate * run.examples) for run in runs)
+        chunk = _chunk(execution, len(runs), mechanism, net, *one)
+        chosen = fastest(mechanism, net, theta_RP, one[0], places, max(run.steps for run in runs), chunk)
+    for course in courses:
+        course.engine = chosen.engine
+    return replace(made, engine=build_one("clipping", chosen.engine)), chosen.seconds
 
 
 def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:

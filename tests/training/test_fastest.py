@@ -1,0 +1,130 @@
+"""The engine that a spec leaves open: measured, told in the record, kept by a checkpoint, and nothing else changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpbench.job import run as run_job
+from dpbench.mechanisms.presets import dplis, noisy_sgd
+from dpbench.plan.planning import Choices, make_plan
+from dpbench.spec.loading import load_specs
+from dpbench.step.functional import network
+from dpbench.store.records import Store
+from dpbench.training import fastest
+from dpbench.training.fastest import Chosen
+from dpbench.training.loop import Execution, Interrupted, numbers_of_a_place
+from tests.training.test_train import losses, runs_of, trained
+
+SPEC = """
+kind: run
+name: small
+dataset: digits
+model: {name: mlp, parameters: {hidden: [16], activation: tanh}}
+mechanism: noisy_sgd
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 64, steps: 40, learning_rate: 0.25, clip_norm: 1.0}
+seeds: 1
+"""
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, steps: int, vmap: float, ghost: float | None) -> Chosen:
+    """What is chosen if a sum takes so many seconds; None: the engine refuses."""
+
+    def engine(seconds: float | None) -> Callable[..., None]:
+        def clipping(*_: Any) -> None:
+            assert seconds is not None, "refused"
+            time.sleep(seconds)
+
+        return clipping
+
+    named = {"vmap": engine(vmap), "ghost": engine(ghost)}
+    monkeypatch.setattr(fastest, "find", lambda _, name: SimpleNamespace(load=lambda: named[name]))
+    net = network(nn.Linear(2, 3))
+    return fastest.fastest(noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), 5, steps, lambda _: 5)
+
+
+def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, 10**6, 0.02, 0.002).engine == "ghost"
+    assert chosen(monkeypatch, 10**6, 0.002, 0.02).engine == "vmap"
+    about_equal = chosen(monkeypatch, 10**6, 0.02, 0.018)
+    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost"})
+    short = chosen(monkeypatch, 10, 0.02, 0.002)  # it repeats bit for bit
+    assert (short.engine, set(short.seconds)) == ("vmap", {"vmap"})
+    assert chosen(monkeypatch, 10**6, 0.02, None).engine == "vmap"
+
+
+@pytest.mark.parametrize("mechanism", [noisy_sgd(), dplis(smoothing_samples=3)], ids=["plain", "smoothed"])
+def test_wide_layers_take_ghost(mechanism: Any) -> None:
+    """By a factor of ten and more on the machines of today, so that the choice is no matter of luck."""
+    net = network(nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)))
+    theta_RP = torch.randn(1, net.size, generator=torch.Generator().manual_seed(0)) / 30
+    example, target = torch.zeros(784), torch.tensor(0)
+
+    def chunk(engine: Any) -> int:
+        return Execution().chunk(1, numbers_of_a_place(engine, net, example, target))
+
+    state = torch.random.get_rng_state()
+    found = fastest.fastest(mechanism, net, theta_RP, example, 64, 10**6, chunk)
+    assert found.engine == "ghost", found
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_the_record_says_what_was_used_and_a_named_engine_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())  # it takes seconds
+    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: Chosen("ghost", {"vmap": 0.5, "ghost": 0.1}))
+    found = {}
+    for name, mechanism in (("open", "noisy_sgd"), ("named", "{name: noisy_sgd, parameters: {clipping: loop}}")):
+        (tmp_path / f"{name}.yaml").write_text(SPEC.replace("noisy_sgd", mechanism))
+        (run,) = make_plan(load_specs([tmp_path / f"{name}.yaml"]), Store(tmp_path), Choices(device="cpu")).runs
+        assert run.engine == {"clipping": "fastest" if name == "open" else "loop"}
+        run_job([tmp_path / f"{name}.yaml"], out=tmp_path / name, choices=Choices(device="cpu"))
+        found[name] = json.loads(Store(tmp_path / name).run_path(run.key).read_text())
+    assert found["open"]["run_key"] == found["named"]["run_key"]
+    assert found["open"]["environment"]["engine"] == {"clipping": "ghost"}
+    assert found["open"]["environment"]["tried_engines"] == {"vmap": 0.5, "ghost": 0.1}
+    assert found["named"]["environment"]["engine"] == {"clipping": "loop"}
+    assert "tried_engines" not in found["named"]["environment"]
+    curves = [[point["test_loss"] for point in one["curve"]] for one in found.values()]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)  # rounding, see test_train.py
+    assert found["open"]["result"].get("drawn") == found["named"]["result"].get("drawn")
+
+
+def test_a_checkpoint_keeps_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    answers = iter([Chosen("ghost"), Chosen("ghost")])
+    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: next(answers))
+    whole = trained([run])[run.key]
+    done: list[int] = []
+    with pytest.raises(Interrupted):
+        trained([run], checkpoints=tmp_path / "kept", watch=lambda p: done.append(p.done), stop=lambda: len(done) >= 17)
+    resumed = trained([run], checkpoints=tmp_path / "kept")[run.key]  # a third measurement would raise
+    assert resumed.engine == "ghost"
+    assert losses(resumed) == losses(whole)
+    (path,) = (tmp_path / "kept").iterdir()
+    told: list[str] = []
+    content = path.read_bytes()
+    assert b'"engine": "ghost"' in content
+    forge(path, content.replace(b'"engine": "ghost"', b'"engine": "no_eng"'))
+    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: Chosen("vmap"))
+    again = trained([run], checkpoints=tmp_path / "kept", anew=lambda _, why: told.append(why))[run.key]
+    assert "engine = 'no_eng': expected one of" in told[0]
+    assert again.engine == "vmap"
+
+
+def forge(path: Path, content: bytes) -> None:
+    """Write a checkpoint with its SHA-256 made to fit."""
+    head, _, rest = content.partition(b"\n")
+    body = rest.partition(b"\n")[2]
+    path.write_bytes(head + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
