@@ -45,21 +45,41 @@ class Unclipped:
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
         del draw, clip_R  # nothing is drawn, and there is nothing to clip
-
-        def loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-            loss_B = net.example_losses(named, inputs, targets) * mask
-            return loss_B.sum(), loss_B
-
+        # One run after the other on a CPU, so that layers keep their own kernels: an LSTM its fused one.
+        gradients = _each_run if theta_RP.device.type == "cpu" or len(theta_RP) == 1 else _all_runs
         total_RP = torch.zeros_like(theta_RP)
         parts = []
         for start in range(0, examples.mask_RB.shape[1], chunk):
-            part = examples.part(start, start + chunk)
-            gradient = vmap(grad_and_value(loss, has_aux=True))
-            named, (_, loss_RB) = gradient(net.split(theta_RP), part.inputs, part.targets, part.mask_RB)
+            named, loss_RB = gradients(net, net.split(theta_RP), examples.part(start, start + chunk))
             total_RP = total_RP + net.join(named)
             parts.append(loss_RB)
         loss_RB = torch.cat(parts, 1)
         return Clipped(total_RP, torch.zeros_like(loss_RB), loss_RB)
+
+
+def _all_runs(net: Network, named: dict[str, Tensor], part: Examples) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradients of the summed losses, and the losses (R, B), of a stack at once."""
+
+    def loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        loss_B = net.example_losses(named, inputs, targets) * mask
+        return loss_B.sum(), loss_B
+
+    found, (_, loss_RB) = vmap(grad_and_value(loss, has_aux=True))(named, part.inputs, part.targets, part.mask_RB)
+    return found, loss_RB
+
+
+def _each_run(net: Network, named: dict[str, Tensor], part: Examples) -> tuple[dict[str, Tensor], Tensor]:
+    """The same, run by run."""
+    gradients, losses = [], []
+    for run in range(len(part.mask_RB)):
+        leaves = {name: value[run].detach().requires_grad_() for name, value in named.items()}
+        with torch.enable_grad():
+            loss_B = net.example_losses(leaves, part.inputs[run], part.targets[run]) * part.mask_RB[run]
+            found = torch.autograd.grad(loss_B.sum(), tuple(leaves.values()), allow_unused=True, materialize_grads=True)
+        gradients.append(found)
+        losses.append(loss_B.detach())
+    stacked = [torch.stack(same) for same in zip(*gradients, strict=True)]
+    return dict(zip(named, stacked, strict=True)), torch.stack(losses)
 
 
 rule = Unclipped
