@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_bytes
+from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Choices, Plan, Run, Stack, context, make_plan, with_checks
@@ -18,7 +19,7 @@ from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Contents, Store, objection
-from dpbench.store.run_key import FASTEST, shipped
+from dpbench.store.run_key import shipped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,6 +115,7 @@ def run(
     choices: Choices | None = None,
     fail_fast: bool = False,
     places_per_call: int | None = None,
+    engine: str | None = None,
     threads: int | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -125,7 +127,8 @@ def run(
     Raises ProblemsError for bad specs and DpbenchError for an output folder that cannot be written, before anything
     runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
     `choices.smoke` every run does two steps and nothing is written. `threads`: torch's threads on the CPU; None takes
-    one for small work and torch's own number for the rest. `allow_code`: specs (and records in `out`) may name code as
+    one for small work and torch's own number for the rest. `engine`: that clipping engine, whatever the specs say;
+    None takes what they name, else the fastest. `allow_code`: specs (and records in `out`) may name code as
     `package.module:factory`, which is imported and called. `weights_to`: a folder for the last weights of every run,
     which must be without privacy.
 
@@ -133,6 +136,8 @@ def run(
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
     """
     begin = time.monotonic()
+    if engine is not None and catalog("clipping").get(engine) is None:
+        raise DpbenchError(f"engine = {engine}: expected one of {', '.join(catalog('clipping'))}")
     choices = choices or Choices()
     watcher = watcher or Watcher()
     specs = load_specs([Path(path) for path in paths], allow_code)
@@ -155,7 +160,7 @@ def run(
     try:
         plan, checks = _checked(plan, store, choices, watcher)
         finished, failures, interrupted, weights = _work(
-            plan, store, choices, fail_fast, places_per_call, threads, watcher, stop, keeps
+            plan, store, choices, fail_fast, places_per_call, engine, threads, watcher, stop, keeps
         )
     finally:
         watcher.close()
@@ -308,6 +313,7 @@ def _work(
     choices: Choices,
     fail_fast: bool,
     places_per_call: int | None,
+    engine: str | None,
     threads: int | None,
     watcher: Watcher,
     stop: Callable[[], bool],
@@ -328,7 +334,7 @@ def _work(
             dataset_source(first.spec).load(choices.data),
             build_mechanism(first.spec),
             builder(first),
-            Execution(first.device, places_per_call),
+            Execution(first.device, places_per_call, engine),
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,
             watch=watcher.progress,
@@ -426,8 +432,10 @@ def _record(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
     facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
-    used = {name: outcome.engine or value if value == FASTEST else value for name, value in run_.engine.items()}
-    facts["engine"] = used
+    facts["engine"] = {
+        name: outcome.engine or value if name in ("clipping", "engine") else value
+        for name, value in run_.engine.items()
+    }
     if outcome.tried:
         facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {

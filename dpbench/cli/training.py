@@ -110,6 +110,12 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
 )
 @THREADS
+@click.option(
+    "--engine",
+    metavar="NAME",
+    help="Clipping engine of every run that takes one (vmap, ghost, loop), whatever the specs say; changes numbers by"
+    " rounding only. Default: what a spec names, else the fastest.",
+)
 @click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)
 @click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary, no progress.")
@@ -144,6 +150,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             choices=_choices(options),
             fail_fast=options["fail_fast"],
             places_per_call=options["places_per_call"],
+            engine=options["engine"],
             threads=options["threads"],
             watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,

@@ -174,11 +174,11 @@ def resolve_all(
         raise DpbenchError(f"{count:,} runs at once; expected at most {MOST_RUNS:,}: choose with --only or --seeds")
     for done, spec in enumerate(taken, 1):
         if progress is not None:
-            progress("noise", done - 1, len(taken))
+            progress("specs", done - 1, len(taken))
         with kept.written_as_it_goes(), _collecting(problems, spec):
             runs += resolve(spec, _seeds(spec, choices.seeds), kept, sources)
     if progress is not None:
-        progress("noise", len(taken), len(taken))
+        progress("specs", len(taken), len(taken))
     kept.write()
     if problems:
         raise ProblemsError(problems)

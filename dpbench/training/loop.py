@@ -58,11 +58,13 @@ class Execution:
     """How the work is executed. No part of a run's key, because it must not change results.
 
     `places_per_call`: batch places of all runs together in one call; None chooses by device and memory.
+    `engine`: the clipping engine of mechanisms that take one; None takes what the spec names, else the fastest.
     `checkpoint_seconds`: the time between two checkpoints of a stack, taken after the step that is then at work.
     """
 
     device: str = "cpu"
     places_per_call: int | None = None
+    engine: str | None = None
     checkpoint_seconds: float = 30.0
 
     def chunk(self, runs: int, numbers: int) -> int:
@@ -276,12 +278,12 @@ def _with_engine(
     """
     runs = [course.run for course in courses]
     made: Any = mechanism
-    open_ = FASTEST in runs[0].engine.values() and is_dataclass(made) and getattr(made, "engine", None) is not None
-    if not open_:
+    takes_one = is_dataclass(made) and getattr(made, "engine", None) is not None
+    if not takes_one or (execution.engine is None and FASTEST not in runs[0].engine.values()):
         return mechanism, {}
-    chosen = Chosen(next((course.engine for course in courses if course.engine), ENGINES[0]))
-    alone = smoke or getattr(mechanism, "augmentation", None) is not None
-    if not alone and not any(course.engine for course in courses):
+    begun = next((course.engine for course in courses if course.engine), "")
+    chosen = Chosen(execution.engine or begun or ENGINES[0])
+    if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
         places = max(math.ceil(run.sampling_rate * run.examples) for run in runs)
         chunk = _chunk(execution, len(runs), mechanism, net, *one)
         chosen = fastest(mechanism, net, theta_RP, one[0], places, max(run.steps for run in runs), chunk)

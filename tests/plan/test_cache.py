@@ -96,7 +96,7 @@ def test_a_plan_that_is_ended_keeps_what_it_has_calibrated(tmp_path: Path, monke
             progress=lambda *told_of: told.append(told_of),
         )
     assert solved == [0, 1, 2]  # what a kill would have left
-    assert told == [("noise", done, 3) for done in (0, 1, 2)]
+    assert told == [("specs", done, 3) for done in (0, 1, 2)]
 
 
 MALFORMED = [-1.0, "1.5", None, True, [1], {}, 1]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpbench.errors import DpbenchError
 from dpbench.job import run as run_job
 from dpbench.mechanisms.presets import dplis, noisy_sgd
 from dpbench.plan.planning import Choices, make_plan
@@ -96,6 +97,11 @@ def test_the_record_says_what_was_used_and_a_named_engine_stays(
     assert found["open"]["environment"]["tried_engines"] == {"vmap": 0.5, "ghost": 0.1}
     assert found["named"]["environment"]["engine"] == {"clipping": "loop"}
     assert "tried_engines" not in found["named"]["environment"]
+    run_job([tmp_path / "named.yaml"], out=tmp_path / "told", choices=Choices(device="cpu"), engine="vmap")
+    told = json.loads(Store(tmp_path / "told").run_path(run.key).read_text())
+    assert told["environment"]["engine"] == {"clipping": "vmap"}
+    with pytest.raises(DpbenchError, match="engine = gost: expected one of ghost, loop, vmap"):
+        run_job([tmp_path / "named.yaml"], out=tmp_path / "told", engine="gost")
     curves = [[point["test_loss"] for point in one["curve"]] for one in found.values()]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)  # rounding, see test_train.py
     assert found["open"]["result"].get("drawn") == found["named"]["result"].get("drawn")
