@@ -35,7 +35,7 @@ from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.errors import DpbenchError
 from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
-from dpbench.step.functional import Network, Smoothed, trained
+from dpbench.step.functional import Network, Smoothed, over_runs, trained
 from dpbench.step.operators import Use, Watch
 from dpbench.step.recurrent import RECURRENT
 
@@ -198,7 +198,8 @@ def _recorded(
     zero = next(iter(named.values())).new_zeros(())
     taps = tuple(zero.expand(shape) for shape in seen.tap_shapes)
     of_one = partial(grad(loss, has_aux=True), taps)
-    gradients, (inputs, loss_RB) = over(over(of_one, in_dims=(None, 0, 0)))(named, part.inputs, part.targets)
+    each = over(of_one, in_dims=(None, 0, 0))
+    gradients, (inputs, loss_RB) = over_runs(each, dict(named), part.inputs, part.targets)
     return uses, inputs, gradients, loss_RB
 
 

@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 from torch.func import vmap as over
 
 from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, over_runs
 
 NUMERICS = 1
 
@@ -20,13 +20,13 @@ def clipping(
     net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
 ) -> Clipped:
     """The clipped sum of each run's batch, `chunk` places of the batch at a time."""
-    per_example = over(over(grad_and_value(net.example_loss), in_dims=(None, 0, 0)))
+    per_example = over(grad_and_value(net.example_loss), in_dims=(None, 0, 0))
     named = net.split(theta_RP)
     total: dict[str, Tensor] = {}
     norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
-        gradients, loss_RB = per_example(named, part.inputs, part.targets)
+        gradients, loss_RB = over_runs(per_example, named, part.inputs, part.targets)
         flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
         if not bool(part.mask_RB.all()):
             flat = {name: zero_where_empty(g, part.mask_RB) for name, g in flat.items()}

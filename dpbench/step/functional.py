@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from dpbench import randomness
 from dpbench.errors import DpbenchError
@@ -191,6 +193,18 @@ def initial_parameters(build: Callable[[], nn.Module], seed: int) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trained(module).values()]).float()
 
 
+def over_runs(function: Callable[..., Any], named: dict[str, Tensor], *values: Tensor) -> Any:
+    """The function of one run's parameters and values, for every run of a stack; one run alone takes no run axis.
+
+    >>> over_runs(lambda named, x: named["a"] * x, {"a": torch.tensor([[2.0]])}, torch.tensor([[3.0]]))
+    tensor([[6.]])
+    """
+    if len(next(iter(named.values()))) != 1:
+        return vmap(function)(named, *values)
+    found = function({name: value[0] for name, value in named.items()}, *(value[0] for value in values))
+    return tree_map(lambda value: value[None] if isinstance(value, Tensor) else value, found)
+
+
 def evaluate(
     net: Network,
     theta_RP: Tensor,
@@ -213,7 +227,13 @@ def evaluate(
         for start in range(0, len(targets), chunk):
             x, y_B = inputs[start : start + chunk].clone(), targets[start : start + chunk]
             seen = view(x)
-            output_RBC = vmap(net.outputs, in_dims=(0, None if seen is None else 0))(named, x if seen is None else seen)
+            if theta_RP.device.type == "cpu":  # run by run, so that layers keep their own kernels
+                alone = ({name: value[run] for name, value in named.items()} for run in range(len(theta_RP)))
+                output_RBC = torch.stack(
+                    [net.outputs(one, x if seen is None else seen[at]) for at, one in enumerate(alone)]
+                )
+            else:
+                output_RBC = vmap(net.outputs, (0, None if seen is None else 0))(named, x if seen is None else seen)
             if x._version or theta_RP._version != version:
                 raise DpbenchError("the model writes into its inputs or parameters: compute on copies, not in place")
             more_R, right_R = losses.sums(net.objective, output_RBC, y_B)

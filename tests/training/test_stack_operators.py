@@ -1,4 +1,6 @@
-"""A stack is one tensor program: sixteen runs dispatch about as many operators as one, not sixteen times as many.
+"""A stack is one tensor program: sixteen runs dispatch about as many operators as two, not eight times as many.
+
+One run alone takes no run axis, and fewer operators.
 
 Counted below autograd and vmap, so that a fallback that loops over runs or examples would show. Without chance.
 """
@@ -74,16 +76,17 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_sixteen_runs_cost_no_more_operators_than_one(mechanism: str, model: str, activation: str) -> None:
+def test_sixteen_runs_cost_no_more_operators_than_two(mechanism: str, model: str, activation: str) -> None:
     """The same chunk, and the same number of chunks: q = 1, so that every batch has the same size."""
     factory, shape = MODELS[model]
 
     def build() -> nn.Module:
         return factory(shape, 10, activation=activation)
 
-    one, sixteen = (operators(MECHANISMS[mechanism], build, shape, runs) for runs in (1, 16))
+    one, two, sixteen = (operators(MECHANISMS[mechanism], build, shape, runs) for runs in (1, 2, 16))
     assert one > 100, "the step was counted"
-    assert sixteen < FACTOR * one, (one, sixteen)
+    assert one <= two
+    assert sixteen < FACTOR * two, (two, sixteen)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -94,7 +97,7 @@ def test_random_batches_too(mechanism: str) -> None:
     def build() -> nn.Module:
         return factory(shape, 10)
 
-    counts = [operators(MECHANISMS[mechanism], build, shape, runs, rate=0.5, chunk=EXAMPLES) for runs in (1, 16)]
+    counts = [operators(MECHANISMS[mechanism], build, shape, runs, rate=0.5, chunk=EXAMPLES) for runs in (2, 16)]
     assert counts[1] < FACTOR * counts[0], counts
 
 
@@ -113,10 +116,10 @@ def test_the_count_finds_an_engine_that_loops() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> None:
-    """The paper's batch of 256, drawn for real: chunks that fit into caches leave far fewer operators than 16 runs."""
+    """The paper's batch of 256, drawn for real: chunks that fit into caches leave fewer operators than eight stacks of two."""
     factory, shape = MODELS[model]
     counts = []
-    for runs in (1, 16):
+    for runs in (2, 16):
         net = network(factory(shape, 10))
         mechanism = MECHANISMS["noisy_sgd"]
         inputs, targets = torch.zeros(1024, *shape), torch.arange(1024) % 10
@@ -126,4 +129,4 @@ def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> N
         with Count() as count:
             one_step(mechanism, net, state, hyperparameters(range(runs), 0.25), inputs, targets, chunk)
         counts.append(sum(count.seen.values()))
-    assert counts[1] < 16 * counts[0] / 2, counts
+    assert counts[1] < 8 * counts[0] / 1.5, counts
