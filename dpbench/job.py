@@ -436,6 +436,8 @@ def _record(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
         name: outcome.engine or value if name in ("clipping", "engine") else value
         for name, value in run_.engine.items()
     }
+    if outcome.chunk is not None:
+        facts["chunk"] = outcome.chunk
     if outcome.tried:
         facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {

@@ -119,7 +119,8 @@ class Outcome:
     """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
 
     `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
-    one that was chosen where the spec names none, `tried` seconds of a sum of the stack by each that was measured.
+    one that was chosen where the spec names none, `tried` seconds of a sum of the stack by each that was measured;
+    `chunk` places of each run's batch were in one call at the end.
     """
 
     run: Run
@@ -130,6 +131,7 @@ class Outcome:
     parameters_P: Tensor | None = None
     engine: str = ""
     tried: Mapping[str, float] = field(default_factory=dict)
+    chunk: int | None = None
 
 
 class Interrupted(DpbenchError):
@@ -208,7 +210,12 @@ def train(
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
         for _ in range(ahead):
             before_R = state.step_R
-            state, seen = step(mechanism, net, state, hyper, inputs, targets, chunk)
+            while True:
+                try:
+                    state, seen = step(mechanism, net, state, hyper, inputs, targets, chunk)
+                    break
+                except (MemoryError, RuntimeError) as error:
+                    chunk = _smaller(chunk, error)  # a step writes into nothing that it is given: again, with less
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
@@ -239,7 +246,7 @@ def train(
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
-            yield replace(outcome, engine=courses[at].engine, tried=tried)
+            yield replace(outcome, engine=courses[at].engine, tried=tried, chunk=chunk)
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
             index = torch.tensor(keep, dtype=torch.int64, device=device)
@@ -290,6 +297,24 @@ def _with_engine(
     for course in courses:
         course.engine = chosen.engine
     return replace(made, engine=build_one("clipping", chosen.engine)), chosen.seconds
+
+
+def _smaller(chunk: int, error: BaseException) -> int:
+    """Half the chunk after a call that found no memory. Raises DpbenchError where it was one place, else the error."""
+    words = str(error).lower()
+    lacking = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        said in words for said in ("out of memory", "can't allocate memory", "not enough memory")
+    )
+    if not lacking:
+        raise error
+    if chunk == 1:
+        raise DpbenchError(
+            f"out of memory with one example of each run at a time ({visible(str(error).splitlines()[0])}): the model"
+            " and its stack need more than the device has; train fewer runs at once with --seeds or --only"
+        ) from error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return chunk // 2
 
 
 def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:

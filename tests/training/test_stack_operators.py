@@ -116,7 +116,7 @@ def test_the_count_finds_an_engine_that_loops() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_so_it_is_with_the_chunk_that_training_chooses_on_a_cpu(model: str) -> None:
-    """The paper's batch of 256, drawn for real: chunks that fit into caches leave fewer operators than eight stacks of two."""
+    """The paper's batch of 256, drawn for real: chunks that fit into caches leave fewer operators than eight stacks."""
     factory, shape = MODELS[model]
     counts = []
     for runs in (2, 16):
