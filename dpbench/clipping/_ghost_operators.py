@@ -156,7 +156,12 @@ def _matrix_product(watch: Watch, input: Tensor, other: Tensor) -> Tensor:
     else:
         watch.refuse(other, f"of shape {tuple(other.shape)} in a matrix product with {tuple(input.shape)}")
     inner, outer = other.shape[-2:]
-    output, tap = watch.tapped(torch.matmul(value, other))
+    if other.dim() == 2:
+        product = torch.matmul(value, other)
+    else:  # group by group: in a transform a batched product would copy the weight for every example
+        pairs = zip(value.unbind(0), other.unbind(0), strict=True)
+        product = torch.stack([one @ weight for one, weight in pairs])
+    output, tap = watch.tapped(product)
     watch.record("product", other, tap, value, size=(groups, inner, outer))
     if groups == 1:
         return output.reshape(*input.shape[:-1], outer)

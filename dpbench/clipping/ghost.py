@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
-from torch.func import functional_call, grad
+from torch.func import functional_call
 from torch.func import vmap as over
 
 from dpbench.clipping._ghost_operators import OPERATORS
@@ -187,20 +186,25 @@ def _recorded(
     uses: list[Use] = []
     plain = net.plain if isinstance(net, Smoothed) else net
 
-    def loss(taps: Sequence[Tensor], one: dict[str, Tensor], example: Tensor, target: Tensor) -> Any:
+    def loss(one: dict[str, Tensor], taps: Sequence[Tensor], example: Tensor, target: Tensor) -> Any:
         watch = Watch(_KNOWN, seen.owners, one, taps)
         value = plain.example_loss(one, example, target, watch)
         uses.extend(watch.uses)
         if watch.uses != seen.uses or watch.tap_shapes != seen.tap_shapes:
             raise DpbenchError("clipping engine ghost: the model uses its parameters differently in different calls")
-        return value, (tuple(watch.inputs), value)
+        return value, tuple(watch.inputs)
+
+    def of_run(one: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor, *taps_B: Tensor) -> Any:
+        return over(loss, in_dims=(None, 0, 0, 0))(one, taps_B, inputs_B, targets_B)
 
     zero = next(iter(named.values())).new_zeros(())
-    taps = tuple(zero.expand(shape) for shape in seen.tap_shapes)
-    of_one = partial(grad(loss, has_aux=True), taps)
-    each = over(of_one, in_dims=(None, 0, 0))
-    gradients, (inputs, loss_RB) = over_runs(each, dict(named), part.inputs, part.targets)
-    return uses, inputs, gradients, loss_RB
+    taps = [zero.expand(*part.mask_RB.shape, *shape).clone().requires_grad_() for shape in seen.tap_shapes]
+    constant = {name: value.detach() for name, value in named.items()}
+    with torch.enable_grad():
+        # Each example is alone in the transform; the backward pass of them all is the ordinary one, which is faster.
+        loss_RB, inputs = over_runs(of_run, constant, part.inputs, part.targets, *taps)
+        gradients = torch.autograd.grad(loss_RB.sum(), taps, allow_unused=True, materialize_grads=True)
+    return uses, [value.detach() for value in inputs], gradients, loss_RB.detach()
 
 
 def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, list[Term]]:
