@@ -39,7 +39,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
     from dpbench.conformance import read_conformance
     from dpbench.job import write_reports
     from dpbench.judging.claims.summary import claims_report
-    from dpbench.plan.planning import Choices, Plan, about, resolve_all
+    from dpbench.plan.known import about
+    from dpbench.plan.planning import Choices, Plan, resolve_all
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
 

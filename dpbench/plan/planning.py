@@ -13,11 +13,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import Entry, FilePath, Note, build, find, is_code, marked
+from dpbench.catalog import Entry, FilePath, Note, build, find, marked
 from dpbench.datasets import data_folder, fetch_command
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
 from dpbench.plan.cache import Cache, cache_file
+from dpbench.plan.known import older_of, parts
 from dpbench.plan.noise import calibrated, confirmed, epsilon_at, ledger_of
 from dpbench.plan.parts import (
     build_mechanism,
@@ -39,7 +40,7 @@ from dpbench.spec.points import MOST_RUNS
 from dpbench.spec.shipped import own_name
 from dpbench.store.check_records import Code, code_of, described, known, of_shipped, read_checks
 from dpbench.store.provenance import code_hash
-from dpbench.store.records import RunRecord, Store
+from dpbench.store.records import Store
 from dpbench.store.run_key import (
     FORMAT,
     chosen,
@@ -83,16 +84,16 @@ def make_plan(
     to_confirm = kept is None and not every_epsilon
     kept = Cache(cache_file()) if kept is None else kept
     runs = resolve_all(specs, choices, kept, progress, with_sources=with_sources)
-    planned = {_parts(run.resolved) for run in runs}
-    before = store.existing(lambda content: (parts := _parts(content.get("resolved"))) is None or parts in planned)
+    planned = {parts(run.resolved) for run in runs}
+    before = store.existing(lambda content: (names := parts(content.get("resolved"))) is None or names in planned)
     gpu = _gpu() if choices.device is None else None
     device = choices.device or gpu or "cpu"
-    older_of = _older_of([one["resolved"] for one in before.values()])
+    older_of_run = older_of([one["resolved"] for one in before.values()])
     obstacles: dict[int, str | None] = {}  # by the spec: every seed of it meets the same one
     decided = []
     for run in runs:
         unfinished = store.is_unfinished(run.key)
-        known = (before.get(run.key), None if run.key in before else older_of(run.resolved))
+        known = (before.get(run.key), None if run.key in before else older_of_run(run.resolved))
         action, reason = _decided(run, known, choices, unfinished)
         if action == "train":
             if id(run.spec) not in obstacles:
@@ -435,56 +436,6 @@ def _obstacle(spec: Spec, choices: Choices, has_gpu: bool) -> str | None:
     if "gpu" in spec.needs and not has_gpu and choices.device is None:
         return "needs a GPU and none was found; --device cpu runs it here"
     return None
-
-
-def _parts(resolved: Any) -> tuple[str, ...] | None:
-    """The names of dataset, model and mechanism, which the same or a similar run shares; None of another format."""
-    try:
-        return (
-            None
-            if resolved["format"] != FORMAT
-            else tuple(str(resolved[part]["name"]) for part in ("dataset", "model", "mechanism"))
-        )
-    except (KeyError, TypeError, IndexError):
-        return None
-
-
-def about(specs: Iterable[Spec], records: Iterable[RunRecord]) -> list[Spec]:
-    """The specs that a record may be of: with the dataset, model and mechanism of one, and all that name code."""
-    known = {_parts(record.resolved) for record in records}
-    found = []
-    for spec in specs:
-        names = spec.dataset.name, spec.model.name, spec.mechanism.name
-        if names in known or any(map(is_code, names)):
-            found.append(spec)
-    return found
-
-
-def _older_of(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
-    """A function that finds, among what records resolved, the same run by other versions of code."""
-    alike: dict[str, list[Mapping[str, Any]]] = {}
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-
-    def numbers(resolved: Mapping[str, Any]) -> str:  # few runs have all of them in common, and they are soon compared
-        return repr([resolved.get(name) for name in ("seed", "steps", "noise_multiplier", "learning_rate")])
-
-    for resolved in records:
-        alike.setdefault(numbers(resolved), []).append(resolved)
-
-    def older(resolved: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        key = numbers(resolved)
-        if key not in alike:
-            return None
-        if key not in found:
-            found[key] = {_unversioned(one): one for one in alike[key]}
-        return found[key].get(_unversioned(resolved))
-
-    return older
-
-
-def _unversioned(resolved: Mapping[str, Any]) -> str:
-    """A resolved run of today's format without the versions of its code, as a string."""
-    return json.dumps(plain({key: value for key, value in resolved.items() if key != "numerics"}), sort_keys=True)
 
 
 def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> list[Run]:

@@ -17,7 +17,8 @@ import torch
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.events import Composition, SampledGaussian, to_json
-from dpbench.plan.planning import Choices, Plan, about, make_plan, resolve_all
+from dpbench.plan.known import about
+from dpbench.plan.planning import Choices, Plan, make_plan, resolve_all
 from dpbench.plan.trial import sizes
 from dpbench.spec.loading import load_specs
 from dpbench.step.watch import FloatOperations
