@@ -1,7 +1,7 @@
 """Which clipping engine is the fastest for a model on this machine: measured before training, where a spec names none.
 
 All engines compute the same sum up to rounding and draw nothing, so the choice is no part of a run's key; it is in the
-record. It is made on inputs of its own and not on the data, so what is trained on has no part in it.
+record. It is made on copies of one test example, so what is trained on has no part in it.
 """
 
 from __future__ import annotations
@@ -37,41 +37,38 @@ def fastest(
     net: Network,
     theta_RP: Tensor,
     example: Tensor,
+    target: Tensor,
     places: int,
     steps: int,
     chunk: Callable[[Any], int],
 ) -> Chosen:
     """Try every engine on one batch of so many `places` a run, `chunk(engine)` of them in a call.
 
-    `example` (no batch axis) gives shape and type of the inputs. An engine that cannot take the model is left out; one
+    `example` (no batch axis) and its `target` fill the places. An engine that cannot take the model is left out; one
     alone is tried where the stack's `steps` take little time with it.
     """
-    runs = len(theta_RP)
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.zeros(runs, places, *example.shape, dtype=example.dtype)
-    if example.is_floating_point():
-        inputs = torch.rand(inputs.shape, generator=generator, dtype=example.dtype)
-    device = theta_RP.device
-    target = torch.zeros(runs, places, dtype=torch.int64 if net.objective.loss == "cross_entropy" else torch.float32)
-    filled = torch.ones(runs, places, dtype=torch.bool)
-    examples = Examples(inputs.to(device), target.to(device), filled.to(device))
+    runs, device = len(theta_RP), theta_RP.device
+    filled = torch.ones(runs, places, dtype=torch.bool, device=device)
+    inputs, targets = (value.expand(runs, places, *value.shape).clone() for value in (example, target))
+    examples = Examples(inputs, targets, filled)
     clip_R = torch.ones(runs, dtype=torch.float64, device=device)
     shifts = getattr(mechanism, "places_of_a_record", 1)
+    # A smoothed loss is that of one run at a time.
+    trained, at_once = (smoothed(net, theta_RP.new_zeros(shifts, net.size)), 1) if shifts > 1 else (net, runs)
     seconds = {}
     for name in ENGINES:
         engine = find("clipping", name).load()
 
-        def call(engine: Any = engine) -> None:
-            places_of_call = chunk(engine)
-            for run in range(runs) if shifts > 1 else [slice(None)]:
-                of = slice(run, run + 1) if isinstance(run, int) else run
-                moved = smoothed(net, theta_RP.new_zeros(shifts, net.size)) if shifts > 1 else net
-                engine(moved, theta_RP[of], examples.runs(of), clip_R[of], places_of_call)
+        def call(places_of_call: int, engine: Any = engine) -> None:
+            for first in range(0, runs, at_once):
+                of = slice(first, first + at_once)
+                engine(trained, theta_RP[of], examples.runs(of), clip_R[of], places_of_call)
 
         try:
+            places_of_call = chunk(engine)
             for _ in range(2):  # torch remembers much in a first call
                 begin = time.perf_counter()
-                call()
+                call(places_of_call)
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
                 seconds[name] = time.perf_counter() - begin

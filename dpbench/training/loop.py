@@ -293,7 +293,7 @@ def _with_engine(
     if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
         places = max(math.ceil(run.sampling_rate * run.examples) for run in runs)
         chunk = _chunk(execution, len(runs), mechanism, net, *one)
-        chosen = fastest(mechanism, net, theta_RP, one[0], places, max(run.steps for run in runs), chunk)
+        chosen = fastest(mechanism, net, theta_RP, *one, places, max(run.steps for run in runs), chunk)
     for course in courses:
         course.engine = chosen.engine
     return replace(made, engine=build_one("clipping", chosen.engine)), chosen.seconds

@@ -52,7 +52,9 @@ def chosen(monkeypatch: pytest.MonkeyPatch, steps: int, vmap: float, ghost: floa
     named = {"vmap": engine(vmap), "ghost": engine(ghost)}
     monkeypatch.setattr(fastest, "find", lambda _, name: SimpleNamespace(load=lambda: named[name]))
     net = network(nn.Linear(2, 3))
-    return fastest.fastest(noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), 5, steps, lambda _: 5)
+    return fastest.fastest(
+        noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), torch.tensor(0), 5, steps, lambda _: 5
+    )
 
 
 def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,7 @@ def test_wide_layers_take_ghost(mechanism: Any) -> None:
         return Execution().chunk(1, numbers_of_a_place(engine, net, example, target))
 
     state = torch.random.get_rng_state()
-    found = fastest.fastest(mechanism, net, theta_RP, example, 64, 10**6, chunk)
+    found = fastest.fastest(mechanism, net, theta_RP, example, target, 64, 10**6, chunk)
     assert found.engine == "ghost", found
     assert torch.equal(torch.random.get_rng_state(), state)
 
