@@ -19,7 +19,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Literal
 
 import torch
@@ -60,7 +61,7 @@ STREAMS = (
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_PIECE = 1 << 17  # normals that are made at once on a CPU, whose caches hold them
+_PIECE = 1 << 17  # numbers that are made at once on a CPU, whose caches hold them
 _SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
 
 
@@ -142,10 +143,12 @@ def uniform_bits(keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first
 
     Element i uses half i mod 2 of block i // 2. `keys_RS` is the table of keys (R, S).
     """
-    start = first // 2
-    w = words(keys_RS, stream, step_R, start, -(-(first + count) // 2) - start)
-    pairs = torch.stack((_bits(w[0], w[1]), _bits(w[2], w[3])), dim=-1)
-    return pairs.flatten(1)[:, first - 2 * start : first - 2 * start + count]
+
+    def made(start: int, blocks: int) -> Tensor:
+        w = words(keys_RS, stream, step_R, start, blocks)
+        return torch.stack((_bits(w[0], w[1]), _bits(w[2], w[3])), dim=-1).flatten(1)
+
+    return _in_pieces(made, keys_RS, first, count, torch.int64)
 
 
 def normal(
@@ -162,12 +165,20 @@ def normal(
     >>> torch.equal(normal(seed, NOISE, step, 10)[:, 3:], normal(seed, NOISE, step, 7, first=3))
     True
     """
-    made = torch.empty(len(keys_RS), count, dtype=dtype, device=keys_RS.device)
-    piece = max(2, _PIECE // len(keys_RS)) if keys_RS.device.type == "cpu" and len(keys_RS) else max(1, count)
+    return _in_pieces(partial(_gauss, keys_RS, stream, step_R), keys_RS, first, count, dtype)
+
+
+def _in_pieces(
+    make: Callable[[int, int], Tensor], keys_RS: Tensor, first: int, count: int, dtype: torch.dtype
+) -> Tensor:
+    """Elements `first` to `first + count` (R, count) of what `make` draws, two from each block, by start and blocks."""
+    runs = len(keys_RS)
+    made = torch.empty(runs, count, dtype=dtype, device=keys_RS.device)
+    piece = max(2, _PIECE // runs) if keys_RS.device.type == "cpu" and runs else max(1, count)
     for done in range(0, count, piece):
         at, more = first + done, min(piece, count - done)
         start = at // 2
-        flat = _gauss(keys_RS, stream, step_R, start, -(-(at + more) // 2) - start)
+        flat = make(start, -(-(at + more) // 2) - start)
         made[:, done : done + more] = flat[:, at - 2 * start : at - 2 * start + more]
     return made
 

@@ -149,10 +149,12 @@ def test_pieces_are_the_whole(seed: int, stream: int, step: int, sizes: list[int
 def test_what_is_drawn_piece_by_piece_is_the_whole(monkeypatch: pytest.MonkeyPatch, runs: int, first: int) -> None:
     """Whatever fits into a cache: the same bits in pieces of any size, one run or many."""
     keys, step = randomness.table(range(runs)), torch.arange(runs)
-    whole = randomness.normal(keys, randomness.NOISE, step, 101, first)
-    for piece in (1, 2, 7, 64, 1000):
-        monkeypatch.setattr(randomness, "_PIECE", piece)
-        assert torch.equal(randomness.normal(keys, randomness.NOISE, step, 101, first), whole)
+    for draw in (randomness.normal, randomness.uniform_bits):
+        monkeypatch.setattr(randomness, "_PIECE", 1 << 17)
+        whole = draw(keys, randomness.NOISE, step, 101, first)
+        for piece in (1, 2, 7, 64, 1000):
+            monkeypatch.setattr(randomness, "_PIECE", piece)
+            assert torch.equal(draw(keys, randomness.NOISE, step, 101, first), whole)
 
 
 @quick
