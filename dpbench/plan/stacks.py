@@ -11,7 +11,6 @@ from typing import Any
 from dpbench.plan.cache import Cache
 from dpbench.plan.parts import build_mechanism, sizes
 from dpbench.plan.runs import Run, Stack
-from dpbench.spec.loading import Spec
 from dpbench.store.run_key import FASTEST, plain
 
 MOST_PER_STACK = 16
@@ -58,7 +57,7 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
         if near:
             per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
         else:
-            per_step = _step_seconds(run.spec, expected, run.device, kept)
+            per_step = _step_seconds(run, expected, kept)
         priced.append(replace(run, estimate=per_step * (min(2, run.steps) if smoke else run.steps)))
     return tuple(priced)
 
@@ -69,15 +68,18 @@ def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     return json.dumps(plain([*parts, engine]), sort_keys=True)
 
 
-def _step_seconds(spec: Spec, expected_batch: float, device: str, kept: Cache | None = None) -> float:
+def _step_seconds(run: Run, expected_batch: float, kept: Cache | None = None) -> float:
     """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
-    mechanism = build_mechanism(spec)
-    one_pass, parameters = sizes(spec, kept)
+    mechanism = build_mechanism(run.spec)
+    one_pass, parameters = sizes(run.spec, kept)
     engine = sys.modules.get(getattr(getattr(mechanism, "engine", None), "__module__", ""))
     formed = mechanism.private and not hasattr(engine, "numbers")  # whether each record's gradient is
     # Operations, numbers of gradients, and normals a second.
-    rate, memory, normals = (2e12, 5e11, 2e10) if device.startswith("cuda") else (2e10, 7e8, 2.5e7)
-    batch = 5e-4 + expected_batch * (3 * one_pass / rate + formed * parameters / memory)
+    rate, memory, normals = (2e12, 5e11, 2e10) if run.device.startswith("cuda") else (2e10, 7e8, 2.5e7)
+    each = 3 * one_pass / rate + formed * parameters / memory
+    if formed and FASTEST in run.engine.values():  # one that forms no gradient does more for each layer
+        each = min(each, 5 * one_pass / rate)
+    batch = 5e-4 + expected_batch * each
     shifts = getattr(mechanism, "places_of_a_record", 1) - 1  # of all parameters, drawn in every step
     drawn = mechanism.private * 1e-3 + shifts * parameters / normals
     return drawn + getattr(mechanism, "work", 1.0) * batch
