@@ -47,7 +47,10 @@ VERBS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C."""
-    atexit.register(gc.freeze)  # Python would look for cycles in all that torch has left, a quarter of a second long
+    # Reports and plans are hundreds of thousands of objects, nearly all without cycles: Python looks for these less
+    # often, and not at the end in all that torch has left.
+    gc.set_threshold(50_000, 20, 50)
+    atexit.register(gc.freeze)
     try:
         with_streams()
         _utf8()
