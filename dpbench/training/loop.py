@@ -79,10 +79,13 @@ class Execution:
         return max(1, places // runs)
 
 
-def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor) -> int:
-    """How many numbers a place of a batch takes: a gradient, or what the engine's or rule's file says (`numbers`)."""
+def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor, shifts: int = 1) -> int:
+    """How many numbers a place of a batch takes: a gradient, or what the engine's or rule's file says (`numbers`).
+
+    With a smoothed loss the gradient is one, the mean; what a file says is kept at each of the `shifts`.
+    """
     own = getattr(sys.modules.get(getattr(summing, "__module__", "")), "numbers", None)
-    return net.size if own is None else max(1, own(net, example, target))
+    return net.size if own is None else shifts * max(1, own(net, example, target))
 
 
 def usual_threads(spec: Spec, examples: float, device: str) -> int:
@@ -266,7 +269,7 @@ def _chunk(
 ) -> Callable[[Any], int]:
     """The places of one call, by what sums the gradients: an engine, or a rule that does."""
     shifts = getattr(mechanism, "places_of_a_record", 1)
-    return lambda summing: execution.chunk(runs, shifts * numbers_of_a_place(summing, net, example, target))
+    return lambda summing: execution.chunk(runs, numbers_of_a_place(summing, net, example, target, shifts))
 
 
 def _with_engine(
