@@ -27,7 +27,8 @@ class Hyperparameters:
     `keys_RS` is the table of `randomness.keys`, int64 (R, S), or (R, 0) for runs with `randomness: secure`.
     `clip_norm_R` is inf without clipping. `noise_multiplier_R` is relative to the clip norm, and 0 without noise.
     `steps_R` is the planned number of steps. `epsilon_R` and `delta_R` are the budget of a mechanism that chooses its
-    noise while it runs; NaN for the others.
+    noise while it runs; NaN for the others. `places` is a number of places that no batch of the next step exceeds, for
+    stages that then need not wait for the device; None where it is not known.
     """
 
     keys_RS: Tensor
@@ -38,9 +39,15 @@ class Hyperparameters:
     steps_R: Tensor
     epsilon_R: Tensor
     delta_R: Tensor
+    places: int | None = None
 
     def take(self, index: Tensor) -> Hyperparameters:
-        return Hyperparameters(**{name: value[index] for name, value in vars(self).items()})
+        return self.each(lambda value: value[index])
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Hyperparameters:
+        """The same with the function of each tensor."""
+        changed: Any = {name: function(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,8 @@ class Pipeline:
     ) -> tuple[Released, Kept]:
         """The noisy mean gradient of one batch of each run."""
         rate_R, count = hyper.sampling_rate_R, len(targets)
-        batch = self.sample(hyper.keys_RS, state.step_R, rate_R, count)
+        known = {} if hyper.places is None else {"places": hyper.places}  # samplers of others may not take them
+        batch = self.sample(hyper.keys_RS, state.step_R, rate_R, count, **known)
         seen = inputs[batch.index_RB]
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)

@@ -28,8 +28,8 @@ GRID_BITS = -20  # the grid of noisy values under `secure`, relative to the nois
 class Batch:
     """One batch for each run: positions in the training set, and which of the B places are filled.
 
-    `index_RB` is int64, `mask_RB` bool. B is the size of the largest batch, at least 1; no batch is truncated. An empty
-    place repeats the run's first drawn example, so that no other example is read; it is 0 if none was drawn.
+    `index_RB` is int64, `mask_RB` bool. B is the size of the largest batch or more, at least 1; no batch is truncated.
+    An empty place repeats the run's first drawn example, so that no other example is read; it is 0 if none was drawn.
     """
 
     index_RB: Tensor
@@ -37,7 +37,12 @@ class Batch:
 
 
 class Sampling(Protocol):
-    """Draws the batches of one step; `sampler` is its name in the events."""
+    """Draws the batches of one step; `sampler` is its name in the events.
+
+    It may have a method `chosen` with the same arguments that gives which examples are drawn, bool (R, N). Then
+    training on a GPU computes the sizes of many batches ahead (`most_places`) and passes each as `places`, so that no
+    step waits for the size of its batch.
+    """
 
     @property
     def sampler(self) -> Sampler: ...
@@ -204,8 +209,24 @@ class Average(Protocol):
         ...
 
 
-def filled(chosen_RN: Tensor) -> Batch:
-    """The batch of the chosen examples, in the order of the data; places beyond a run's count are masked."""
+def filled(chosen_RN: Tensor, places: int | None = None) -> Batch:
+    """The batch of the chosen examples, in the order of the data; places beyond a run's count are masked.
+
+    With `places`, which no run's count exceeds, B is that number, and nothing waits for the device. A count above it is
+    an error of torch, so no example is left out.
+
+    >>> filled(torch.tensor([[False, True, True], [True, False, False]]), 3).index_RB.tolist()
+    [[1, 2, 1], [0, 0, 0]]
+    """
+    if places is not None:
+        runs, examples = chosen_RN.shape
+        count_RN = chosen_RN.cumsum(1)
+        # Element 0 takes all that is not chosen.
+        at_RN = torch.where(chosen_RN, count_RN, torch.zeros_like(count_RN))
+        example_RN = torch.arange(examples, device=chosen_RN.device).expand(runs, -1)
+        index_RB = example_RN.new_zeros(runs, places + 1).scatter(1, at_RN, example_RN)[:, 1:]
+        mask_RB = torch.arange(places, device=chosen_RN.device) < count_RN[:, -1:]
+        return Batch(torch.where(mask_RB, index_RB, index_RB[:, :1]), mask_RB)
     run, example = torch.nonzero(chosen_RN, as_tuple=True)
     place = chosen_RN.cumsum(1)[run, example] - 1
     size = max(1, int(place.max()) + 1) if place.numel() else 1
@@ -214,6 +235,31 @@ def filled(chosen_RN: Tensor) -> Batch:
     index_RB[run, place] = example
     mask_RB[run, place] = True
     return Batch(torch.where(mask_RB, index_RB, index_RB[:, :1]), mask_RB)
+
+
+def most_places(
+    sample: Sampling, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, steps: int
+) -> list[int] | None:
+    """Places for the batches of the next so many steps, from the same draws; None if the sampler has no `chosen`.
+
+    The size of the largest batch of the stack, rounded up by less than an eighth (to a multiple of 8 at least), so that
+    few shapes occur. Waits for the device once.
+
+    >>> from dpbench.step.samplers.poisson import sampler
+    >>> keys, rate = randomness.table([7]), torch.full((1,), 0.5, dtype=torch.float64)
+    >>> most_places(sampler(), keys, torch.zeros(1, dtype=torch.int64), rate, 100, 2)
+    [56, 48]
+    """
+    chosen = getattr(sample, "chosen", None)
+    if chosen is None or randomness.from_system(keys_RS):  # those numbers do not come twice
+        return None
+    counts = [chosen(keys_RS, step_R + ahead, rate_R, examples).sum(1).max() for ahead in range(steps)]
+    return [_rounded_up(count) for count in torch.stack(counts).tolist()]
+
+
+def _rounded_up(count: int) -> int:
+    grid = max(8, 1 << max(0, count.bit_length() - 4))
+    return max(1, -(-count // grid)) * grid
 
 
 def gaussian_noise(

@@ -40,6 +40,7 @@ from dpbench.step.mechanism import (
     with_public,
 )
 from dpbench.step.metric import Metric, Trained
+from dpbench.step.stages import most_places
 from dpbench.store.check_records import described
 from dpbench.store.run_key import FASTEST
 from dpbench.tasks import METRICS, objective
@@ -50,6 +51,8 @@ EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
 CPU_CALL_BYTES = 1 << 25  # of what a clipping engine keeps for all runs of a stack in one call: what caches hold
 SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
+AHEAD = 64  # steps whose places are computed at once where a step must not wait for the size of its batch
+NEVER_WAIT = ("cuda", "meta")  # devices that work while the next operators are sent to them
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
@@ -211,11 +214,14 @@ def train(
     while courses:
         begin, overdue = time.perf_counter(), False
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
-        for _ in range(ahead):
+        for number in range(ahead):
             before_R = state.step_R
+            if number % AHEAD == 0:
+                places = _places_ahead(mechanism, state, hyper, len(targets), min(AHEAD, ahead - number))
+            known = hyper if places is None else replace(hyper, places=places[number % AHEAD])
             while True:
                 try:
-                    state, seen = step(mechanism, net, state, hyper, inputs, targets, chunk)
+                    state, seen = step(mechanism, net, state, known, inputs, targets, chunk)
                     break
                 except (MemoryError, RuntimeError) as error:
                     chunk = _smaller(chunk, error)  # a step writes into nothing that it is given: again, with less
@@ -262,6 +268,16 @@ def train(
             saved = time.monotonic()
         if stopping:
             raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
+
+
+def _places_ahead(
+    mechanism: Any, state: State, hyper: Hyperparameters, examples: int, steps: int
+) -> Sequence[int] | None:
+    """Places for the batches of the next steps; None where a step may look for itself."""
+    sample = getattr(mechanism, "sample", None)
+    if state.theta_RP.device.type not in NEVER_WAIT or sample is None:
+        return None
+    return most_places(sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps)
 
 
 def _chunk(

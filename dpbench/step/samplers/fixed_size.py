@@ -36,10 +36,16 @@ class FixedSizeSampler:
                 f" examples make {size:g}; expected a whole number, so give batch_size"
             )
 
-    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    def __call__(
+        self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, places: int | None = None
+    ) -> Batch:
+        return filled(self.chosen(keys_RS, step_R, rate_R, examples), places)
+
+    def chosen(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Tensor:
+        """Which examples are drawn, bool (R, N)."""
         bits_RN = randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R, examples)
         rank_RN = bits_RN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        return filled(rank_RN < torch.round(rate_R * examples).long()[:, None])
+        return rank_RN < torch.round(rate_R * examples).long()[:, None]
 
 
 sampler = FixedSizeSampler

@@ -52,8 +52,14 @@ class ShuffledSampler:
                 f" examples make {size:g}; expected a whole number, so give batch_size"
             )
 
-    def __call__(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Batch:
+    def __call__(
+        self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, places: int | None = None
+    ) -> Batch:
         """Draw the batches of one step. Raises DpbenchError for numbers of the operating system (no keys)."""
+        return filled(self.chosen(keys_RS, step_R, rate_R, examples), places)
+
+    def chosen(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int) -> Tensor:
+        """Which examples are drawn, bool (R, N). Raises as a call does."""
         if randomness.from_system(keys_RS):
             raise DpbenchError(
                 "randomness = secure: the order of an epoch is computed again in each of its steps, which needs keys;"
@@ -66,7 +72,7 @@ class ShuffledSampler:
         bits_RN = randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R // batches_R, examples)
         rank_RN = bits_RN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
         first_R1 = ((step_R % batches_R) * size_R)[:, None]
-        return filled((rank_RN >= first_R1) & (rank_RN < first_R1 + size_R[:, None]))
+        return (rank_RN >= first_R1) & (rank_RN < first_R1 + size_R[:, None])
 
 
 sampler = ShuffledSampler
