@@ -19,7 +19,7 @@ from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Contents, Store, objection
-from dpbench.store.run_key import shipped
+from dpbench.store.run_key import COMPILED, shipped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,6 +116,7 @@ def run(
     fail_fast: bool = False,
     places_per_call: int | None = None,
     engine: str | None = None,
+    compiles: bool = True,
     threads: int | None = None,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -128,16 +129,16 @@ def run(
     runs. A run that fails is recorded as a failure and does not stop the others, unless `fail_fast`. With
     `choices.smoke` every run does two steps and nothing is written. `threads`: torch's threads on the CPU; None takes
     one for small work and torch's own number for the rest. `engine`: that clipping engine, whatever the specs say;
-    None takes what they name, else the fastest. `allow_code`: specs (and records in `out`) may name code as
-    `package.module:factory`, which is imported and called. `weights_to`: a folder for the last weights of every run,
-    which must be without privacy.
+    None takes what they name, else the fastest, compiled by torch where `compiles` and it pays. `allow_code`: specs
+    (and records in `out`) may name code as `package.module:factory`, which is imported and called. `weights_to`: a
+    folder for the last weights of every run, which must be without privacy.
 
     >>> import dpbench
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
     """
     begin = time.monotonic()
-    if engine is not None and catalog("clipping").get(engine) is None:
-        raise DpbenchError(f"engine = {engine}: expected one of {', '.join(catalog('clipping'))}")
+    if engine not in (None, *(engines := (*catalog("clipping"), COMPILED))):
+        raise DpbenchError(f"engine = {engine}: expected one of {', '.join(engines)}")
     choices = choices or Choices()
     watcher = watcher or Watcher()
     specs = load_specs([Path(path) for path in paths], allow_code)
@@ -160,7 +161,7 @@ def run(
     try:
         plan, checks = _checked(plan, store, choices, watcher)
         finished, failures, interrupted, weights = _work(
-            plan, store, choices, fail_fast, places_per_call, engine, threads, watcher, stop, keeps
+            plan, store, choices, fail_fast, places_per_call, engine, compiles, threads, watcher, stop, keeps
         )
     finally:
         watcher.close()
@@ -314,6 +315,7 @@ def _work(
     fail_fast: bool,
     places_per_call: int | None,
     engine: str | None,
+    compiles: bool,
     threads: int | None,
     watcher: Watcher,
     stop: Callable[[], bool],
@@ -334,7 +336,7 @@ def _work(
             dataset_source(first.spec).load(choices.data),
             build_mechanism(first.spec),
             builder(first),
-            Execution(first.device, places_per_call, engine),
+            Execution(first.device, places_per_call, engine, compiles),
             checkpoints=None if choices.smoke else store.checkpoints_folder,
             smoke=choices.smoke,
             watch=watcher.progress,

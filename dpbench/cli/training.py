@@ -113,9 +113,10 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
 @click.option(
     "--engine",
     metavar="NAME",
-    help="Clipping engine of every run that takes one (vmap, ghost, loop), whatever the specs say; changes numbers by"
-    " rounding only. Default: what a spec names, else the fastest.",
+    help="Clipping engine of every run that takes one (vmap, ghost, loop, 'vmap compiled'), whatever the specs say;"
+    " changes numbers by rounding only. Default: what a spec names, else the fastest.",
 )
+@click.option("--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes.")
 @click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)
 @click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary, no progress.")
@@ -151,6 +152,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             fail_fast=options["fail_fast"],
             places_per_call=options["places_per_call"],
             engine=options["engine"],
+            compiles=not options["no_compile"],
             threads=options["threads"],
             watcher=_watcher(options["quiet"], options["as_json"], options["log"]),
             stop=stop,

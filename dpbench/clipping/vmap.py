@@ -1,9 +1,13 @@
 """Per-example gradients by `torch.func.vmap`, clipped inside each chunk (the Multiple engine of jl2021).
 
-Memory: chunk · R · P floats. Works for every module whose operators vmap supports.
+Memory: chunk · R · P floats. Works for every module whose operators vmap supports. `Compiled` is the same with the sums
+of full chunks compiled by `torch.compile`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,28 +19,100 @@ from dpbench.step.functional import Network, over_runs
 
 NUMERICS = 1
 
+Part = tuple[dict[str, Tensor], Tensor, Tensor]  # of one chunk: the sum by parameter (R, 1, size), norms, losses (R, B)
+
 
 def clipping(
     net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = clip_weight
 ) -> Clipped:
     """The clipped sum of each run's batch, `chunk` places of the batch at a time."""
-    per_example = over(grad_and_value(net.example_loss), in_dims=(None, 0, 0))
+    return _in_chunks(net, theta_RP, examples, chunk, lambda named, part: _sum(net, weight, named, part, clip_R))
+
+
+class Compiled:
+    """The engine for one network and flat clipping, with full chunks compiled; the rest of a batch is not.
+
+    So there is one shape to compile, in the first call (a quarter of a minute or more). Any other network or weight is
+    computed as by `clipping`, and so is all that follows where torch cannot compile: `refusal` then says why.
+    """
+
+    def __init__(self, net: Network) -> None:
+        self._net, self.refusal = net, ""
+        torch.compiler.reset()  # else torch gives up after eight networks of one process
+        self._full = torch.compile(partial(_each, net), fullgraph=True, dynamic=False)
+
+    def __call__(
+        self,
+        net: Network,
+        theta_RP: Tensor,
+        examples: Examples,
+        clip_R: Tensor,
+        chunk: int,
+        weight: Weight = clip_weight,
+    ) -> Clipped:
+        def part_sum(named: dict[str, Tensor], part: Examples) -> Part:
+            known = net is self._net and weight is clip_weight and not self.refusal
+            if part.mask_RB.shape[1] == chunk and known:
+                # Copies, because a view's strides depend on the batch, and each would be compiled.
+                own = (value.clone(memory_format=torch.contiguous_format) for value in vars(part).values())
+                try:
+                    found: Part = self._full(named, *own, clip_R)
+                    return found
+                except RuntimeError as error:
+                    if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                        raise
+                    self.refusal = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            return _sum(net, weight, named, part, clip_R)
+
+        return _in_chunks(net, theta_RP, examples, chunk, part_sum)
+
+    def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
+        """Of a place: eight gradients, because a compiled chunk is the fastest where it and its activations fit."""
+        del example, target
+        return 8 * net.size
+
+
+def _in_chunks(
+    net: Network,
+    theta_RP: Tensor,
+    examples: Examples,
+    chunk: int,
+    part_sum: Callable[[dict[str, Tensor], Examples], Part],
+) -> Clipped:
     named = net.split(theta_RP)
     total: dict[str, Tensor] = {}
     norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
-        part = examples.part(start, start + chunk)
-        gradients, loss_RB = over_runs(per_example, named, part.inputs, part.targets)
-        flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
-        # A look at the values makes a GPU wait, which takes longer than what it saves.
-        if part.mask_RB.device.type != "cpu" or not bool(part.mask_RB.all()):
-            flat = {name: zero_where_empty(g, part.mask_RB) for name, g in flat.items()}
-            loss_RB = zero_where_empty(loss_RB, part.mask_RB)
-        norm_RB = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
-        factor_R1B = clip_factor(norm_RB, clip_R, part.mask_RB, weight)[:, None, :]
-        for name, g in flat.items():
-            piece = torch.bmm(factor_R1B, g)
-            total[name] = total[name] + piece if name in total else piece
+        pieces, norm_RB, loss_RB = part_sum(named, examples.part(start, start + chunk))
+        total = {name: total[name] + piece if name in total else piece for name, piece in pieces.items()}
         norms.append(norm_RB)
         losses.append(loss_RB)
     return Clipped(net.join(total), torch.cat(norms, 1), torch.cat(losses, 1))
+
+
+def _sum(net: Network, weight: Weight, named: dict[str, Tensor], part: Examples, clip_R: Tensor) -> Part:
+    # A look at the values makes a GPU wait, which takes longer than what it saves.
+    full = part.mask_RB.device.type == "cpu" and bool(part.mask_RB.all())
+    return _each(net, named, part.inputs, part.targets, part.mask_RB, clip_R, weight, full)
+
+
+def _each(
+    net: Network,
+    named: dict[str, Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    mask_RB: Tensor,
+    clip_R: Tensor,
+    weight: Weight = clip_weight,
+    full: bool = False,
+) -> Part:
+    """The clipped sum of one chunk; `full`: no place is empty."""
+    per_example = over(grad_and_value(net.example_loss), in_dims=(None, 0, 0))
+    gradients, loss_RB = over_runs(per_example, named, inputs, targets)
+    flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
+    if not full:
+        flat = {name: zero_where_empty(g, mask_RB) for name, g in flat.items()}
+        loss_RB = zero_where_empty(loss_RB, mask_RB)
+    norm_RB = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
+    factor_R1B = clip_factor(norm_RB, clip_R, mask_RB, weight)[:, None, :]
+    return {name: torch.bmm(factor_R1B, g) for name, g in flat.items()}, norm_RB, loss_RB

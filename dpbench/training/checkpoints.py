@@ -25,6 +25,7 @@ from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
 from dpbench.store.reading import parse_json
 from dpbench.store.records import CurvePoint, finite, restored
+from dpbench.store.run_key import COMPILED
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()
@@ -120,8 +121,9 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"step = {step!r}: expected one from 1 to {place.stops[-1] - 1}"
     if type(bad) is not int or bad != -1:  # a run whose gradient was not finite has failed, and is not saved
         return f"bad = {bad!r}: expected -1"
-    if (engine := facts.get("engine", "")) and (type(engine) is not str or engine not in catalog("clipping")):
-        return f"engine = {engine!r}: expected one of {', '.join(catalog('clipping'))}"
+    known = ("", *catalog("clipping"), COMPILED)
+    if (engine := facts.get("engine", "")) not in known:
+        return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
     for name in ("seconds", "share", "drawn", "loss", "clipped"):
         value = facts.get(name)
         if type(value) not in (int, float) or not 0 <= value < math.inf:

@@ -1,7 +1,8 @@
 """Which clipping engine is the fastest for a model on this machine: measured before training, where a spec names none.
 
 All engines compute the same sum up to rounding and draw nothing, so the choice is no part of a run's key; it is in the
-record. It is made on copies of one test example, so what is trained on has no part in it.
+record. It is made on copies of one test example, so what is trained on has no part in it. Work that takes long enough
+to pay for a compiler tries that too (`COMPILED`).
 """
 
 from __future__ import annotations
@@ -15,21 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbench.catalog import find
+from dpbench.catalog import build, find
+from dpbench.clipping.vmap import Compiled
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, smoothed
+from dpbench.store.run_key import COMPILED
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
+LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes up to a minute
+COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
 SHORT = 15.0  # seconds of a stack with the first engine in which nothing else is tried: short runs repeat bit for bit
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The engine, and seconds of one clipped sum of those that were tried (none where the first is taken untried)."""
+    """The engine, and seconds of one clipped sum of those that were tried (none where the first is taken untried).
+
+    Where torch could not compile, a sentence stands in place of the seconds. `made` is the engine if it is compiled.
+    """
 
     engine: str
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float | str] = field(default_factory=dict)
+    made: Any = None
 
 
 def fastest(
@@ -41,6 +50,7 @@ def fastest(
     places: int,
     steps: int,
     chunk: Callable[[Any], int],
+    compiles: bool = True,
 ) -> Chosen:
     """Try every engine on one batch of so many `places` a run, `chunk(engine)` of them in a call.
 
@@ -55,29 +65,45 @@ def fastest(
     shifts = getattr(mechanism, "places_of_a_record", 1)
     # A smoothed loss is that of one run at a time.
     trained, at_once = (smoothed(net, theta_RP.new_zeros(shifts, net.size)), 1) if shifts > 1 else (net, runs)
-    seconds = {}
-    for name in ENGINES:
-        engine = find("clipping", name).load()
 
-        def call(places_of_call: int, engine: Any = engine) -> None:
-            for first in range(0, runs, at_once):
-                of = slice(first, first + at_once)
-                engine(trained, theta_RP[of], examples.runs(of), clip_R[of], places_of_call)
-
+    def timed(engine: Any, calls: int = 2) -> float | None:
+        """Seconds of the last of some calls, because torch remembers much in a first one; None if it raises."""
+        taken = math.inf
         try:
             places_of_call = chunk(engine)
-            for _ in range(2):  # torch remembers much in a first call
+            for _ in range(calls):
                 begin = time.perf_counter()
-                call(places_of_call)
+                for first in range(0, runs, at_once):
+                    of = slice(first, first + at_once)
+                    engine(trained, theta_RP[of], examples.runs(of), clip_R[of], places_of_call)
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
-                seconds[name] = time.perf_counter() - begin
+                taken = time.perf_counter() - begin
         except Exception:  # noqa: BLE001 - it says so if it is the one that trains
-            seconds.pop(name, None)
+            return None
+        return taken
+
+    seconds: dict[str, float] = {}
+    for name in ENGINES:
+        if (taken := timed(find("clipping", name).load())) is not None:
+            seconds[name] = taken
         if seconds.get(name, math.inf) * steps < SHORT:
             break
     best = min(seconds, key=seconds.__getitem__, default=ENGINES[0])
     usual = seconds.get(ENGINES[0])
     if usual is not None and usual < MARGIN * seconds[best]:
         best = ENGINES[0]
-    return Chosen(best, seconds)
+    worth = seconds.get(best, 0.0) * steps >= LONG and getattr(mechanism, "augmentation", None) is None
+    if not (compiles and worth and shifts == 1):
+        return Chosen(best, seconds)
+    made = Compiled(net)
+    taken, least = timed(made, 4), seconds[best]
+    if made.refusal or taken is None:
+        return Chosen(best, {**seconds, COMPILED: made.refusal or "it failed"})
+    found = {**seconds, COMPILED: taken}
+    return Chosen(COMPILED, found, made) if COMPILED_MARGIN * taken < least else Chosen(best, found)
+
+
+def engine_named(name: str, net: Network) -> Any:
+    """The clipping engine of a name, for training this network."""
+    return Compiled(net) if name == COMPILED else build("clipping", name)

@@ -42,10 +42,10 @@ from dpbench.step.mechanism import (
 from dpbench.step.metric import Metric, Trained
 from dpbench.step.stages import most_places
 from dpbench.store.check_records import described
-from dpbench.store.run_key import FASTEST
+from dpbench.store.run_key import COMPILED, FASTEST
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
-from dpbench.training.fastest import ENGINES, Chosen, fastest
+from dpbench.training.fastest import ENGINES, Chosen, engine_named, fastest
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -61,13 +61,15 @@ class Execution:
     """How the work is executed. No part of a run's key, because it must not change results.
 
     `places_per_call`: batch places of all runs together in one call; None chooses by device and memory.
-    `engine`: the clipping engine of mechanisms that take one; None takes what the spec names, else the fastest.
+    `engine`: the clipping engine of mechanisms that take one; None takes what the spec names, else the fastest, which
+    may be compiled by torch if `compiles`.
     `checkpoint_seconds`: the time between two checkpoints of a stack, taken after the step that is then at work.
     """
 
     device: str = "cpu"
     places_per_call: int | None = None
     engine: str | None = None
+    compiles: bool = True
     checkpoint_seconds: float = 30.0
 
     def chunk(self, runs: int, numbers: int) -> int:
@@ -87,7 +89,9 @@ def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tens
 
     With a smoothed loss the gradient is one, the mean; what a file says is kept at each of the `shifts`.
     """
-    own = getattr(sys.modules.get(getattr(summing, "__module__", "")), "numbers", None)
+    own = getattr(summing, "numbers", None) or getattr(
+        sys.modules.get(getattr(summing, "__module__", "")), "numbers", None
+    )
     return net.size if own is None else shifts * max(1, own(net, example, target))
 
 
@@ -136,7 +140,7 @@ class Outcome:
     step: int | None = None
     parameters_P: Tensor | None = None
     engine: str = ""
-    tried: Mapping[str, float] = field(default_factory=dict)
+    tried: Mapping[str, float | str] = field(default_factory=dict)
     chunk: int | None = None
 
 
@@ -255,6 +259,8 @@ def train(
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
+            if refusal := getattr(getattr(mechanism, "engine", None), "refusal", ""):
+                tried = {**tried, COMPILED: refusal}
             yield replace(outcome, engine=courses[at].engine, tried=tried, chunk=chunk)
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
@@ -296,7 +302,7 @@ def _with_engine(
     execution: Execution,
     smoke: bool,
     one: tuple[Tensor, Tensor],
-) -> tuple[Mechanism, Mapping[str, float]]:
+) -> tuple[Mechanism, Mapping[str, float | str]]:
     """The mechanism with the engine that its spec leaves open, and the seconds of those that were tried.
 
     A run goes on with the engine of its checkpoint. Nothing is tried in a smoke test, nor with `augment`, which only
@@ -312,10 +318,11 @@ def _with_engine(
     if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
         places = max(math.ceil(run.sampling_rate * run.examples) for run in runs)
         chunk = _chunk(execution, len(runs), mechanism, net, *one)
-        chosen = fastest(mechanism, net, theta_RP, *one, places, max(run.steps for run in runs), chunk)
+        steps = max(run.steps for run in runs)
+        chosen = fastest(mechanism, net, theta_RP, *one, places, steps, chunk, execution.compiles)
     for course in courses:
         course.engine = chosen.engine
-    return replace(made, engine=build_one("clipping", chosen.engine)), chosen.seconds
+    return replace(made, engine=chosen.made or engine_named(chosen.engine, net)), chosen.seconds
 
 
 def _smaller(chunk: int, error: BaseException) -> int:

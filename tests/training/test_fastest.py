@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,11 @@ import pytest
 import torch
 from torch import nn
 
-from dpbench.clipping import ghost, vmap
+from dpbench.clipping import ghost, loop, vmap
+from dpbench.clipping.rules.automatic import rule as automatic
 from dpbench.errors import DpbenchError
 from dpbench.job import run as run_job
+from dpbench.judging.check_tools.problems import batch, small_network
 from dpbench.mechanisms.presets import dplis, noisy_sgd
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import load_specs
@@ -39,8 +43,15 @@ seeds: 1
 """
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, steps: int, vmap: float, ghost: float | None) -> Chosen:
-    """What is chosen if a sum takes so many seconds; None: the engine refuses."""
+def chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    vmap: float,
+    ghost: float | None,
+    compiled: float | None = None,
+    compiles: bool = True,
+) -> Chosen:
+    """What is chosen if a sum takes so many seconds; None: the engine refuses, or torch cannot compile."""
 
     def engine(seconds: float | None) -> Callable[..., None]:
         def clipping(*_: Any) -> None:
@@ -50,10 +61,21 @@ def chosen(monkeypatch: pytest.MonkeyPatch, steps: int, vmap: float, ghost: floa
         return clipping
 
     named = {"vmap": engine(vmap), "ghost": engine(ghost)}
+
+    class Compiled:
+        refusal = "" if compiled is not None else "no compiler"
+
+        def __init__(self, _: Any) -> None:
+            assert compiles
+
+        def __call__(self, *_: Any) -> None:
+            time.sleep(compiled or 0.0)
+
+    monkeypatch.setattr(fastest, "Compiled", Compiled)
     monkeypatch.setattr(fastest, "find", lambda _, name: SimpleNamespace(load=lambda: named[name]))
     net = network(nn.Linear(2, 3))
     return fastest.fastest(
-        noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), torch.tensor(0), 5, steps, lambda _: 5
+        noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), torch.tensor(0), 5, steps, lambda _: 5, compiles
     )
 
 
@@ -61,10 +83,89 @@ def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(monkeypatch, 10**6, 0.02, 0.002).engine == "ghost"
     assert chosen(monkeypatch, 10**6, 0.002, 0.02).engine == "vmap"
     about_equal = chosen(monkeypatch, 10**6, 0.02, 0.018)
-    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost"})
+    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost", "vmap compiled"})
     short = chosen(monkeypatch, 10, 0.02, 0.002)  # it repeats bit for bit
     assert (short.engine, set(short.seconds)) == ("vmap", {"vmap"})
     assert chosen(monkeypatch, 10**6, 0.02, None).engine == "vmap"
+
+
+def test_compiling_is_tried_for_long_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 minutes, of 20 ms a step at least."""
+    long = chosen(monkeypatch, 45_000, 0.02, 0.02, 0.005)
+    assert (long.engine, set(long.seconds)) == ("vmap compiled", {"vmap", "ghost", "vmap compiled"})
+    assert long.made is not None
+    assert chosen(monkeypatch, 45_000, 0.02, 0.02, 0.019).engine == "vmap"
+    refused = chosen(monkeypatch, 45_000, 0.02, 0.02, None)
+    assert (refused.engine, refused.seconds["vmap compiled"]) == ("vmap", "no compiler")
+    for other in (chosen(monkeypatch, 20_000, 0.02, 0.02, 0.0), chosen(monkeypatch, 45_000, 0.02, 0.02, 0.0, False)):
+        assert (other.engine, set(other.seconds)) == ("vmap", {"vmap", "ghost"})
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize("runs", [1, 2])
+def test_the_compiled_sum_is_that_of_the_loop(runs: int) -> None:
+    """Two full chunks and a rest, with empty places, of examples of very different sizes; the bound is float32's.
+
+    A gradient of 6 features is a sum of few products; the sum has at most 12 terms of size C or less, each off by about
+    100 roundings of 6e-8: 12 * 6e-6 = 7e-5 of C in all. Norms are relative to their size.
+    """
+    net = small_network()
+    theta_RP = torch.randn(runs, net.size, generator=torch.Generator().manual_seed(1))
+    examples = batch(torch.Generator().manual_seed(2), runs, 12)
+    examples = replace(examples, inputs=examples.inputs.float())
+    clip_R = torch.linspace(0.5, 1.0, runs).double()
+    engine = vmap.Compiled(net)
+    expected = loop.clipping(net, theta_RP, examples, clip_R, 5)
+    for _ in range(2):
+        found = engine(net, theta_RP, examples, clip_R, 5)
+        assert not engine.refusal
+        assert torch.allclose(found.sum_RP, expected.sum_RP, rtol=0, atol=7e-5)
+        assert torch.allclose(found.norm_RB, expected.norm_RB, rtol=1e-5, atol=1e-7)
+        assert torch.allclose(found.loss_RB, expected.loss_RB, rtol=1e-5, atol=1e-6)
+    weight = automatic().weight
+    other = engine(net, theta_RP, examples, clip_R, 5, weight)  # which is not compiled, and not forgotten
+    assert torch.equal(other.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5, weight).sum_RP)
+
+
+def test_what_torch_cannot_compile_is_computed_all_the_same() -> None:
+    class Breaks(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return super().forward(input)
+
+    net = network(Breaks(6, 4))
+    theta_RP = torch.ones(1, net.size)
+    examples = batch(torch.Generator().manual_seed(2), 1, 10)
+    examples = replace(examples, inputs=examples.inputs.float())
+    engine, clip_R = vmap.Compiled(net), torch.ones(1).double()
+    found = engine(net, theta_RP, examples, clip_R, 5)
+    assert torch.equal(found.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5).sum_RP)
+    assert "graph_break" in engine.refusal or "Unsupported" in engine.refusal
+
+
+@needs_compiler
+def test_a_compiled_run_is_the_same_run_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    usual = losses(trained([run], execution=Execution(engine="vmap"))[run.key])
+    execution = Execution(engine="vmap compiled", places_per_call=20)
+    whole = trained([run], execution=execution)[run.key]
+    assert (whole.engine, whole.tried) == ("vmap compiled", {})
+    assert losses(whole) == pytest.approx(usual, rel=1e-4)  # rounding, see test_train.py
+    done: list[int] = []
+    with pytest.raises(Interrupted):
+        trained(
+            [run],
+            execution=execution,
+            checkpoints=tmp_path / "kept",
+            watch=lambda p: done.append(p.done),
+            stop=lambda: len(done) >= 17,
+        )
+    resumed = trained([run], execution=Execution(places_per_call=20), checkpoints=tmp_path / "kept")[run.key]
+    assert resumed.engine == "vmap compiled"
+    assert losses(resumed) == losses(whole)
 
 
 @pytest.mark.parametrize("mechanism", [noisy_sgd(), dplis(smoothing_samples=3)], ids=["plain", "smoothed"])
@@ -106,7 +207,7 @@ def test_the_record_says_what_was_used_and_a_named_engine_stays(
     run_job([tmp_path / "named.yaml"], out=tmp_path / "told", choices=Choices(device="cpu"), engine="vmap")
     told = json.loads(Store(tmp_path / "told").run_path(run.key).read_text())
     assert told["environment"]["engine"] == {"clipping": "vmap"}
-    with pytest.raises(DpbenchError, match="engine = gost: expected one of ghost, loop, vmap"):
+    with pytest.raises(DpbenchError, match="engine = gost: expected one of ghost, loop, vmap, vmap compiled"):
         run_job([tmp_path / "named.yaml"], out=tmp_path / "told", engine="gost")
     curves = [[point["test_loss"] for point in one["curve"]] for one in found.values()]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)  # rounding, see test_train.py
