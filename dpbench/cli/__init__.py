@@ -13,12 +13,12 @@ import click
 
 from dpbench.catalog import closest
 from dpbench.cli.accounting import account, certify
+from dpbench.cli.bench import bench
 from dpbench.cli.calibration import calibrate
 from dpbench.cli.checks import check
 from dpbench.cli.claims import verify
 from dpbench.cli.conforming import conform
 from dpbench.cli.data_files import data
-from dpbench.cli.engine_times import engines
 from dpbench.cli.init import init
 from dpbench.cli.listing import list_, schema
 from dpbench.cli.options import say_error, with_streams
@@ -36,10 +36,10 @@ VERBS = (
     account,
     calibrate,
     certify,
+    bench,
     check,
     conform,
     data,
-    engines,
     list_,
     verify,
 )

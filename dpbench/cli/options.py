@@ -15,6 +15,27 @@ allow_code = click.option(
 )
 
 
+THREADS = click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="Torch's threads on the CPU; no part of a run's key. Default: 1 for small work, else torch's own number.",
+)
+
+
+def checked_device(_context: click.Context, _parameter: click.Parameter, device: str | None) -> str | None:
+    """A device that is here, as torch names it."""
+    if device is None or device == "cpu":
+        return device
+    import torch
+
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise DpbenchError(f"--device {device}: expected cpu, cuda or cuda:n")
+    if int(number or 0) >= torch.cuda.device_count():
+        raise DpbenchError(f"--device {device}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return device
+
+
 def with_streams() -> None:
     """See to it that standard error can be written. Raises DpbenchError where standard output is closed.
 

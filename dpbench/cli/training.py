@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpbench.cli.data_files import fetch_files
-from dpbench.cli.engine_times import THREADS, checked_device
-from dpbench.cli.options import allow_code
+from dpbench.cli.options import THREADS, allow_code, checked_device
 
 if TYPE_CHECKING:
     from dpbench.job import Watcher

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value
 from torch.func import vmap as over
 
@@ -37,7 +37,7 @@ class Compiled:
     """
 
     def __init__(self, net: Network) -> None:
-        self._net, self.refusal = net, ""
+        self._net, self.refusal = net, not_compiled(net.module)
         torch.compiler.reset()  # else torch gives up after eight networks of one process
         self._full = torch.compile(partial(_each, net), fullgraph=True, dynamic=False)
 
@@ -70,6 +70,16 @@ class Compiled:
         """Of a place: eight gradients, because a compiled chunk is the fastest where it and its activations fit."""
         del example, target
         return 8 * net.size
+
+
+def not_compiled(module: nn.Module) -> str:
+    """Why a module is not compiled; "" for most.
+
+    >>> not_compiled(nn.Linear(2, 2)), not_compiled(nn.LSTM(2, 2))[:16]
+    ('', 'recurrent layers')
+    """
+    unrolled = any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())
+    return "recurrent layers are unrolled in time, and to compile that takes many minutes" if unrolled else ""
 
 
 def _in_chunks(

@@ -144,6 +144,7 @@ def test_what_torch_cannot_compile_is_computed_all_the_same() -> None:
     found = engine(net, theta_RP, examples, clip_R, 5)
     assert torch.equal(found.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5).sum_RP)
     assert "graph_break" in engine.refusal or "Unsupported" in engine.refusal
+    assert "recurrent layers" in vmap.Compiled(network(nn.LSTM(2, 2))).refusal  # which would take many minutes
 
 
 @needs_compiler
