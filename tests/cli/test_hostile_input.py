@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[str], list[str]]] = {  # every verb that is given a
     "run": lambda path: ["run", path],
     "plan": lambda path: ["plan", path],
     "check": lambda path: ["check", path],
-    "engines": lambda path: ["engines", path],
+    "bench": lambda path: ["bench", path],
     "verify": lambda path: ["verify", path],
     "account": lambda path: ["account", path, "--delta", "1e-5"],
     "calibrate": lambda path: ["calibrate", path, "--epsilon", "1", "--delta", "1e-5"],

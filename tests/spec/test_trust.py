@@ -157,7 +157,7 @@ def test_every_verb_that_reads_files_refuses_code_and_imports_nothing(
     write(tmp_path, PLACES["mechanism"], trap)
     value = {"kind": "claims", "paper": "mine", "claims": [{**CLAIM, **filled(CLAIMS["judge"], trap)}]}
     (tmp_path / "claims.yaml").write_text(json.dumps(value))
-    verbs = [[verb, "spec.yaml"] for verb in ("run", "plan", "check", "engines")]
+    verbs = [[verb, "spec.yaml"] for verb in ("run", "plan", "check", "bench")]
     for verb in [*verbs, ["run", "spec.yaml", "--download"], ["verify", "claims.yaml"]]:
         found = CliRunner().invoke(cli, verb, standalone_mode=False)
         assert "is code" in f"{found.exception} {found.output}", verb

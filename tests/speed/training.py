@@ -72,6 +72,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
         "steps_R": torch.full((runs,), 1000),
         "epsilon_R": column(math.nan),
         "delta_R": column(math.nan),
+        "places": None,
     }
     hyper = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
     if chunk is None:
