@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ from dpbench.privacy.answers import (
 from dpbench.privacy.guards import in_a_sentence
 from dpbench.store.reading import check_digest, printable, read_json, signed
 from dpbench.store.records import Damaged, finite, restored
+from dpbench.training.workers import Ray, spread
 
 __all__ = ["Conformance", "Line", "hold", "read_conformance", "summarise", "write_conformance"]
 
@@ -146,11 +147,17 @@ class Conformance:
 
 
 def hold(
-    names: Sequence[str], points: Sequence[Point], progress: Callable[[str, int, int], None] | None = None
+    names: Sequence[str],
+    points: Sequence[Point],
+    progress: Callable[[str, int, int], None] | None = None,
+    *,
+    workers: int = 1,
+    ray: Ray | None = None,
 ) -> Iterator[Judgement]:
-    """Judge every accountant at every point; points of one composition share a curve.
+    """Judge every accountant at every point; points of one composition that follow each other share a curve.
 
-    `progress` is called with the accountant, the number of points done and their total.
+    `progress` is called with the accountant, the number of points done of all and their total. Work is spread over
+    `workers` processes or a Ray cluster (see `workers.spread`); judgements come as they are made.
 
     >>> from dpbench.events import Gaussian
     >>> point = Point("demo", "plain", Composition(((Gaussian(1.0), 1),)), 1.0, 0.12693673, 0.12693674, 1e-9)
@@ -158,12 +165,21 @@ def hold(
     [('exact', 'sound'), ('rdp', 'loose')]
     """
     for name in names:
-        accountant = load_accountant(name)
-        curves: dict[Composition, _Asked] = {}
-        for number, point in enumerate(points, 1):
-            if progress is not None:
-                progress(name, number, len(points))
-            yield _judged(name, accountant, point, curves)
+        load_accountant(name)  # what is wrong with a name is said before the work
+    together = [list(group) for _, group in groupby(points, key=lambda point: point.composition)]
+    done = 0
+    for judged in spread(_of_curve, [(name, group) for name in names for group in together], workers, ray):
+        done += len(judged)
+        if progress is not None:
+            progress(judged[0].accountant, done, len(names) * len(points))
+        yield from judged
+
+
+def _of_curve(name: str, points: Sequence[Point]) -> list[Judgement]:
+    """One accountant at all points of one composition."""
+    accountant = load_accountant(name)
+    asked = _Asked(accountant, points[0].composition)
+    return [_judged(name, accountant, point, asked) for point in points]
 
 
 class _Asked:
@@ -226,12 +242,8 @@ def _ceiling(estimate: Estimate) -> float:
     return estimate.value if estimate.upper is None else estimate.upper
 
 
-def _judged(name: str, accountant: Accountant, point: Point, curves: dict[Composition, _Asked]) -> Judgement:
+def _judged(name: str, accountant: Accountant, point: Point, asked: _Asked) -> Judgement:
     start = time.perf_counter()
-    if point.composition not in curves:
-        curves.clear()  # points of one composition follow each other
-        curves[point.composition] = _Asked(accountant, point.composition)
-    asked = curves[point.composition]
     if isinstance(asked.answer, No):
         return Judgement(name, accountant.kind, point, "refuses", asked.answer.reason)
     try:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpbench.atomic import write_bytes
 from dpbench.catalog import catalog
-from dpbench.errors import DpbenchError, StoreError
-from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.errors import DpbenchError
 from dpbench.plan.planning import Choices, Plan, Run, Stack, context, make_plan, with_checks
 from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
-from dpbench.store.records import Checked, Contents, Store, objection
+from dpbench.store.records import Checked, Contents, Store
 from dpbench.store.run_key import COMPILED, shipped
+from dpbench.training.workers import Ray
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from dpbench.training.loop import Outcome, Progress
+    from dpbench.training.stack import How
 
 __all__ = ["Failure", "Summary", "Watcher", "run"]
 
@@ -57,6 +56,9 @@ class Watcher:
 
     def anew(self, run: Run, why: str) -> None:
         """The checkpoint of an unfinished run cannot be used, so the run starts anew."""
+
+    def again(self, stack: Stack, why: str) -> None:
+        """The worker of a stack was lost, so another one goes on with it."""
 
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         """A run has ended; `path` is its record or its failure, None in a smoke test."""
@@ -122,6 +124,8 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     allow_code: bool = False,
     weights_to: str | Path | None = None,
+    ray: Ray | None = None,
+    checkpoint_seconds: float = 30.0,
 ) -> Summary:
     """Train every run of the specs under `paths` that has no record in `out` yet, then write the report.
 
@@ -131,7 +135,8 @@ def run(
     one for small work and torch's own number for the rest. `engine`: that clipping engine, whatever the specs say;
     None takes what they name, else the fastest, compiled by torch where `compiles` and it pays. `allow_code`: specs
     (and records in `out`) may name code as `package.module:factory`, which is imported and called. `weights_to`: a
-    folder for the last weights of every run, which must be without privacy.
+    folder for the last weights of every run, which must be without privacy. `ray`: a cluster that trains, several
+    stacks at a time; None trains here. `checkpoint_seconds`: the time between two checkpoints of a stack.
 
     >>> import dpbench
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
@@ -159,10 +164,12 @@ def run(
         _prepare(store, plan, afresh=choices.force)
     watcher.planned(plan)
     try:
+        from dpbench.training.stack import How
+
         plan, checks = _checked(plan, store, choices, watcher)
-        finished, failures, interrupted, weights = _work(
-            plan, store, choices, fail_fast, places_per_call, engine, compiles, threads, watcher, stop, keeps
-        )
+        how = How(choices.data, choices.smoke, places_per_call, engine, compiles, threads, checkpoint_seconds)
+        with closing(_outcomes(plan, store, how, ray, watcher, stop)) as outcomes:
+            finished, failures, interrupted, weights = _work(outcomes, fail_fast, watcher, keeps)
     finally:
         watcher.close()
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
@@ -309,158 +316,58 @@ def _is_shipped(one: Run) -> bool:
 
 
 def _work(
-    plan: Plan,
-    store: Store,
-    choices: Choices,
-    fail_fast: bool,
-    places_per_call: int | None,
-    engine: str | None,
-    compiles: bool,
-    threads: int | None,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-    keeps: Path | None,
+    outcomes: Generator[tuple[Outcome, Path | None], None, None], fail_fast: bool, watcher: Watcher, keeps: Path | None
 ) -> tuple[list[Run], list[Failure], bool, list[Path]]:
+    """What finished, what failed, whether it was interrupted, and the files of weights."""
     from dpbench.training.last_weights import keep_weights
-    from dpbench.training.loop import Execution, Interrupted, on_threads, train, usual_threads
+    from dpbench.training.loop import Interrupted
+    from dpbench.training.stack import builder
 
-    def builder(first: Run) -> Callable[[], nn.Module]:
-        started = first.resolved["model"].get("weights", {}).get("sha256")
-        return model_builder(first.spec, dataset_source(first.spec), started)
-
-    def outcomes_of(runs: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
-        """Load what the runs of a stack need and train them."""
-        first = runs[0]
-        yield from train(
-            runs,
-            dataset_source(first.spec).load(choices.data),
-            build_mechanism(first.spec),
-            builder(first),
-            Execution(first.device, places_per_call, engine, compiles),
-            checkpoints=None if choices.smoke else store.checkpoints_folder,
-            smoke=choices.smoke,
-            watch=watcher.progress,
-            anew=anew,
-            stop=stop,
-        )
-
-    shared = environment(with_torch=True) | {"tf32": False}  # now: a commit during the run changes nothing
     finished: list[Run] = []
     failures: list[Failure] = []
     weights: list[Path] = []
-    for number, stack in enumerate(plan.stacks, 1):
-        watcher.stack(stack, number, len(plan.stacks))
-        examples = sum(one.sampling_rate * one.examples for one in stack.runs)
-        facts = shared | {"threads": threads or usual_threads(stack.runs[0].spec, examples, stack.runs[0].device)}
-        kept = _kept(stack.runs, outcomes_of, None if choices.smoke else store, facts, watcher.anew)
-        while True:
-            try:
-                with on_threads(facts["threads"]):
-                    outcome, path = next(kept)
-            except StopIteration:
-                break
-            except Interrupted:
-                return finished, failures, True, weights
+    try:
+        for outcome, path in outcomes:
             if outcome.error is None:
                 finished.append(outcome.run)
                 if keeps is not None:
-                    weights.append(keep_weights(outcome, builder(stack.runs[0]), keeps))
+                    weights.append(keep_weights(outcome, builder(outcome.run), keeps))
             else:
                 failures.append(Failure(outcome.run, outcome.error, path))
             watcher.ended(outcome, path)
             if failures and fail_fast:
-                kept.close()
-                return finished, failures, False, weights
+                break
+    except Interrupted:
+        return finished, failures, True, weights
     return finished, failures, False, weights
 
 
-Anew = Callable[[Run, str], None]
-
-
-def _kept(
-    runs: Sequence[Run],
-    outcomes_of: Callable[[Sequence[Run], Anew], Generator[Outcome, None, None]],
-    store: Store | None,
-    facts: Mapping[str, Any],
-    anew: Anew,
+def _outcomes(
+    plan: Plan, store: Store, how: How, ray: Ray | None, watcher: Watcher, stop: Callable[[], bool]
 ) -> Generator[tuple[Outcome, Path | None], None, None]:
-    """The outcomes of a stack and the files that keep them; no files without a store.
+    """Of all stacks: one after the other here, or several at a time on a cluster."""
+    if ray is not None and plan.stacks:
+        from dpbench.training.on_ray import trained_on_ray
 
-    A checkpoint may be anybody's, and what it cannot be refused for shows later. So a run that went on from one and
-    fails, or whose record contradicts itself, is trained once more from its start; so are those that fell with it.
-    """
-    from dpbench.training.loop import Interrupted, failure
+        def begins(stack: Stack, number: int) -> None:
+            watcher.stack(stack, number, len(plan.stacks))
 
-    due = {one.key: one for one in runs}
-    went_on = set() if store is None else {key for key in due if store.has_checkpoint(key)}
+        yield from trained_on_ray(
+            plan.stacks,
+            how,
+            store,
+            ray,
+            watch=watcher.progress,
+            begins=begins,
+            anew=watcher.anew,
+            again=watcher.again,
+            stop=stop,
+        )
+        return
+    from dpbench.training.stack import trained
 
-    def told(one: Run, why: str) -> None:
-        went_on.discard(one.key)
-        anew(one, why)
-
-    while due:
-        again: dict[str, Run] = {}
-        outcomes = outcomes_of(tuple(due.values()), told)
-        while due:
-            spoiled = False
-            try:
-                ended = [next(outcomes)]
-            except (Interrupted, StoreError, BrokenPipeError):
-                raise
-            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
-                ended = [failure(one, error) for one in due.values()]
-                spoiled = not went_on.isdisjoint(due)
-            for outcome in ended:
-                one = due.pop(outcome.run.key)
-                if store is None:
-                    yield outcome, None
-                    continue
-                record = _record(outcome, facts)
-                wrong = (outcome.error or objection(record)) if one.key in went_on else ""
-                if wrong or spoiled:
-                    store.checkpoint_path(one.key).unlink(missing_ok=True)
-                    again[one.key] = one
-                    if wrong:
-                        told(one, f"gone on from {store.checkpoint_path(one.key)}, it fails: {wrong}")
-                else:
-                    yield outcome, _keep(record, outcome.run, store)
-        outcomes.close()
-        due, went_on = again, set()
-
-
-def _record(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a finished run, or the failure of one that failed, as plain data."""
-    run_ = outcome.run
-    facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
-    if run_.device == "cpu":
-        facts |= {"device": "cpu", "device_name": facts.get("processor")}
-    facts["engine"] = {
-        name: outcome.engine or value if name in ("clipping", "engine") else value
-        for name, value in run_.engine.items()
-    }
-    if outcome.chunk is not None:
-        facts["chunk"] = outcome.chunk
-    if outcome.tried:
-        facts["tried_engines"] = dict(outcome.tried)
-    common: dict[str, Any] = {
-        "run_key": run_.key,
-        "seed": run_.seed,
-        "resolved": dict(run_.resolved),
-        "context": context(run_),
-        "sources": dict(run_.sources),
-        "environment": facts,
-    }
-    if run_.checked is not None:
-        common["checked"] = vars(run_.checked)
-    story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
-    return common | (story if outcome.result is None else dict(outcome.result))
-
-
-def _keep(record: Mapping[str, Any], run_: Run, store: Store) -> Path:
-    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
-    try:
-        path = store.write_failure(record) if "error" in record else store.write_run(record)
-        store.checkpoint_path(run_.key).unlink(missing_ok=True)
-        return path
-    except DpbenchError as error:
-        raise StoreError(str(error)) from error
+    facts = environment(with_torch=True)  # now: a commit during the run changes nothing
+    for number, stack in enumerate(plan.stacks, 1):
+        watcher.stack(stack, number, len(plan.stacks))
+        kept = None if how.smoke else store
+        yield from trained(stack.runs, how, kept, facts, watch=watcher.progress, anew=watcher.anew, stop=stop)

@@ -146,7 +146,7 @@ def test_no_such_stage(checkout: Path) -> None:
 def test_the_peers_are_installed_before_the_readme_runs_the_tests(checkout: Path) -> None:
     _, said = ci(checkout, "tests", CI_DRY_RUN="1")
     lines = [line for line in said.splitlines() if line.startswith("+ ") and "pip install" in line]
-    assert ["[test,peers]" in line for line in lines] == [True, False]
+    assert ["[test,peers,ray]" in line for line in lines] == [True, False]
 
 
 WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")

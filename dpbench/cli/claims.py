@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from dpbench.cli.options import allow_code
+from dpbench.cli.options import allow_code, with_executor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,6 +35,7 @@ STYLES = {"unsound": "red", "refuted": "red", "crashes": "red", "undecided": "ye
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only claims of this name, such as 'bu2020.table1-*'.")
 @click.option("--certify", is_flag=True, help="Prove every bound by enclosures; proofs are resumed.")
 @click.option("--workers", type=click.IntRange(1), default=None, help="Processes. Default: as many as there are cores.")
+@with_executor
 @click.option("--evidence", is_flag=True, help="Print the evidence of every claim below the table.")
 @click.option("--force", is_flag=True, help="Certify again what has a record.")
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
@@ -52,6 +53,7 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
       dpbench verify                                   all that the papers claim
       dpbench verify --paper bu2020 --kind bound       the bounds of one paper
       dpbench verify --only bu2020.table1-row1-epsilon-clt --certify --evidence
+      dpbench verify --certify --executor ray --address auto
       dpbench verify mine.yaml                         a paper or a model card of your own
     """
     from dpbench.cli.console import Watch
@@ -68,6 +70,7 @@ def verify(paths: Sequence[Path], **options: Any) -> int:
             out=options["out"],
             force=options["force"],
             allow_code=options["allow_code"],
+            ray=options["ray"],
             progress=lambda _, done, total: watch("judging", done, total),
         )
     if options["as_json"]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from dpbench.cli.options import with_executor
+
 if TYPE_CHECKING:
     from dpbench.conformance import Conformance, Line
     from dpbench.store.records import Damaged
+    from dpbench.training.workers import Ray
 
 WIDTH = 220  # no column is cut off
 
@@ -18,9 +22,13 @@ WIDTH = 220  # no column is cut off
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...", type=click.Path(path_type=Path))
 @click.option("--accountant", "names", multiple=True, metavar="NAME", help="Only this one, or package.module:name.")
+@click.option("--workers", type=click.IntRange(1), default=None, help="Processes. Default: as many as there are cores.")
+@with_executor
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="Folder of records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")
-def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json: bool) -> int:
+def conform(
+    tables: tuple[Path, ...], names: tuple[str, ...], workers: int | None, ray: Ray | None, out: Path, as_json: bool
+) -> int:
     """Compare accountants with stored enclosures of δ(ε), two-sided: sound, loose or unsound, and how far off.
 
     Accountants are asked for δ at ε and for ε at δ, and the two answers are compared with each other.
@@ -33,6 +41,7 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
     Examples:
       dpbench conform                                     every accountant, some minutes
       dpbench conform --accountant exact --accountant rdp
+      dpbench conform --executor ray --address auto       by the workers of a cluster
       dpbench conform --accountant mylibrary.adapter:accountant
     """
     from dpbench.catalog import catalog
@@ -43,7 +52,10 @@ def conform(tables: tuple[Path, ...], names: tuple[str, ...], out: Path, as_json
 
     points = read_points(tables or (TABLES,))
     with Watch() as watch:
-        found = summarise(hold(names or tuple(catalog("accountants")), points, watch), environment())
+        judged = hold(
+            names or tuple(catalog("accountants")), points, watch, workers=workers or os.cpu_count() or 1, ray=ray
+        )
+        found = summarise(judged, environment())
     damaged: list[Damaged] = []
     path = write_conformance(out, found.beside(read_conformance(out, damaged)))
     for one in damaged:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
 
 import click
 
 from dpbench.errors import DpbenchError, visible
+
+Verb = Callable[..., Any]
 
 allow_code = click.option(
     "--allow-code", is_flag=True, help="Load the code that files name as package.module:factory; trust them first."
@@ -22,8 +26,34 @@ THREADS = click.option(
 )
 
 
-def checked_device(_context: click.Context, _parameter: click.Parameter, device: str | None) -> str | None:
-    """A device that is here, as torch names it."""
+def with_executor(verb: Verb) -> Verb:
+    """The options `--executor` and `--address`; the verb gets `ray`, a cluster or None."""
+
+    @click.option(
+        "--executor",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        is_eager=True,
+        help="Who works: this machine, or the workers of a Ray cluster (pip install 'dpbench[ray]').",
+    )
+    @click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of a running Ray cluster, or auto; default $RAY_ADDRESS, else one of this machine's processors.",
+    )
+    @functools.wraps(verb)
+    def with_ray(*args: Any, executor: str, address: str | None, **options: Any) -> Any:
+        from dpbench.training.workers import Ray
+
+        if address is not None and executor != "ray":
+            raise DpbenchError(f"--address {address}: is for --executor ray")
+        return verb(*args, ray=Ray(address) if executor == "ray" else None, **options)
+
+    return with_ray
+
+
+def checked_device(context: click.Context, _parameter: click.Parameter, device: str | None) -> str | None:
+    """A device that is here, as torch names it; with a Ray cluster it is there, and not looked for here."""
     if device is None or device == "cpu":
         return device
     import torch
@@ -31,6 +61,8 @@ def checked_device(_context: click.Context, _parameter: click.Parameter, device:
     kind, _, number = device.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()):
         raise DpbenchError(f"--device {device}: expected cpu, cuda or cuda:n")
+    if context.params.get("executor") == "ray":
+        return kind  # Ray says which
     if int(number or 0) >= torch.cuda.device_count():
         raise DpbenchError(f"--device {device}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
     return device

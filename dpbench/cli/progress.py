@@ -81,6 +81,9 @@ class SayingWatcher(QuietWatcher):
     def checked(self, name: str, found: Checked) -> None:
         self._console.print(checked_line(name, found))
 
+    def again(self, stack: Stack, why: str) -> None:
+        self._console.print(f"again     {stack.title}: {why}; another one goes on")
+
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         del path
         self._console.print(outcome_line(outcome))
@@ -146,6 +149,9 @@ class JsonWatcher(Watcher):
 
     def anew(self, run: Run, why: str) -> None:
         emit("anew", run_key=run.key, title=run.title, reason=why)
+
+    def again(self, stack: Stack, why: str) -> None:
+        emit("again", runs=[run.key for run in stack.runs], reason=why)
 
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         result = None if outcome.result is None else outcome.result["result"]

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpbench.cli.data_files import fetch_files
-from dpbench.cli.options import THREADS, allow_code, checked_device
+from dpbench.cli.options import THREADS, Verb, allow_code, checked_device, with_executor
 
 if TYPE_CHECKING:
     from dpbench.job import Watcher
     from dpbench.plan.planning import Choices
 
-Verb = Callable[..., Any]
 _PATH = click.Path(path_type=Path)
 
 
@@ -116,6 +115,7 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     " changes numbers by rounding only. Default: what a spec names, else the fastest.",
 )
 @click.option("--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes.")
+@with_executor
 @click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)
 @click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the summary, no progress.")
@@ -133,6 +133,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
       dpbench run specs/bu2020 --device cpu --seeds 1 --data ~/datasets
       dpbench run specs/ --only 'quickstart*' --force
       dpbench run specs/ --smoke
+      dpbench run specs/jl2021 --executor ray --address auto
     """
     paths = _specs_or_default(specs)
     if options["dry_run"]:
@@ -157,6 +158,7 @@ def run(specs: tuple[Path, ...], **options: Any) -> int:
             stop=stop,
             allow_code=options["allow_code"],
             weights_to=options["weights_to"],
+            ray=options["ray"],
         )
     if options["as_json"]:
         emit(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from dpbench.catalog import suggestion
@@ -26,6 +24,7 @@ from dpbench.judging.claims.record import (
 )
 from dpbench.judging.claims.runs import Trained, trained
 from dpbench.judging.claims.summary import write_claims_file
+from dpbench.training.workers import Ray, spread
 
 __all__ = ["Choice", "Verified", "verify"]
 
@@ -88,6 +87,7 @@ def verify(
     force: bool = False,
     progress: Progress | None = None,
     allow_code: bool = False,
+    ray: Ray | None = None,
 ) -> Verified:
     """Judge the chosen claims of some files and folders. Raises DpbenchError where the choice takes none of them.
 
@@ -95,7 +95,7 @@ def verify(
     there already, of the same claim by the same code, is not computed again unless `force`; the verdict is, without
     proof, and where it is another one, so is the proof. `allow_code`: files may name
     judges and accountants outside dpbench. With several `workers` a script
-    that calls this has to be importable (`if __name__ == "__main__":`).
+    that calls this has to be importable (`if __name__ == "__main__":`). `ray`: a cluster in place of workers here.
     """
     choice = choice or Choice()
     found = read_claims(paths, choice.takes, allow_code)
@@ -122,7 +122,7 @@ def verify(
     runs = trained(out) if out is not None and any(claim.rows for claim in chosen) else ()
     calls = [(claim, certified, proof.get(claim.name), _of(claim, runs)) for claim in chosen]
     done: dict[str, VerdictRecord] = {}
-    with closing(_judged(calls, min(workers, len(chosen)))) as records:
+    with closing(spread(judge_or_trust, calls, min(workers, len(chosen)), ray)) as records:
         for record in records:
             done[record.id] = record
             weaker = record.id in proofs and record.verdict in (proofs[record.id].verdict, "undecided")
@@ -137,30 +137,6 @@ def verify(
 def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
     """The runs of the specs that a claim names."""
     return tuple(run for run in runs if run.file in claim.runs) if claim.rows else ()
-
-
-def _judged(calls: Sequence[Call], workers: int) -> Generator[VerdictRecord]:
-    """What `judge_or_trust` says of every call, in processes of their own where there are several; as they end."""
-    if workers == 1 or len(calls) < 3:
-        yield from (judge_or_trust(*call) for call in calls)
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet)
-    try:
-        for future in as_completed([pool.submit(judge_or_trust, *call) for call in calls]):
-            yield future.result()
-    except BaseException:
-        for process in list(getattr(pool, "_processes", {}).values()):
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def _quiet() -> None:
-    """Ctrl-C is the parent's to handle."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:

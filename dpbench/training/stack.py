@@ -1,0 +1,186 @@
+"""One stack of runs, from its data to its records: what a computer does that is given the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from dpbench.errors import DpbenchError, StoreError
+from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
+from dpbench.plan.planning import Run, context
+from dpbench.store.records import Store, objection
+from dpbench.training.loop import (
+    Execution,
+    Interrupted,
+    Outcome,
+    Progress,
+    failure,
+    on_threads,
+    train,
+    usual_threads,
+)
+
+Anew = Callable[[Run, str], None]
+
+
+@dataclass(frozen=True)
+class How:
+    """How stacks are trained, whichever computer does it; no part of a run's key, because it must not change results.
+
+    `data`: the folder of datasets; `threads`: torch's, None for `usual_threads`; the others are those of `Execution`.
+    `smoke`: two steps of each run, and no files.
+    """
+
+    data: Path | None = None
+    smoke: bool = False
+    places_per_call: int | None = None
+    engine: str | None = None
+    compiles: bool = True
+    threads: int | None = None
+    checkpoint_seconds: float = Execution.checkpoint_seconds
+
+    def threads_of(self, runs: Sequence[Run]) -> int:
+        """Torch's threads for a stack."""
+        examples = sum(one.sampling_rate * one.examples for one in runs)
+        return self.threads or usual_threads(runs[0].spec, examples, runs[0].device)
+
+
+def builder(first: Run) -> Callable[[], nn.Module]:
+    """What makes the model of a run."""
+    started = first.resolved["model"].get("weights", {}).get("sha256")
+    return model_builder(first.spec, dataset_source(first.spec), started)
+
+
+def trained(
+    runs: Sequence[Run],
+    how: How,
+    store: Store | None,
+    facts: Mapping[str, Any],
+    *,
+    watch: Callable[[Progress], None] = lambda _: None,
+    anew: Anew = lambda _run, _why: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Generator[tuple[Outcome, Path | None], None, None]:
+    """Train the runs of a stack: every outcome as soon as its run ends, and the file that keeps it.
+
+    Without a `store` nothing is written or gone on from. `facts` are the environment of the records. The other three
+    are those of `training.loop.train`, which says what is raised.
+    """
+
+    def outcomes_of(due: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
+        """Load what the runs need and train them."""
+        first = due[0]
+        yield from train(
+            due,
+            dataset_source(first.spec).load(how.data),
+            build_mechanism(first.spec),
+            builder(first),
+            Execution(first.device, how.places_per_call, how.engine, how.compiles, how.checkpoint_seconds),
+            checkpoints=None if store is None else store.checkpoints_folder,
+            smoke=how.smoke,
+            watch=watch,
+            anew=anew,
+            stop=stop,
+        )
+
+    threads = how.threads_of(runs)
+    kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew)
+    while True:
+        with on_threads(threads):  # not while the caller has the outcome
+            try:
+                found = next(kept)
+            except StopIteration:
+                return
+        yield found
+
+
+def _kept(
+    runs: Sequence[Run],
+    outcomes_of: Callable[[Sequence[Run], Anew], Generator[Outcome, None, None]],
+    store: Store | None,
+    facts: Mapping[str, Any],
+    anew: Anew,
+) -> Generator[tuple[Outcome, Path | None], None, None]:
+    """The outcomes of a stack and the files that keep them; no files without a store.
+
+    A checkpoint may be anybody's, and what it cannot be refused for shows later. So a run that went on from one and
+    fails, or whose record contradicts itself, is trained once more from its start; so are those that fell with it.
+    """
+    due = {one.key: one for one in runs}
+    went_on = set() if store is None else {key for key in due if store.has_checkpoint(key)}
+
+    def told(one: Run, why: str) -> None:
+        went_on.discard(one.key)
+        anew(one, why)
+
+    while due:
+        again: dict[str, Run] = {}
+        outcomes = outcomes_of(tuple(due.values()), told)
+        while due:
+            spoiled = False
+            try:
+                ended = [next(outcomes)]
+            except (Interrupted, StoreError, BrokenPipeError):
+                raise
+            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
+                ended = [failure(one, error) for one in due.values()]
+                spoiled = not went_on.isdisjoint(due)
+            for outcome in ended:
+                one = due.pop(outcome.run.key)
+                if store is None:
+                    yield outcome, None
+                    continue
+                record = record_of(outcome, facts)
+                wrong = (outcome.error or objection(record)) if one.key in went_on else ""
+                if wrong or spoiled:
+                    store.checkpoint_path(one.key).unlink(missing_ok=True)
+                    again[one.key] = one
+                    if wrong:
+                        told(one, f"gone on from {store.checkpoint_path(one.key)}, it fails: {wrong}")
+                else:
+                    yield outcome, keep(record, outcome.run, store)
+        outcomes.close()
+        due, went_on = again, set()
+
+
+def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a finished run, or the failure of one that failed, as plain data."""
+    run_ = outcome.run
+    facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
+    if run_.device == "cpu":
+        facts |= {"device": "cpu", "device_name": facts.get("processor")}
+    facts["engine"] = {
+        name: outcome.engine or value if name in ("clipping", "engine") else value
+        for name, value in run_.engine.items()
+    }
+    if outcome.chunk is not None:
+        facts["chunk"] = outcome.chunk
+    if outcome.tried:
+        facts["tried_engines"] = dict(outcome.tried)
+    common: dict[str, Any] = {
+        "run_key": run_.key,
+        "seed": run_.seed,
+        "resolved": dict(run_.resolved),
+        "context": context(run_),
+        "sources": dict(run_.sources),
+        "environment": facts,
+    }
+    if run_.checked is not None:
+        common["checked"] = vars(run_.checked)
+    story = {"error": outcome.error, "traceback": outcome.traceback, "step": outcome.step}
+    return common | (story if outcome.result is None else dict(outcome.result))
+
+
+def keep(record: Mapping[str, Any], run_: Run, store: Store) -> Path:
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+    try:
+        path = store.write_failure(record) if "error" in record else store.write_run(record)
+        store.checkpoint_path(run_.key).unlink(missing_ok=True)
+        return path
+    except DpbenchError as error:
+        raise StoreError(str(error)) from error

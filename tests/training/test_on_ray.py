@@ -1,0 +1,282 @@
+"""Stacks on a Ray cluster of two workers: what comes of them is what comes of this process, whatever is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dpbench.cli import cli
+from dpbench.conformance import hold, summarise
+from dpbench.errors import DpbenchError
+from dpbench.job import Summary, Watcher
+from dpbench.job import run as run_job
+from dpbench.judging.claims.judging import PAPERS, Choice, verify
+from dpbench.judging.enclosures import TABLES, read_points
+from dpbench.plan.planning import Choices, Run, Stack
+from dpbench.store.records import Store
+from dpbench.training.loop import Outcome, Progress
+from dpbench.training.workers import Ray, connected, spread
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HERE = Choices(device="cpu")
+SPEC = """
+kind: run
+name: small
+dataset: digits
+model: {name: mlp, parameters: {hidden: [8], activation: tanh}}
+mechanism: {name: noisy_sgd, parameters: {clipping: vmap}}
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 96, steps: 250, learning_rate: 0.5, clip_norm: 1.0}
+seeds: 3
+---
+kind: run
+name: other
+dataset: digits
+model: logistic
+mechanism: {name: noisy_adam, parameters: {clipping: vmap}}
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 96, steps: 60, learning_rate: 0.01, clip_norm: 1.0}
+seeds: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two processors of this machine."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Path]:
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())  # it takes seconds
+    paths: list[str | Path] = []
+    for number, text in enumerate(SPEC.split("---")):
+        paths.append(tmp_path / f"spec{number}.yaml")
+        Path(paths[-1]).write_text(text)
+    return paths
+
+
+class Seen(Watcher):
+    """What a job has told, and one thing to do when it tells of progress."""
+
+    def __init__(self, act: Any = lambda: None) -> None:
+        self.told: list[str] = []
+        self.act = act
+
+    def stack(self, stack: Stack, number: int, of: int) -> None:
+        self.told.append(f"stack {number} of {of}: {stack.title}")
+
+    def progress(self, progress: Progress) -> None:
+        assert 0 <= progress.done <= progress.total
+        self.act()
+
+    def anew(self, run: Run, why: str) -> None:
+        self.told.append(f"anew {run.title}: {why}")
+
+    def again(self, stack: Stack, why: str) -> None:
+        self.told.append(f"again {stack.title}: {why}")
+
+    def ended(self, outcome: Outcome, path: Path | None) -> None:
+        self.told.append(f"ended {outcome.run.title} {path}")
+
+
+def figures(out: Path) -> dict[str, Any]:
+    """All records of a folder without what time and machine they took."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            timely = ("seconds", "own_seconds", "stack_runs", "resumed", "environment", "digest")
+            return {name: plain(item) for name, item in value.items() if name not in timely}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    return {path.name: plain(json.loads(path.read_text())) for path in Store(out).records_folder.glob("*.json")}
+
+
+def workers_at_work() -> list[int]:
+    """The processes that train for Ray."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if words.startswith(b"ray::_called"):
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found by /proc")
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_changes_no_record(specs: list[str | Path], tmp_path: Path) -> None:
+    expected = run_job(specs, out=tmp_path / "here", choices=HERE)
+    assert len(expected.finished) == 5
+    killed: list[int] = []
+    out = tmp_path / "there"
+
+    def kill() -> None:
+        """One worker, as soon as a checkpoint of the driver is half of the way there."""
+        if not killed and list(Store(out).checkpoints_folder.glob("*.pt")):
+            killed.extend(workers_at_work()[:1])
+            for number in killed:
+                os.kill(number, signal.SIGKILL)
+
+    watcher = Seen(kill)
+    found = run_job(specs, out=out, choices=HERE, ray=Ray(), watcher=watcher, checkpoint_seconds=0.1)
+    assert (len(found.finished), found.failures, found.exit_status) == (5, (), 0)
+    assert killed
+    assert [line for line in watcher.told if line.startswith("again")]
+    assert figures(out) == figures(tmp_path / "here")
+    resumed = {path.stem for path in Store(out).records_folder.glob("*") if json.loads(path.read_text())["resumed"]}
+    assert resumed
+    assert not list(Store(out).checkpoints_folder.glob("*.pt"))
+    titles = {line.split(": ")[0] for line in watcher.told if line.startswith("stack")}
+    assert titles == {"stack 1 of 2", "stack 2 of 2"}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interruption_keeps_what_is_done(specs: list[str | Path], tmp_path: Path) -> None:
+    run_job(specs, out=tmp_path / "here", choices=HERE)
+    asked: list[bool] = []
+    out = tmp_path / "there"
+    stopped = run_job(
+        specs, out=out, choices=HERE, ray=Ray(), watcher=Seen(lambda: asked.append(True)), stop=lambda: bool(asked)
+    )
+    assert (stopped.interrupted, stopped.exit_status) == (True, 130)
+    assert {run.spec.name for run in stopped.unfinished} >= {"small"}
+    kept = {path.stem for path in Store(out).checkpoints_folder.glob("*.pt")}
+    assert kept
+    assert kept <= {run.key for run in stopped.unfinished}
+    rest = run_job(specs, out=out, choices=HERE)  # here, from the checkpoints that workers have sent
+    assert len(rest.finished) == len(stopped.unfinished)
+    assert figures(out) == figures(tmp_path / "here")
+
+
+def failing(tmp_path: Path, **options: Any) -> Summary:
+    (tmp_path / "bad.yaml").write_text(
+        SPEC.split("---")[0].replace("learning_rate: 0.5", "learning_rate: 3e38").replace("seeds: 3", "seeds: 1")
+    )
+    return run_job([tmp_path / "bad.yaml"], out=tmp_path / "out", choices=HERE, **options)
+
+
+@pytest.mark.usefixtures("cluster", "specs")
+def test_a_failure_is_recorded_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (expected,) = failing(tmp_path).failures
+    (found,) = failing(tmp_path, ray=Ray(), fail_fast=True).failures
+    assert found.error == expected.error
+    assert found.log is not None
+    assert json.loads(found.log.read_text())["error"] == expected.error
+    monkeypatch.setattr("dpbench.plan.planning.code_hash", lambda _: "0" * 64)  # the driver's code is other code
+    (other,) = failing(tmp_path, ray=Ray()).failures
+    assert "this worker has another dpbench" in other.error
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster", "specs")
+def test_workers_that_die_again_and_again_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a spec's file is found by workers as by the driver; here it ends every worker."""
+    (tmp_path / "deadly.py").write_text(
+        textwrap.dedent("""
+        import os, pathlib
+        from dpbench.mechanisms.presets import noisy_sgd
+
+        def mechanism():
+            if pathlib.Path("/proc/self/cmdline").read_bytes().startswith(b"ray::"):
+                os._exit(3)
+            return noisy_sgd()
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "deadly.yaml").write_text(
+        SPEC.split("---")[1].replace("{name: noisy_adam, parameters: {clipping: vmap}}", "deadly:mechanism")
+    )
+    watcher = Seen()
+    found = run_job(
+        [tmp_path / "deadly.yaml"],
+        out=tmp_path / "out",
+        choices=Choices(device="cpu", smoke=True),
+        ray=Ray(),
+        watcher=watcher,
+        allow_code=True,
+    )
+    assert len(found.failures) == 2
+    assert all("its worker was lost" in failure.error for failure in found.failures)
+    assert len([line for line in watcher.told if line.startswith("again")]) == 2
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_smoke_writes_nothing(specs: list[str | Path], tmp_path: Path) -> None:
+    found = run_job(specs, out=tmp_path / "out", choices=Choices(device="cpu", smoke=True), ray=Ray())
+    assert len(found.finished) == 5
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_claims_and_tables_are_judged_as_here() -> None:
+    points = read_points((TABLES,))[::240]
+    names = ("exact", "gdp_clt")
+    here, there = (
+        {(one.accountant, one.point.epsilon, one.point.table): (one.verdict, one.value) for one in judged}
+        for judged in (hold(names, points), hold(names, points, ray=Ray()))
+    )
+    assert here == there
+    assert summarise(hold(names, points, workers=2), {}).points == len(points)
+    choice = Choice(papers=("bu2020",), kinds=("inequality",))
+    verdicts = [verify((PAPERS,), choice, ray=one).verdicts for one in (None, Ray())]
+    assert [one.verdict for one in verdicts[0]] == [one.verdict for one in verdicts[1]]
+    assert verdicts[0]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_errors_of_calls_are_raised() -> None:
+    for options in ({"workers": 1}, {"workers": 2}, {"ray": Ray()}):
+        assert sorted(spread(pow, [(2, 3), (3, 2), (1, 1)], **options)) == [1, 8, 9]
+        with pytest.raises(ZeroDivisionError):
+            list(spread(divmod, [(1, 1), (1, 0), (2, 1)], **options))
+
+
+def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DpbenchError, match=r"Ray is not installed; pip install 'dpbench\[ray\]'"), connected(Ray()):
+        pass
+    found = CliRunner().invoke(cli, ["run", "--address", "auto", str(tmp_path)], standalone_mode=False)
+    assert "--address auto: is for --executor ray" in str(found.exception)
+
+
+def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+
+    def init(**options: Any) -> None:
+        raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nand more")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(DpbenchError, match=r"--address auto: no Ray cluster answers \(Could not find"):
+        list(spread(pow, [(2, 3)], ray=Ray("auto")))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_gpu_is_asked_of_the_cluster(
+    specs: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not of the machine that plans."""
+    with pytest.raises(DpbenchError, match="the Ray cluster has no GPU; use --device cpu"):
+        run_job(specs, out=tmp_path / "out", choices=Choices(device="cuda"), ray=Ray())
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(cli, ["run", str(specs[0]), "--device", "cuda:1", "--executor", "ray"])
+    assert "the Ray cluster has no GPU" in str(found.exception)
