@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,6 +19,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from dpbench.errors import DpbenchError, visible
+
+PATIENCE = 10.0  # seconds for the first answer of a cluster
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,12 @@ def connected(ray: Ray) -> Iterator[Cluster]:
         yield Cluster(library)
         return
     address = ray.address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition(":")
     try:
+        if port.isdecimal() and "//" not in host:
+            socket.create_connection((host, int(port)), PATIENCE).close()  # Ray itself tries for many minutes
         library.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         why = visible(str(error).strip().splitlines()[0])
         raise DpbenchError(f"--address {address}: no Ray cluster answers ({why})") from error
     try:

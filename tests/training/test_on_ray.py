@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -268,6 +269,11 @@ def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(DpbenchError, match=r"--address auto: no Ray cluster answers \(Could not find"):
         list(spread(pow, [(2, 3)], ray=Ray("auto")))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(DpbenchError, match=rf"--address {address}: no Ray cluster answers \(.*refused"):
+            list(spread(pow, [(2, 3)], ray=Ray(address)))
 
 
 @pytest.mark.usefixtures("cluster")
