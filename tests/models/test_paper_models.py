@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
-from dpbench.models import alexnet, dpis_rnn, imdb_lstm, next_word_lstm, next_word_mlp, papernot_cnn, vgg13
+from dpbench.models import (
+    alexnet,
+    dpis_rnn,
+    imdb_lstm,
+    next_word_lstm,
+    next_word_mlp,
+    papernot_cnn,
+    text_transformer,
+    vgg13,
+)
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
 from dpbench.plan.probe import try_model
 from dpbench.step.functional import initial_parameters, network
@@ -152,6 +161,7 @@ RECURRENT: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "dpis_rnn drawn": ((9,), lambda: dpis_rnn.model((9,), 2, words=30, width=6, embedding="drawn", activation="tanh")),
     "dpis_rnn vectors": ((9, 6), lambda: dpis_rnn.model((9, 6), 2)),
     "next_word_lstm": ((9,), lambda: next_word_lstm.model((9,), 30, embedding=6, hidden=5)),
+    "text_transformer": ((9,), lambda: text_transformer.model((9,), 2, words=30, width=6, layers=2, hidden=5)),
     "next_word_mlp": ((9,), lambda: next_word_mlp.model((9,), 30, hidden=(8, 4), embedding=6, activation="tanh")),
 }
 
