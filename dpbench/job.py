@@ -228,6 +228,7 @@ def write_reports(
     from dpbench.reporting.collect import collect
     from dpbench.reporting.coverage import with_coverage
     from dpbench.reporting.page import write_report
+    from dpbench.store.speed import read_speed
 
     overlay: dict[str, list[dict[str, Any]]] = {}
     for one in plan.runs if plan is not None else ():
@@ -235,6 +236,7 @@ def write_reports(
     contents = contents or store.read()
     damaged = list(contents.damaged)
     checks, conformance = read_checks(store.out, damaged), read_conformance(store.out, damaged)
+    speed = read_speed(store.out, damaged)
     unused = {item.path for item in damaged}
     own = {path.stem for path in store.records_folder.glob("*.json") if path not in unused}
     report = collect(
@@ -248,7 +250,7 @@ def write_reports(
         progress=progress,
         trusted=trust(allow_code),
     )
-    report = with_coverage(replace(report, claims=claims_report(store.out)), specs)
+    report = with_coverage(replace(report, claims=claims_report(store.out), speed=speed), specs)
     return tuple(write_report(report, store.out, progress))
 
 

@@ -2,8 +2,9 @@
 
     python tests/compare_speed.py [BASE [HEAD]] [--bench REGEX] [--rounds 4] [--factor 1.3]
 
-BASE is the parent of HEAD unless it is given, HEAD the last commit of main. Exit status: 0 nothing is slower,
-1 something is, 2 asv failed. Run it from the top of the checkout; docs/benchmarks.md says more.
+BASE is the newest commit that is known to have passed CI (tests/speed/last_passed.txt) unless it is given, HEAD the
+last commit. Exit status: 0 nothing is slower, 1 something is, 2 asv failed. Run it from the top of the checkout;
+docs/benchmarks.md says more.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 ACCEPTED = "tests/speed/accepted_slowdowns.txt"
+PASSED = "tests/speed/last_passed.txt"
 _LINE = re.compile(r"^(?P<factor>\d+(\.\d+)?)\s+(?P<benchmark>\S.*?)\s+#\s*(?P<reason>\S.*)$")
 
 
@@ -83,6 +86,15 @@ def git(*arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def last_passed() -> str:
+    """The commit that PASSED names. Raises ValueError where it names none of this clone's."""
+    lines = [line.split("#")[0].strip() for line in Path(PASSED).read_text(encoding="utf-8").splitlines()]
+    named = [line for line in lines if line]
+    if len(named) != 1 or git("cat-file", "-e", f"{named[0]}^{{commit}}") is None:
+        raise ValueError(f"{PASSED}: expected one commit of this clone, found {', '.join(named) or 'none'}")
+    return named[0]
+
+
 def newly_accepted(base: str, head: str) -> tuple[Accepted, ...]:
     """The accepted slowdowns of `head` that `base` did not have."""
     before = parse_accepted(git("show", f"{base}:{ACCEPTED}") or "")
@@ -110,14 +122,17 @@ def measure(base: str, head: str, *, bench: str | None, rounds: int, factor: flo
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, measure the suspects again with twice the rounds, and say what is slower both times."""
     parser = argparse.ArgumentParser(description="Compare the speed of two commits.")
-    parser.add_argument("base", nargs="?", help="the older commit; the parent of HEAD unless given")
-    parser.add_argument("head", nargs="?", default="main", help="the newer commit; main unless given")
+    parser.add_argument("base", nargs="?", help=f"the older commit; the one in {PASSED} unless given")
+    parser.add_argument("head", nargs="?", default="HEAD", help="the newer commit; HEAD unless given")
     parser.add_argument("--bench", help="only benchmarks that match this regular expression")
     parser.add_argument("--rounds", type=int, default=4, help="of interleaved processes; fewer than 4 say little")
     parser.add_argument("--factor", type=float, default=1.3, help="a smaller ratio of times is no slowdown")
     chosen = parser.parse_args(arguments)
-    base = chosen.base or f"{chosen.head}~1"
+    if chosen.base is None and (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
+        print("this clone has no history, so nothing is compared")
+        return 0
     try:
+        base = chosen.base or last_passed()
         accepted = newly_accepted(base, chosen.head)
         slower = measure(base, chosen.head, bench=chosen.bench, rounds=chosen.rounds, factor=chosen.factor)
         if slower:

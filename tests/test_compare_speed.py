@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
         subprocess.run(["git", "add", "."], check=True)
         subprocess.run(["git", *names, "commit", "-q", "-m", "x"], check=True)
         commits.append(subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip())
+        (tmp_path / compare_speed.PASSED).write_text(f"# why\n{commits[0]}\n", encoding="utf-8")
     return commits[0], commits[1]
 
 
@@ -96,7 +98,6 @@ def measured(*answers: dict[str, float]) -> tuple[Any, list[dict[str, Any]]]:
     return measure, asked
 
 
-@pytest.mark.usefixtures("history")
 @pytest.mark.parametrize(
     ("answers", "status", "said"),
     [
@@ -109,6 +110,7 @@ def measured(*answers: dict[str, float]) -> tuple[Any, list[dict[str, Any]]]:
     ],
 )
 def test_verdicts(
+    history: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     answers: list[dict[str, float]],
@@ -120,9 +122,30 @@ def test_verdicts(
     assert main([]) == status
     assert said in capsys.readouterr().out
     assert [(request["base"], request["head"], request["rounds"]) for request in asked] == [
-        ("main~1", "main", 4),
-        ("main~1", "main", 8),
+        (history[0], "HEAD", 4),
+        (history[0], "HEAD", 8),
     ][: len(answers)]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "1234567\n", "HEAD\nHEAD\n"])
+def test_a_commit_that_is_not_there_is_no_success(
+    text: str, history: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del history
+    Path(compare_speed.PASSED).write_text(text, encoding="utf-8")
+    assert main([]) == 2
+    assert "expected one commit of this clone" in capsys.readouterr().err
+
+
+def test_the_commit_that_passed_is_one_before_this() -> None:
+    root = Path(__file__).parents[1]
+    lines = (root / compare_speed.PASSED).read_text(encoding="utf-8").splitlines()
+    (commit,) = [line for line in lines if not line.startswith("#")]
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    asked = ["git", "-C", str(root), "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "false":
+        pytest.skip("this is no clone with its history")
+    subprocess.run(["git", "-C", root, "merge-base", "--is-ancestor", commit, "HEAD"], check=True)
 
 
 def test_an_asv_that_fails_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,13 @@ from dpbench.cli.options import THREADS, allow_code, checked_device
 from dpbench.errors import DpbenchError
 
 if TYPE_CHECKING:
+    from dpbench.spec.loading import Spec
+    from dpbench.store.records import Damaged
+    from dpbench.store.speed import Speed
     from dpbench.training.bench import EngineCost
+
+
+WIDTH = 190  # of the table of steps in a pipe or a file: no column is cut off
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -50,10 +56,15 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option(
     "--calls", type=click.IntRange(min=1), default=5, show_default=True, help="Calls of each; the median counts."
 )
+@click.option("--steps", "whole_steps", is_flag=True, help="Whole training steps of every row, kept in OUT/speed.json.")
+@click.option("--runs", type=click.IntRange(min=1), default=1, show_default=True, help="With --steps: runs of a stack.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
+@click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="With --steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @allow_code
-def bench(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow_code: bool, **options: Any) -> int:
+def bench(
+    specs: tuple[Path, ...], only: tuple[str, ...], whole_steps: bool, as_json: bool, allow_code: bool, **options: Any
+) -> int:
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
     Beside them: the plain backward pass without clipping, eager and by torch's compiler, and Opacus where it is
@@ -61,11 +72,17 @@ def bench(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow_c
     a minute a model. Where a dataset is absent, inputs are zeros. What cannot handle a model says why. SPECS are files,
     folders or names (default: quickstart).
 
+    With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs: beside the row without
+    privacy, what is printed, and what the machine would need for the operations of a plain step alone. The report has a
+    chapter of them. --batch, --engine and --projections do not count there: a spec says what they are.
+
     \b
     Examples:
       dpbench bench quickstart --batch 64
       dpbench bench bu2020/table1 --batch 256 --threads 1 --json > speed.jsonl
       dpbench bench specs/jl2021 --engine ghost --engine 'jl 10' --projections 10 --device cuda
+      dpbench bench jl2021/table2 --steps
+      dpbench bench bu2020/table1 --steps --runs 8 --threads 1
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
     from dpbench.plan.planning import chosen_by
@@ -76,6 +93,9 @@ def bench(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow_c
     chosen = [spec for spec in found_specs if chosen_by(spec, only)]
     if not chosen:
         raise DpbenchError(f"--only {' '.join(only)}: no spec has such a name or label")
+    out, runs = options.pop("out"), options.pop("runs")
+    if whole_steps:
+        return _whole_steps(chosen, out, runs, as_json, options)
     found = []
     for one in measure(chosen, **options, watch=_say_working):
         found.append(one)
@@ -84,6 +104,68 @@ def bench(specs: tuple[Path, ...], only: tuple[str, ...], as_json: bool, allow_c
     if not as_json:
         _show(found)
     return 0
+
+
+def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, options: dict[str, Any]) -> int:
+    """Measure, keep and show them; a row is kept as soon as all of its spec are measured."""
+    from dpbench.store.provenance import environment
+    from dpbench.store.speed import Speed, own_speed, write_speed
+    from dpbench.training.whole_steps import measure_steps
+
+    names = {"device": "device", "data": "data", "chunk": "places_per_call", "threads": "threads", "calls": "steps"}
+    chosen = {name: options[option] for option, name in names.items()}
+    damaged: list[Damaged] = []
+    for name, group in groupby(specs, lambda spec: spec.name):
+        lines = tuple(measure_steps(list(group), **chosen, runs=runs, watch=_say_working))
+        found = Speed(lines, environment(with_torch=True))
+        path = write_speed(out, found.beside(own_speed(out, damaged)))
+        if as_json:
+            for line in lines:
+                click.echo(json.dumps(line.to_json(), ensure_ascii=False))
+        else:
+            _show_steps(name, found)
+            click.echo(f"wrote {path}\n")
+    for one in damaged:
+        click.echo(f"not used: {one.message}", err=True)
+    return 0
+
+
+def _show_steps(name: str, found: Speed) -> None:
+    from rich.table import Table
+
+    from dpbench.cli.console import console, say, time_words
+    from dpbench.privacy.formatting import duration
+
+    out = console()
+    out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
+    first = found.lines[0]
+    stack = f", stacks of {first.runs} runs" if first.runs > 1 else ""
+    say(out, f"{name}: whole steps on {first.device_name}, {first.threads} threads{stack}")
+    table = Table("row", box=None, pad_edge=False, header_style="bold")
+    for title in ("engine", "a step", "from", "to", "of plain", "of floor", "records/s", "steps/s", "epoch", "printed"):
+        table.add_column(title, justify="right", no_wrap=title != "engine")
+    table.add_column("peak memory", justify="right", no_wrap=True)
+    for line in found.lines:
+        if line.refusal:
+            continue
+        times = (time_words(value or 0.0) for value in (line.seconds, line.fastest, line.slowest))
+        plain, seconds = found.baseline_of(line), line.seconds or 0.0
+        table.add_row(
+            line.label or line.name,
+            line.engine,
+            *times,
+            f"{seconds / plain.seconds:.2f}" if plain is not None and plain.seconds else "",
+            f"{seconds / line.floor:.1f}" if line.floor else "",
+            f"{line.examples_per_second or 0.0:,.0f}",
+            f"{line.runs_steps_per_second or 0.0:,.3g}",
+            duration(line.epoch_seconds or 0.0),
+            f"{line.printed_seconds} s" if line.printed_seconds else "",
+            f"{(line.peak_bytes or 0) / 2**20:,.1f} MiB",
+        )
+    out.print(table)
+    for line in found.lines:
+        if line.refusal:
+            say(out, f"{line.label or line.name} refuses: {line.refusal}", 2)
 
 
 def _show(found: Sequence[EngineCost]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -16,25 +17,38 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     >>> peak_bytes(lambda: torch.ones(1000), torch.device("cpu")) >= 4000
     True
     """
-    return _cuda_peak(call, device) if device.type == "cuda" else _cpu_peak(call)
-
-
-def _cuda_peak(call: Callable[[], object], device: torch.device) -> int:
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    peak = Peak(device)
+    peak.begin()
     call()
-    return torch.cuda.max_memory_allocated(device) - before
+    return peak.end()
 
 
-def _cpu_peak(call: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        call()
-    assert seen.profiler is not None
-    results = seen.profiler.kineto_results
-    assert results is not None
-    moves = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    current, peak = 0, 0
-    for _, size in sorted(moves, key=lambda move: move[0]):
-        current += size
-        peak = max(peak, current)
-    return peak
+class Peak:
+    """As `peak_bytes`, of what is computed between `begin` and `end`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def begin(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        else:
+            self._seen = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self._seen.start()
+
+    def end(self) -> int:
+        """The peak since `begin`, in bytes."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device) - self._before
+        self._seen.stop()
+        assert self._seen.profiler is not None
+        results = self._seen.profiler.kineto_results
+        assert results is not None
+        events: list[Any] = results.events()
+        moves = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+        current, peak = 0, 0
+        for _, size in sorted(moves, key=lambda move: move[0]):
+            current += size
+            peak = max(peak, current)
+        return peak

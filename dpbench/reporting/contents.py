@@ -17,6 +17,7 @@ from dpbench.privacy.answers import PROMISES
 from dpbench.spec.keys import Printed
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
 from dpbench.store.run_key import FASTEST
+from dpbench.store.speed import Speed
 from dpbench.tasks import METRICS, Metric, MetricName
 from dpbench.verdicts import VERDICTS, Verdict
 
@@ -389,6 +390,7 @@ class Report:
     environment: Mapping[str, Any]
     claims: ClaimsReport | None = None
     conformance: Conformance | None = None
+    speed: Speed | None = None
     coverage: tuple[CoverageLine, ...] = ()
     schema_version: int = 1
     type: str = "assessment"

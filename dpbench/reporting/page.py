@@ -53,6 +53,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter("failures", "Failures", lambda report: bool(report.failures)),
     Chapter("shipped", "Came with the project", lambda report: bool(report.part(shipped=True).sections)),
     Chapter("accountants", "Accountants against enclosures", lambda report: report.conformance is not None),
+    Chapter("speed", "Speed", lambda report: report.speed is not None),
     Chapter("records", "All records", lambda report: bool(report.records)),
     Chapter("environment", "Environment", lambda _: True),
     Chapter("legend", "How to read this", lambda _: True),

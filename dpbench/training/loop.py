@@ -117,11 +117,16 @@ def on_threads(count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of the loop: the steps done by all runs of the stack together, and their total."""
+    """Progress of the loop: the steps done by all runs of the stack together, and their total.
+
+    `engine` is the one that was chosen where the spec names none; `chunk` places of each run's batch are in one call.
+    """
 
     done: int
     total: int
     live: int
+    engine: str = ""
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,7 @@ def train(
             for course in courses:
                 course.step += 1
             left = sum(course.stops[-1] - course.step for course in courses)
-            watch(Progress(total - left, total, len(courses)))
+            watch(Progress(total - left, total, len(courses), courses[0].engine, chunk))
             overdue = keeps and time.monotonic() - saved > execution.checkpoint_seconds
             if overdue or stop() or stopped:
                 break

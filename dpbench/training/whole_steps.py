@@ -1,0 +1,221 @@
+"""Measures whole training steps of every row of specs: sampling, clipped sum, noise and update, as the loop takes them.
+
+The loop itself runs (`training.loop.train`) and is stopped after some steps, so engine, chunk and order are those of
+training. Rows are measured in turn, twice, so that what else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from dpbench.clipping._measure import Peak
+from dpbench.datasets import Dataset
+from dpbench.errors import DpbenchError
+from dpbench.plan.parts import build_mechanism, dataset_source, sizes
+from dpbench.plan.planning import Run, resolve
+from dpbench.spec.loading import Printed, Published, Spec
+from dpbench.store.provenance import environment
+from dpbench.store.speed import StepLine
+from dpbench.training.loop import Execution, Interrupted, Progress, on_threads, train, usual_threads
+from dpbench.training.stack import builder
+
+ROUNDS = 2
+ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
+
+
+@dataclass
+class _Row:
+    """A row of a spec: its runs, and the seconds of its steps so far."""
+
+    line: StepLine
+    runs: tuple[Run, ...]
+    data: Dataset | None = None
+    seconds: list[float] = field(default_factory=list)
+    chosen: str = ""  # the engine, where the spec leaves it open
+
+
+def measure_steps(
+    specs: Sequence[Spec],
+    *,
+    device: str = "cpu",
+    runs: int = 1,
+    steps: int = 4,
+    data: Path | None = None,
+    places_per_call: int | None = None,
+    threads: int | None = None,
+    watch: Callable[[str, str], None] = lambda _model, _what: None,
+) -> Iterator[StepLine]:
+    """The seconds of one step of every row, in stacks of so many `runs` (seeds), and its peak memory; in their order.
+
+    `steps` are measured in each of two rounds, after one that warms up; a row whose steps are long takes fewer. A row
+    that cannot be trained here (its dataset is absent, the model does not fit) has a refusal.
+    """
+    made = environment(with_torch=True)
+    device_name = torch.cuda.get_device_name(device) if device.startswith("cuda") else str(made.get("processor"))
+    rows = _rows(specs, device, device_name, runs, threads, str(made["time_utc"]))
+    speeds: dict[int, tuple[float, float]] = {}
+    for number in range(ROUNDS):
+        for row in rows:
+            watch(row.line.name, f"{row.line.label or row.line.name}, round {number + 1} of {ROUNDS}")
+            if not row.line.refusal:
+                _round(row, data, places_per_call, steps)
+    for row in rows:
+        if row.line.refusal:
+            yield row.line
+            continue
+        watch(row.line.name, f"{row.line.label or row.line.name}, memory")
+        with on_threads(row.line.threads):
+            if row.line.threads not in speeds:
+                speeds[row.line.threads] = _machine(device)
+            peak = _peak(row, places_per_call)
+        yield replace(
+            row.line,
+            steps=len(row.seconds),
+            seconds=statistics.median(row.seconds),
+            fastest=min(row.seconds),
+            slowest=max(row.seconds),
+            floor=_floor(row, *speeds[row.line.threads]),
+            peak_bytes=peak,
+        )
+
+
+def _rows(
+    specs: Sequence[Spec], device: str, device_name: str, runs: int, threads: int | None, made: str
+) -> list[_Row]:
+    found = []
+    baselines: dict[tuple[str, str], str] = {}  # the last row without privacy, by spec and model
+    for spec in specs:
+        first, *others = resolve(spec, range(runs))
+        together = tuple(replace(run, device=device) for run in (first, *others))
+        of = (spec.name, str(spec.model))
+        if not build_mechanism(spec).private:
+            baselines[of] = spec.label
+        examples = sum(run.sampling_rate * run.examples for run in together)
+        printed = spec.published or Published()
+        line = StepLine(
+            name=spec.name,
+            label=spec.label,
+            run_key=first.key,
+            engine=", ".join(map(str, first.engine.values())),
+            device=device.partition(":")[0],
+            device_name=device_name,
+            threads=threads or usual_threads(spec, examples, device),
+            runs=runs,
+            dataset=spec.dataset.name,
+            model=spec.model.name,
+            parameters=sizes(spec)[1],
+            batch=first.sampling_rate * first.examples,
+            epoch_steps=1 / first.sampling_rate,
+            baseline=baselines.get(of, ""),
+            made=made,
+            printed_seconds=_text(printed.seconds_per_epoch),
+            printed_memory=_text(printed.memory_percent),
+        )
+        found.append(_Row(line, together))
+    return found
+
+
+def _text(number: Printed | None) -> str:
+    return "" if number is None else number.text
+
+
+def _round(row: _Row, data: Path | None, places_per_call: int | None, steps: int) -> None:
+    """Some steps more, or the row's refusal."""
+    try:
+        if row.data is None:
+            row.data = dataset_source(row.runs[0].spec).load(data)
+        with on_threads(row.line.threads):
+            last, seconds = _steps(row, places_per_call, steps)
+    except Exception as error:  # noqa: BLE001 - a row may raise anything, as in training
+        row.line = replace(row.line, refusal=" ".join(str(error).split())[:300] or type(error).__name__)
+        return
+    row.chosen = last.engine
+    row.line = replace(row.line, engine=last.engine or row.line.engine, chunk=last.chunk)
+    row.seconds += seconds
+
+
+def _steps(row: _Row, places_per_call: int | None, steps: int) -> tuple[Progress, list[float]]:
+    """One step to warm up, then so many that are measured: the last progress, and their seconds."""
+    begun = time.perf_counter()
+    seen: list[tuple[float, Progress]] = []
+
+    def watch(progress: Progress) -> bool:
+        seen.append((time.perf_counter(), progress))
+        return len(seen) > steps or (len(seen) > 1 and seen[-1][0] - begun > ENOUGH)
+
+    _train(row, places_per_call, watch)
+    if len(seen) < 2:
+        raise DpbenchError("the run has one step, which is taken to warm up")
+    return seen[-1][1], [after - before for before, after in pairwise(at for at, _ in seen)]
+
+
+def _peak(row: _Row, places_per_call: int | None) -> int:
+    """The peak memory of the second step."""
+    peak, found = Peak(torch.device(row.runs[0].device)), [0]
+
+    def watch(progress: Progress) -> bool:
+        first = progress.done <= len(row.runs)
+        if first:
+            peak.begin()
+        else:
+            found[0] = peak.end()
+        return not first
+
+    _train(row, places_per_call, watch)
+    return found[0]
+
+
+def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], bool]) -> None:
+    """Start the runs of a row anew and train them until `watch`, which is called after every step, says to stop."""
+    assert row.data is not None
+    first, done = row.runs[0], [False]
+
+    def watched(progress: Progress) -> None:
+        if first.device.startswith("cuda"):
+            torch.cuda.synchronize(first.device)
+        done[0] = watch(progress)
+
+    mechanism, execution = build_mechanism(first.spec), Execution(first.device, places_per_call, row.chosen or None)
+    execution = replace(execution, compiles=False)
+    with contextlib.suppress(Interrupted):
+        for outcome in train(
+            row.runs, row.data, mechanism, builder(first), execution, watch=watched, stop=lambda: done[0]
+        ):
+            if outcome.error is not None:
+                raise DpbenchError(outcome.error)
+
+
+def _machine(device: str) -> tuple[float, float]:
+    """Operations a second of a product of large matrices, and bytes a second that a copy reads and writes."""
+    one = torch.randn(1024, 1024, device=device)
+    much = torch.ones(1 << 24, device=device)
+
+    def fastest(call: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(6):
+            begin = time.perf_counter()
+            call()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize(device)
+            taken.append(time.perf_counter() - begin)
+        return min(taken)
+
+    return 2 * 1024**3 / fastest(lambda: one @ one), 2 * much.nbytes / fastest(much.clone)
+
+
+def _floor(row: _Row, operations_a_second: float, bytes_a_second: float) -> float:
+    """See `StepLine.floor`: a pass back takes about twice the operations of one forward."""
+    spec = row.runs[0].spec
+    forward, parameters = sizes(spec)
+    examples = row.line.runs * row.line.batch
+    numbers = 2 * row.line.runs * parameters + examples * math.prod(dataset_source(spec).input_shape)
+    return max(3 * examples * forward / operations_a_second, 4 * numbers / bytes_a_second)

@@ -1,0 +1,146 @@
+"""`dpbench bench --steps`: whole steps of rows of specs, kept and shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dpbench.cli import cli
+from dpbench.job import write_reports
+from dpbench.spec.loading import load_specs
+from dpbench.store.records import Damaged, Store
+from dpbench.store.speed import Speed, StepLine, own_speed, read_speed, write_speed
+from dpbench.training import whole_steps
+from dpbench.training.whole_steps import measure_steps
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SPEC = """
+kind: run
+name: small
+source: a table of nobody
+dataset: digits
+model: {name: mlp, parameters: {hidden: [256]}}
+mechanism: {name: noisy_sgd, parameters: {clipping: ghost}}
+budget: {delta: 1e-4, noise_multiplier: 1.0}
+training: {batch_size: 96, steps: 300, learning_rate: 0.5}
+rows:
+  - {label: plain, mechanism: non_private, budget: none, published: {seconds_per_epoch: 2}}
+  - {label: outer, training: {clip_norm: 1.0}, published: {seconds_per_epoch: 5, memory_percent: 12}}
+  - {label: vanilla, mechanism: {name: noisy_sgd, parameters: {clipping: loop}}, training: {clip_norm: 1.0}}
+  - {label: open, mechanism: noisy_sgd, training: {clip_norm: 1.0}}
+  - {label: short, mechanism: noisy_sgd, training: {clip_norm: 1.0, steps: 1}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture
+def lines(spec: Path) -> dict[str, StepLine]:
+    return {line.label: line for line in measure_steps(load_specs([spec]), steps=3, runs=2)}
+
+
+def test_every_row_is_measured_as_it_is_trained(lines: dict[str, StepLine]) -> None:
+    assert list(lines) == ["plain", "outer", "vanilla", "open", "short"]
+    assert "one step" in lines.pop("short").refusal
+    for label, line in lines.items():
+        assert line.seconds is not None
+        assert line.fastest is not None
+        assert line.slowest is not None
+        assert 0 < line.fastest <= line.seconds <= line.slowest
+        assert (line.steps, line.runs, line.baseline) == (2 * 3, 2, "plain"), label
+        assert line.batch == pytest.approx(96)
+        assert line.epoch_seconds == pytest.approx(line.seconds / 2 * line.epoch_steps)
+        assert line.runs_steps_per_second == pytest.approx(2 / line.seconds)
+    assert {label: line.engine for label, line in lines.items() if label in ("outer", "vanilla")} == {
+        "outer": "ghost",
+        "vanilla": "loop",
+    }
+    assert lines["open"].engine in ("vmap", "ghost")
+    assert lines["outer"].run_key == lines["vanilla"].run_key  # rows that differ in their engine alone
+    assert len({line.key for line in lines.values()}) == 4
+    assert (lines["outer"].printed_seconds, lines["outer"].printed_memory) == ("5", "12")
+    numbers = 18_000  # of the model, about: loop keeps few gradients, ghost none, and a step a few copies of two models
+    assert lines["outer"].peak_bytes is not None
+    assert 4 * numbers < lines["outer"].peak_bytes < 4 * numbers * 96
+
+
+def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop whose every step waits 0.1 s takes that much longer; its first one, which warms up, does not count."""
+    import time
+
+    from dpbench.training import loop
+
+    original, taken = loop.step, []
+
+    def slow(*args: Any, **more: Any) -> Any:
+        time.sleep(0.1 if taken else 1.0)
+        taken.append(1)
+        return original(*args, **more)
+
+    monkeypatch.setattr(loop, "step", slow)
+    monkeypatch.setattr(whole_steps, "ROUNDS", 1)
+    (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "outer"], steps=2)
+    assert line.seconds is not None
+    assert 0.1 <= line.seconds < 0.5
+    assert line.floor is not None
+    assert 0 < line.floor < 0.1
+
+
+def test_what_cannot_be_trained_is_a_refusal(spec: Path, tmp_path: Path) -> None:
+    spec.write_text(SPEC.replace("dataset: digits", "dataset: mnist"))
+    found = list(measure_steps(load_specs([spec]), data=tmp_path))
+    assert all("mnist" in line.refusal for line in found)
+    assert all(line.seconds is None for line in found)
+
+
+def test_measurements_are_kept_and_shown(lines: dict[str, StepLine], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = Speed((lines["plain"], lines["outer"]))
+    assert read_speed(out) is None
+    write_speed(out, first)
+    assert read_speed(out) == first
+    other = replace(lines["outer"], device_name="another machine", seconds=9.0)
+    again = replace(lines["outer"], seconds=1.5)
+    damaged: list[Damaged] = []
+    write_speed(out, Speed((again, other, lines["vanilla"], lines["short"])).beside(own_speed(out, damaged)))
+    found = read_speed(out)
+    assert found is not None
+    assert [line.label for line in found.lines] == ["plain", "outer", "outer", "vanilla", "short"]
+    assert [line.seconds for line in found.lines if line.label == "outer"] == [1.5, 9.0]
+    assert found.baseline_of(again) == lines["plain"]
+    assert found.baseline_of(other) is None  # on that machine nothing without privacy was measured
+    assert found.printed_ratio(again) == 2.5
+    assert found.printed_ratio(lines["vanilla"]) is None
+    (page, *_) = write_reports(Store(out))
+    html = page.read_text()
+    assert "Speed of small" in html
+    assert "another machine" in html
+    assert "places at a time" in html
+    assert "the run has one step" in html
+    content = json.loads((out / "speed.json").read_text())
+    content["lines"][0]["seconds"] = 1e-9
+    (out / "speed.json").write_text(json.dumps(content))
+    assert read_speed(out, damaged) is None
+    assert "its digest is not that of its content" in damaged[0].message
+
+
+def test_the_command(spec: Path, tmp_path: Path) -> None:
+    command = ["bench", str(spec), "--steps", "--calls", "1", "--only", "*/outer", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert "whole steps on" in done.output
+    assert "outer" in done.output
+    assert len(json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]) == 1
+    done = CliRunner().invoke(cli, [*command, "--json"])
+    assert json.loads(done.output.splitlines()[-1])["runs_steps_per_second"] > 0
