@@ -115,7 +115,7 @@ def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, opt
     names = {"device": "device", "data": "data", "chunk": "places_per_call", "threads": "threads", "calls": "steps"}
     chosen = {name: options[option] for option, name in names.items()}
     damaged: list[Damaged] = []
-    for name, group in groupby(specs, lambda spec: spec.name):
+    for _, group in groupby(specs, lambda spec: spec.name):
         lines = tuple(measure_steps(list(group), **chosen, runs=runs, watch=_say_working))
         found = Speed(lines, environment(with_torch=True))
         path = write_speed(out, found.beside(own_speed(out, damaged)))
@@ -123,14 +123,14 @@ def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, opt
             for line in lines:
                 click.echo(json.dumps(line.to_json(), ensure_ascii=False))
         else:
-            _show_steps(name, found)
+            _show_steps(found)
             click.echo(f"wrote {path}\n")
     for one in damaged:
         click.echo(f"not used: {one.message}", err=True)
     return 0
 
 
-def _show_steps(name: str, found: Speed) -> None:
+def _show_steps(found: Speed) -> None:
     from rich.table import Table
 
     from dpbench.cli.console import console, say, time_words
@@ -138,9 +138,7 @@ def _show_steps(name: str, found: Speed) -> None:
 
     out = console()
     out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
-    first = found.lines[0]
-    stack = f", stacks of {first.runs} runs" if first.runs > 1 else ""
-    say(out, f"{name}: whole steps on {first.device_name}, {first.threads} threads{stack}")
+    say(out, f"whole steps: {found.tables()[0][0]}")
     table = Table("row", box=None, pad_edge=False, header_style="bold")
     for title in ("engine", "a step", "from", "to", "of plain", "of floor", "records/s", "steps/s", "epoch", "printed"):
         table.add_column(title, justify="right", no_wrap=title != "engine")

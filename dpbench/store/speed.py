@@ -101,6 +101,15 @@ class Speed:
         mine = {line.key for line in self.lines}
         return replace(self, lines=(*(line for line in before.lines if line.key not in mine), *self.lines))
 
+    def tables(self) -> list[tuple[str, list[StepLine]]]:
+        """The lines of each spec, machine and size of the stack, under a title."""
+        found: dict[str, list[StepLine]] = {}
+        for line in self.lines:
+            threads = f", {line.threads} thread{'s' * (line.threads != 1)}" if line.device == "cpu" else ""
+            stack = f", stacks of {line.runs} runs" if line.runs > 1 else ""
+            found.setdefault(f"{line.name} on {line.device_name}{threads}{stack}", []).append(line)
+        return list(found.items())
+
     def baseline_of(self, line: StepLine) -> StepLine | None:
         """The row without privacy beside a line, measured on the same machine in a stack as large."""
         where = (line.name, line.model, line.device_name, line.threads, line.runs)
