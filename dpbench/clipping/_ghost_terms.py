@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 NUMERICS = 1
 
@@ -51,6 +52,10 @@ class Term(Protocol):
 
     def weighted(self, factor_RB: Tensor) -> Tensor:
         """The sum over the batch of factor times gradient, (R, P)."""
+        ...
+
+    def projected(self, vectors_RJP: Tensor) -> Tensor:
+        """The products of each example's gradient with J vectors of its run, (R, J, B)."""
         ...
 
 
@@ -86,6 +91,16 @@ class Product:
     def weighted(self, factor_RB: Tensor) -> Tensor:
         a, g = (value.transpose(1, 2).flatten(2, 3) for value in (self.a, _scaled(self.g, factor_RB)))
         return (g.mT @ a).flatten(1)  # sums over (R, G, B·T, ...)
+
+    def projected(self, vectors_RJP: Tensor) -> Tensor:
+        groups, positions, inputs, outputs = self.shape
+        runs, count, _ = vectors_RJP.shape
+        if _forms(positions, count):
+            return _of_formed(self, self.g.shape[1], vectors_RJP)
+        weights = vectors_RJP.reshape(runs, count, groups, outputs, inputs)
+        a, g = (value.transpose(1, 2).flatten(2, 3) for value in (self.a, self.g))  # (R, G, B·T, ...)
+        found = [((a @ weights[:, j].mT) * g).sum((1, 3)) for j in range(count)]  # (R, B·T), with the sum over groups
+        return torch.stack(found, 1).reshape(runs, count, -1, positions).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,21 @@ class Convolution:
         ]  # fmt: skip
         return torch.stack(sums).flatten(1)
 
+    def projected(self, vectors_RJP: Tensor) -> Tensor:
+        count = vectors_RJP.shape[1]
+        if _forms(self.shape[1], count):
+            return _of_formed(self, self.g.shape[1], vectors_RJP)
+        axes = len(self.stride)
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+        found = []
+        for a, g, vectors_JP in zip(self.a.flatten(1, 2), self.g, vectors_RJP, strict=True):
+            each = [
+                convolve(a, vector_P.reshape(self.size), None, self.stride, 0, self.dilation, self.groups)
+                for vector_P in vectors_JP
+            ]
+            found.append(torch.stack([(one.reshape(g.shape) * g).flatten(1).sum(1) for one in each]))
+        return torch.stack(found)
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -173,6 +203,14 @@ class Lookup:
     def weighted(self, factor_RB: Tensor) -> Tensor:
         return _gathered(self.a.flatten(1), _scaled(self.g, factor_RB).flatten(1, 2), self.rows)
 
+    def projected(self, vectors_RJP: Tensor) -> Tensor:
+        tables = vectors_RJP.reshape(*vectors_RJP.shape[:2], self.rows, -1)
+        found = [
+            torch.stack([(table[numbers] * g).sum((-2, -1)) for table in tables_J])
+            for tables_J, numbers, g in zip(tables, self.a.long(), self.g, strict=True)
+        ]
+        return torch.stack(found)
+
 
 @dataclass(frozen=True)
 class Elementwise:
@@ -193,6 +231,9 @@ class Elementwise:
 
     def weighted(self, factor_RB: Tensor) -> Tensor:
         return torch.bmm(factor_RB[:, None], self.a)[:, 0]
+
+    def projected(self, vectors_RJP: Tensor) -> Tensor:
+        return vectors_RJP @ self.a.mT
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
@@ -241,6 +282,30 @@ def norms(terms: Sequence[Term], places: int) -> Tensor:
         return _norm(sum((term.gradients(rows) for term in terms[1:]), start=terms[0].gradients(rows)))
 
     return _in_parts(whole, places, sum(term.elements for term in terms))
+
+
+def _forms(positions: int, count: int) -> bool:
+    """Whether to form gradients for `count` projections: with many positions that takes about as long as one of them.
+
+    A gradient once formed, a further product takes as many operations as the parameter has numbers.
+    """
+    return positions > 1 and count > 2
+
+
+def _of_formed(term: Product | Convolution, places: int, vectors_RJP: Tensor) -> Tensor:
+    """`projected` from gradients, formed for a few examples at a time."""
+    groups, positions, inputs, outputs = term.shape
+    each = groups * (positions * (inputs + outputs) + inputs * outputs)
+    found = []
+    for run, vectors_JP in enumerate(vectors_RJP):
+        start = run * places
+
+        def of(rows: slice, start: int = start, vectors_JP: Tensor = vectors_JP) -> Tensor:
+            chosen = slice(start + rows.start, min(start + rows.stop, start + places))
+            return term.gradients(chosen) @ vectors_JP.mT
+
+        found.append(_in_parts(of, places, each).mT)
+    return torch.stack(found)
 
 
 def in_one_go(elements: int) -> int:

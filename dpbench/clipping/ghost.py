@@ -74,9 +74,7 @@ def clipping(
     Raises DpbenchError for what `refuse` names.
     """
     named = net.split(theta_RP)
-    shifted = net.shifted(named) if isinstance(net, Smoothed) else [named]
-    one = {name: value[0] for name, value in named.items()}
-    seen = _probe(net.module, one, lambda leaves: functional_call(net.module, leaves, (examples.inputs[0, 0][None],)))
+    shifted, seen = _uses(net, named, examples)
     total = {name: torch.zeros_like(value) for name, value in named.items()}
     all_norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
@@ -98,6 +96,23 @@ def clipping(
         all_norms.append(norm_RB)
         losses.append(loss_RB)
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
+
+
+def recorded_terms(net: Network, named: dict[str, Tensor], part: Examples) -> tuple[dict[str, list[Term]], Tensor]:
+    """The terms of each parameter's gradients and the losses (R, B) of some places: for rules with sums of their own.
+
+    Raises DpbenchError for what `refuse` names.
+    """
+    shifted, seen = _uses(net, named, part)
+    return _recorded_terms(net, shifted, part, seen)
+
+
+def _uses(net: Network, named: dict[str, Tensor], examples: Examples) -> tuple[Sequence[Mapping[str, Tensor]], Watch]:
+    """The parameters of every place of a smoothed loss (else one place), and how a call uses them."""
+    shifted = net.shifted(named) if isinstance(net, Smoothed) else [named]
+    one = {name: value[0] for name, value in named.items()}
+    first = examples.inputs[0, 0][None]
+    return shifted, _probe(net.module, one, lambda leaves: functional_call(net.module, leaves, (first,)))
 
 
 def _add_formed(

@@ -206,6 +206,7 @@ def _way(row: EngineCost, work: Work, chunk: int | None) -> tuple[EngineCost, Ca
     clip_R = torch.ones(1, dtype=torch.float64, device=row.device)
     engine = _engine(row.engine, work)
     summing = getattr(engine, "func", engine)  # of a rule that sums itself, given its draw
+    summing = getattr(summing, "__self__", summing)
     numbers = numbers_of_a_place(summing, net, examples.inputs[0, 0], examples.targets[0, 0])
     row = replace(row, chunk=min(chunk or Execution(row.device).chunk(1, numbers), row.places))
 

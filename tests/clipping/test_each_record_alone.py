@@ -328,7 +328,7 @@ def test_at_a_kink_dpis_rules_nothing_longer_than_its_bound(engine: str) -> None
     assert bool((length_R <= step.seen.drawn_R * allowed(64, net.size)).all())
 
 
-@pytest.mark.parametrize("way", ["jvp", "vjp"])
+@pytest.mark.parametrize("way", ["jvp", "vjp", "layers"])
 @pytest.mark.parametrize("together", [1, 5, 8, 64])
 def test_at_a_kink_the_gradients_are_summed_whose_projections_were_taken(
     monkeypatch: pytest.MonkeyPatch, way: Any, together: int
@@ -505,7 +505,7 @@ def test_a_record_whose_gradient_cancels_moves_the_sum_by_the_clip_norm(
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
 @pytest.mark.parametrize("kind", ["linear", "convolution", "words"])
-@pytest.mark.parametrize("way", ["jvp", "vjp"])
+@pytest.mark.parametrize("way", ["jvp", "vjp", "layers"])
 def test_a_record_whose_gradient_cancels_moves_a_weighted_sum_by_z_clip_norms(
     way: Any, kind: str, size: float, exact: bool
 ) -> None:

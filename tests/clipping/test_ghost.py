@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from dpbench.catalog import catalog, find
 from dpbench.clipping import _ghost_terms, ghost, loop, vmap
+from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product
 from dpbench.clipping._measure import peak_bytes
 from dpbench.clipping.rules import none
 from dpbench.errors import DpbenchError
@@ -585,3 +586,39 @@ def test_a_place_of_the_plain_pass_takes_what_it_keeps() -> None:
     net = network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
     assert 3 + 5 + 2 <= none.numbers(net, torch.zeros(3), torch.tensor(0)) < 3 + 5 + 2 + 8
     assert none.numbers(net, torch.zeros(3), torch.tensor(0)) < net.size
+
+
+def normals(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(math.prod(shape)), dtype=torch.float64)
+
+
+TERMS: dict[str, Callable[[], Any]] = {
+    "rank one": lambda: Product(normals(2, 3, 1, 1, 4), normals(2, 3, 1, 1, 5)),
+    "positions": lambda: Product(normals(2, 3, 1, 6, 4), normals(2, 3, 1, 6, 5)),
+    "groups": lambda: Product(normals(2, 3, 2, 6, 4), normals(2, 3, 2, 6, 5)),
+    "convolution": lambda: Convolution(
+        normals(2, 3, 1, 4, 6, 5), normals(2, 3, 1, 6, 2, 4), (6, 2, 3, 2), (2, 1), (1, 1), 2
+    ),
+    "convolution in one dimension, uses": lambda: Convolution(
+        normals(2, 3, 2, 2, 9), normals(2, 3, 2, 3, 4), (3, 2, 3), (2,), (1,), 1
+    ),
+    "lookup": lambda: Lookup(torch.tensor([[[0, 3], [1, 1], [2, 0]]] * 2), normals(2, 3, 2, 5), 4),
+    "elementwise": lambda: Elementwise(normals(2, 3, 7)),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("name", sorted(TERMS))
+def test_projections_are_products_with_the_formed_gradients(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float64, sums of at most some hundred terms of size 1; formed in parts of any size."""
+    term = TERMS[name]()
+    formed = term.gradients(slice(0, 6)).reshape(2, 3, -1)
+    vectors = normals(2, count, formed.shape[-1])
+    expected = vectors @ formed.mT
+    for elements in (2**22, 1):
+        monkeypatch.setattr(_ghost_terms, "_ELEMENTS", elements)
+        found = term.projected(vectors)
+        assert found.shape == (2, count, 3)
+        assert float((found - expected).abs().max()) < 1e-12

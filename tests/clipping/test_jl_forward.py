@@ -489,7 +489,7 @@ def test_what_has_no_right_forward_mode_is_refused_by_name(name: str) -> None:
     module = build()
     before = [value.clone() for value in module.parameters()]
     with pytest.raises(DpbenchError) as caught:
-        ProjectedSum(30).refuse(module, torch.zeros(4))
+        ProjectedSum(30, "jvp").refuse(module, torch.zeros(4))
     assert all(word in str(caught.value) for word in expected), caught.value
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
@@ -497,6 +497,26 @@ def test_what_has_no_right_forward_mode_is_refused_by_name(name: str) -> None:
 def test_reverse_mode_twice_does_not_need_forward_mode() -> None:
     ProjectedSum(30, "vjp").refuse(between(Applied(Doubled)), torch.zeros(4))
     ProjectedSum(30, "vjp").refuse(between(Applied(Wrong)), torch.zeros(4))
+
+
+def test_layer_by_layer_does_not_need_it_either_and_leaves_the_rest_to_it() -> None:
+    ProjectedSum(30, "layers").refuse(between(Applied(Wrong)), torch.zeros(4))
+    of_torch = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True))  # ghost does not know it, forward mode does
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = of_torch[0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x, x, x)[0].sum(1)
+            return out
+
+    rule = ProjectedSum(30, "layers")
+    rule.refuse(Attending(), torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+    assert rule.numbers(network(Attending()), torch.zeros(3, 4), torch.tensor(0)) == 4 * 4 * 4 + 4 * 4
+    plain = network(between(nn.Tanh()))  # the inputs and outputs of two layers, not their parameters
+    assert rule.numbers(plain, torch.zeros(4), torch.tensor(0)) < plain.size
 
 
 def test_words_that_a_model_does_not_have_are_no_reason_to_refuse() -> None:

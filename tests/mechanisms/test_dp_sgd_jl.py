@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 N = 12
 BOTH: dict[str, Callable[..., Pipeline]] = {"sgd": dp_sgd_jl, "adam": dp_adam_jl}
 every_algorithm = pytest.mark.parametrize("name", BOTH)
-every_way = pytest.mark.parametrize("way", ["jvp", "vjp"])
+every_way = pytest.mark.parametrize("way", ["jvp", "vjp", "layers"])
 
 
 def problem(runs: int, places: int, seed: int = 1) -> tuple[Network, Tensor, Examples, Draw]:

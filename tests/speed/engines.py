@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import fields
 from functools import cache, partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -78,7 +78,7 @@ class Engines:
 class Projections:
     """The rule of DP-SGD-JL, whose norms are estimates, by the number of projections and the way to compute them."""
 
-    params = ((1, 5, 30), ("jvp", "vjp"), tuple(WORK))
+    params = ((1, 5, 30), ("jvp", "vjp", "layers"), tuple(WORK))
     param_names = ("projections", "way", "model")
 
     def setup(self, projections: int, way: str, model: str) -> None:
@@ -86,7 +86,10 @@ class Projections:
         index_RB = torch.arange(problem(model)[-1])[None]
         values = (seeds(1), torch.zeros(1, dtype=torch.int64), index_RB, torch.ones(1, dtype=torch.float64), 1000)
         draw = made(*values[: len(fields(made))])  # earlier commits have fewer
-        rule = imported("clipping.rules.jl").ProjectedSum(projections, way)
+        rules = imported("clipping.rules.jl")
+        if way not in get_args(rules.Way):  # in earlier commits
+            raise NotImplementedError
+        rule = rules.ProjectedSum(projections, way)
         self.engine = rule.at(draw) if hasattr(rule, "at") else partial(rule.summed, draw)
 
     def time_sum(self, projections: int, way: str, model: str) -> None:

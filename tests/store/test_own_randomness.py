@@ -163,7 +163,7 @@ def test_what_common_batches_cost(sigma: float, joint: float, added: float) -> N
 def test_no_engine_is_keyed(name: str) -> None:
     entry = find("mechanisms", name)
     engines = sorted(catalog("clipping"))
-    choices = {"clipping": engines, "engine": engines, "way": ["jvp", "vjp"]}
+    choices = {"clipping": engines, "engine": engines, "way": ["jvp", "vjp", "layers"]}
     known = run_key.full_parameters(entry, {})
     named = run_key.chosen("mechanisms", Choice(name))
     for parameter, values in choices.items():
@@ -182,7 +182,7 @@ def test_how_a_stage_computes_is_recorded_and_not_keyed() -> None:
     chains: list[dict[str, Any]] = [{"clip": "jl"}, {"clip": {"name": "jl", "parameters": {"way": "vjp"}}}]
     one, other = (run_key.chosen("mechanisms", Choice("pipeline", chain)) for chain in chains)
     assert one == other
-    assert [run_key.engine(find("mechanisms", "pipeline"), chain)["way"] for chain in chains] == ["jvp", "vjp"]
+    assert [run_key.engine(find("mechanisms", "pipeline"), chain)["way"] for chain in chains] == ["layers", "vjp"]
 
 
 @pytest.mark.parametrize("name", sorted(catalog("mechanisms")))

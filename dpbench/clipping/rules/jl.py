@@ -27,7 +27,9 @@ meaningful ε: the first mistake listed in papers/jl2021/claims.yaml.
 The norm of example i's gradient g_i is estimated by M_i = √((1/r) Σ_j ⟨g_i, v_j⟩²) with v_1, ..., v_r standard normal
 vectors, drawn anew at each step; the sum is Σ_i min{1, C/M_i} g_i. All ⟨g_i, v_j⟩ are Jacobian-vector products of the
 vector of losses (`way` jvp, forward mode; or vjp, the paper's double reverse mode), the sum is the backward pass of Σ_i
-w_i · loss_i with constant weights. No gradient of a single example is formed, except against rounding errors (below).
+w_i · loss_i with constant weights. `way` layers computes the same numbers from the inputs and output gradients of the
+layers, which costs one backward pass whatever r is; with r above 2 a layer with several positions forms its gradient
+for a few examples at a time, else no gradient of a single example is formed, except against rounding errors (below).
 
 One clipped example moves this sum by C·|g|/M, which has no bound: |g|/M has the law of Z_r = (χ²_r / r)^(−1/2). So this
 is a rule with an event of its own, not an engine.
@@ -58,7 +60,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -68,17 +71,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpbench import randomness
+from dpbench.clipping import ghost
 from dpbench.clipping.rules._jl_forward import Forward, Unrecorded
 from dpbench.clipping.rules._jl_refuse import refuse
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, RandomSensitivityGaussian, Sampler
 from dpbench.step.clipped_sum import Clipped, Draw, Examples, clip_factor
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, trained
 
 NUMERICS = 1
 ENGINE = ("way",)
 
-Way = Literal["jvp", "vjp"]
+Way = Literal["jvp", "vjp", "layers"]
 
 # Limits of memory, in numbers, on a CPU and on other devices; they change no result.
 _VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of the projections of all runs of one pass; one run has all of its own
@@ -91,7 +95,10 @@ _AWAY = 2.0**-10
 
 @dataclass(frozen=True)
 class ProjectedSum:
-    """A rule with its own sum; `way` chooses how the projections are computed: forward mode, or reverse mode twice.
+    """A rule with its own sum; `way` chooses how the projections are computed, and changes no law.
+
+    `layers` computes them layer by layer (`_by_layers`), or by forward mode where `ghost` does not know a layer; `jvp`
+    is forward mode, `vjp` reverse mode twice.
 
     Raises DpbenchError for parameters that are not valid.
 
@@ -100,14 +107,14 @@ class ProjectedSum:
     """
 
     projections: int = 30
-    way: Way = "jvp"
+    way: Way = "layers"
 
     def __post_init__(self) -> None:
         whole = isinstance(self.projections, int) and not isinstance(self.projections, bool)
         if not whole or self.projections < 1:
             raise DpbenchError(f"projections = {self.projections!r}: expected a whole number, 1 or more")
-        if self.way not in ("jvp", "vjp"):
-            raise DpbenchError(f"way = {self.way!r}: expected one of jvp, vjp")
+        if self.way not in get_args(Way):
+            raise DpbenchError(f"way = {self.way!r}: expected one of {', '.join(get_args(Way))}")
 
     def event(self, rate: float, noise_multiplier: float, sampler: Sampler) -> Event:
         """The event of one step (jl2021, Theorem 4.1)."""
@@ -130,6 +137,13 @@ class ProjectedSum:
             return found.products_RJB, found.sum_RP
 
         refuse(module, example, one)
+
+    def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
+        """How many numbers one place of a batch takes."""
+        return ghost.numbers(net, example, target) if self._by_layers(net.module, example) else net.size
+
+    def _by_layers(self, module: nn.Module, example: Tensor) -> bool:
+        return self.way == "layers" and _known_to_ghost(module, example)
 
     def summed(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
@@ -178,6 +192,8 @@ class ProjectedSum:
 
     def _places(self, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> int:
         """Places of one call: at most `chunk`, and as many as fit into memory with their derivatives."""
+        if self._by_layers(net.module, examples.inputs[0, 0]):
+            return chunk
         width = _widest(net, net.split(theta_RP), examples)
         each = len(theta_RP) * (self.projections + 1) * width
         return max(1, min(chunk, _TANGENTS[_kind(theta_RP)] // each))
@@ -192,7 +208,9 @@ class ProjectedSum:
         *given: Tensor,
     ) -> Pass:
         """`weights` computes w (B,) of one run from its products (J, B) and from further arguments, (R, ...)."""
-        linearised = _forward if self.way == "jvp" else _twice_reverse
+        if self._by_layers(net.module, part.inputs[0, 0]):
+            return _layer_by_layer(net, named, tangents, part, weights, *given)
+        linearised = _twice_reverse if self.way == "vjp" else _forward
 
         def of_one_run(
             named: dict[str, Tensor], tangents: dict[str, Tensor], inputs_B: Tensor, targets_B: Tensor, *given: Tensor
@@ -324,6 +342,48 @@ def _twice_reverse(
 
     products_JB: Tensor = over(product)(tangents)
     return loss_B, products_JB, pull
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _known_to_ghost(module: nn.Module, example: Tensor) -> bool:
+    """Whether the engine `ghost` takes the model; tried once."""
+    if module not in _KNOWN:
+        try:
+            dtype = next((value.dtype for value in trained(module).values()), example.dtype)
+            ghost.refuse(module, example.to(dtype))
+            _KNOWN[module] = True
+        except DpbenchError:
+            _KNOWN[module] = False
+    return _KNOWN[module]
+
+
+def _layer_by_layer(
+    net: Network,
+    named: dict[str, Tensor],
+    tangents: dict[str, Tensor],
+    part: Examples,
+    weights: Callable[..., Tensor],
+    *given: Tensor,
+) -> Pass:
+    """The same layer by layer, from the inputs and output gradients that the engine `ghost` records (`_ghost_terms`).
+
+    One forward and one backward pass give them for all J: with v_l the part of v that belongs to layer l, a its input
+    and b the gradient of its output, ⟨g, v⟩ = Σ_l ⟨b, v_l a⟩. The sum is that of the same a and b.
+    """
+    terms, loss_RB = ghost.recorded_terms(net, named, part)
+    runs, count = loss_RB.shape[0], next(iter(tangents.values())).shape[1]
+    products_RJB = loss_RB.new_zeros(runs, count, loss_RB.shape[1])
+    for name, pieces in terms.items():
+        for piece in pieces:
+            products_RJB = products_RJB + piece.projected(tangents[name].flatten(2))
+    weight_RB = over(weights)(products_RJB, *given)
+    summed = {name: torch.zeros_like(value) for name, value in named.items()}
+    for name, pieces in terms.items():
+        for piece in pieces:
+            summed[name] += piece.weighted(weight_RB).reshape(summed[name].shape)
+    return Pass(net.join(summed), products_RJB, loss_RB)
 
 
 def _refilled(examples: Examples) -> Examples:
