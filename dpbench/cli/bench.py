@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from dpbench.training.bench import EngineCost
 
 
+SUITES = {  # tables by name, each in stacks of so many runs
+    "gpu": (
+        ("bu2020/table1", 1),
+        ("bu2020/table1", 10),
+        ("jl2021/table2", 1),
+        ("jl2021/table3", 1),
+        ("jl2021/table4", 1),
+        ("jl2021/table5", 1),
+    )
+}
 WIDTH = 190  # of the table of steps in a pipe or a file: no column is cut off
 
 
@@ -58,12 +69,31 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 )
 @click.option("--steps", "whole_steps", is_flag=True, help="Whole training steps of every row, kept in OUT/speed.json.")
 @click.option("--runs", type=click.IntRange(min=1), default=1, show_default=True, help="With --steps: runs of a stack.")
+@click.option(
+    "--suite",
+    type=click.Choice(sorted(SUITES)),
+    help="Whole steps of the tables that tell of a GPU, where they are due.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0),
+    default=8.0,
+    show_default=True,
+    help="With --suite: begin no further table after so long; the same command goes on.",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="With --steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @allow_code
 def bench(
-    specs: tuple[Path, ...], only: tuple[str, ...], whole_steps: bool, as_json: bool, allow_code: bool, **options: Any
+    specs: tuple[Path, ...],
+    only: tuple[str, ...],
+    whole_steps: bool,
+    suite: str | None,
+    minutes: float,
+    as_json: bool,
+    allow_code: bool,
+    **options: Any,
 ) -> int:
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
@@ -83,12 +113,17 @@ def bench(
       dpbench bench specs/jl2021 --engine ghost --engine 'jl 10' --projections 10 --device cuda
       dpbench bench jl2021/table2 --steps
       dpbench bench bu2020/table1 --steps --runs 8 --threads 1
+      dpbench bench --suite gpu --device cuda --minutes 8
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
     from dpbench.plan.planning import chosen_by
     from dpbench.spec.loading import load_specs
     from dpbench.training.bench import measure
 
+    if suite is not None:
+        if specs or only:
+            raise DpbenchError(f"--suite {suite}: names its tables itself; leave SPECS and --only out")
+        return _suite(SUITES[suite], minutes, as_json, options)
     found_specs = load_specs(list(specs or (Path("quickstart"),)), allow_code)
     chosen = [spec for spec in found_specs if chosen_by(spec, only)]
     if not chosen:
@@ -103,6 +138,34 @@ def bench(
             click.echo(json.dumps(one.to_json(), ensure_ascii=False))
     if not as_json:
         _show(found)
+    return 0
+
+
+def _suite(tables: Sequence[tuple[str, int]], minutes: float, as_json: bool, options: dict[str, Any]) -> int:
+    """Measure the tables that OUT has no lines of on this device; what there is no time for is named."""
+    from dpbench.spec.loading import load_specs
+    from dpbench.store.speed import own_speed
+    from dpbench.training.whole_steps import name_of
+
+    begun, worked, left = time.monotonic(), False, []
+    out: Path = options.pop("out")
+    del options["runs"]
+    for table, runs in tables:
+        specs = load_specs([Path(table)])
+        known = own_speed(out, [])
+        where = (name_of(options["device"]), runs)
+        there = (
+            {(one.name, one.label) for one in known.lines if (one.device_name, one.runs) == where} if known else set()
+        )
+        if {(spec.name, spec.label) for spec in specs} <= there:
+            click.echo(f"{table}, {runs} runs at once: measured already")
+        elif worked and time.monotonic() - begun > 60 * minutes:
+            left.append(f"{table} ({runs} runs at once)")
+        else:
+            worked = True
+            _whole_steps(specs, out, runs, as_json, options)
+    if left:
+        click.echo(f"left: {', '.join(left)}; the same command goes on", err=True)
     return 0
 
 

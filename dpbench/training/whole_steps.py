@@ -60,8 +60,7 @@ def measure_steps(
     that cannot be trained here (its dataset is absent, the model does not fit) has a refusal.
     """
     made = environment(with_torch=True)
-    device_name = torch.cuda.get_device_name(device) if device.startswith("cuda") else str(made.get("processor"))
-    rows = _rows(specs, device, device_name, runs, threads, str(made["time_utc"]))
+    rows = _rows(specs, device, name_of(device), runs, threads, str(made["time_utc"]))
     speeds: dict[int, tuple[float, float]] = {}
     for number in range(ROUNDS):
         for row in rows:
@@ -86,6 +85,13 @@ def measure_steps(
             floor=_floor(row, *speeds[row.line.threads]),
             peak_bytes=peak,
         )
+
+
+def name_of(device: str) -> str:
+    """The name of a device: of the processor, or of the GPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return str(environment(with_torch=True).get("processor"))
 
 
 def _rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,20 @@ def test_the_command(spec: Path, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]) == 1
     done = CliRunner().invoke(cli, [*command, "--json"])
     assert json.loads(done.output.splitlines()[-1])["runs_steps_per_second"] > 0
+
+
+def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
+    suites = sys.modules["dpbench.cli.bench"].SUITES
+    monkeypatch.setitem(suites, "gpu", ((str(spec), 1), (str(spec), 2)))
+    command = ["bench", "--suite", "gpu", "--calls", "1", "--out", str(tmp_path / "out")]
+    first = CliRunner().invoke(cli, [*command, "--minutes", "0.00001"])
+    assert first.exit_code == 0, first.output
+    assert "left: " in first.output
+    assert "(2 runs at once); the same command goes on" in first.output
+    second = CliRunner().invoke(cli, command)
+    assert "1 runs at once: measured already" in second.output
+    lines = json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]
+    assert [line["runs"] for line in lines] == [1, 2]
+    named = CliRunner().invoke(cli, [*command, str(spec)])
+    assert "leave SPECS and --only out" in str(named.exception)
