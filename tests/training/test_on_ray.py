@@ -148,6 +148,7 @@ def test_a_worker_that_is_killed_changes_no_record(specs: list[str | Path], tmp_
     assert titles == {"stack 1 of 2", "stack 2 of 2"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_an_interruption_keeps_what_is_done(specs: list[str | Path], tmp_path: Path) -> None:
     run_job(specs, out=tmp_path / "here", choices=HERE)

@@ -77,7 +77,7 @@ from dpbench.clipping.rules._jl_refuse import refuse
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, RandomSensitivityGaussian, Sampler
 from dpbench.step.clipped_sum import Clipped, Draw, Examples, clip_factor
-from dpbench.step.functional import Network, trained
+from dpbench.step.functional import Augmented, Network, trained
 
 NUMERICS = 1
 ENGINE = ("way",)
@@ -140,10 +140,11 @@ class ProjectedSum:
 
     def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
         """How many numbers one place of a batch takes."""
-        return ghost.numbers(net, example, target) if self._by_layers(net.module, example) else net.size
+        return ghost.numbers(net, example, target) if self._by_layers(net, example) else net.size
 
-    def _by_layers(self, module: nn.Module, example: Tensor) -> bool:
-        return self.way == "layers" and _known_to_ghost(module, example)
+    def _by_layers(self, net: Network, example: Tensor) -> bool:
+        """Not where an example is several views, which `ghost` does not take."""
+        return self.way == "layers" and not isinstance(net, Augmented) and _known_to_ghost(net.module, example)
 
     def summed(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
@@ -192,7 +193,7 @@ class ProjectedSum:
 
     def _places(self, net: Network, theta_RP: Tensor, examples: Examples, chunk: int) -> int:
         """Places of one call: at most `chunk`, and as many as fit into memory with their derivatives."""
-        if self._by_layers(net.module, examples.inputs[0, 0]):
+        if self._by_layers(net, examples.inputs[0, 0]):
             return chunk
         width = _widest(net, net.split(theta_RP), examples)
         each = len(theta_RP) * (self.projections + 1) * width
@@ -208,7 +209,7 @@ class ProjectedSum:
         *given: Tensor,
     ) -> Pass:
         """`weights` computes w (B,) of one run from its products (J, B) and from further arguments, (R, ...)."""
-        if self._by_layers(net.module, part.inputs[0, 0]):
+        if self._by_layers(net, part.inputs[0, 0]):
             return _layer_by_layer(net, named, tangents, part, weights, *given)
         linearised = _twice_reverse if self.way == "vjp" else _forward
 
