@@ -17,6 +17,7 @@ from typing import Any
 
 from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError
+from dpbench.plan.parts import dataset_source
 from dpbench.plan.planning import Run, Stack
 from dpbench.store.provenance import code_hash, environment
 from dpbench.store.reading import read_json
@@ -104,6 +105,7 @@ def _work(number: int, attempt: int, runs: Sequence[Run], how: How, given: Mappi
         worker.say("begins")
         with contextlib.suppress(Interrupted):
             _refuse_other_code(runs)
+            _refuse_absent_data(runs[0], how)
             for outcome, path in trained(
                 runs,
                 how,
@@ -128,6 +130,13 @@ def _refuse_other_code(runs: Sequence[Run]) -> None:
                 f"this worker has another {', '.join(other)} than the machine that plans;"
                 " install the same dpbench on all of them"
             )
+
+
+def _refuse_absent_data(run: Run, how: How) -> None:
+    """Raise DpbenchError where this machine lacks the dataset, before a checkpoint is taken for the cause."""
+    source = dataset_source(run.spec)
+    if source.missing(how.data):
+        raise DpbenchError(f"this worker has no {run.spec.dataset.name} in its folder of datasets (--data)")
 
 
 @dataclass
@@ -161,8 +170,10 @@ def trained_on_ray(
     with what the workers have saved in the store; DpbenchError where the cluster is not there or has no such device.
     """
     with connected(ray) as cluster:
-        if any(_on_gpu(stack) for stack in stacks) and not cluster.gpus:
-            raise DpbenchError("the Ray cluster has no GPU; use --device cpu")
+        for gpu in {_on_gpu(stack) for stack in stacks}:
+            if not cluster.most_cpus(gpu):
+                of = "GPU beside a processor; use --device cpu" if gpu else "processor"
+                raise DpbenchError(f"no machine of the Ray cluster has a {of}")
         yield from _Driver(cluster, stacks, how, store, watch, begins, anew, again).work(stop)
 
 
@@ -180,7 +191,8 @@ class _Driver:
         anew: Callable[[Run, str], None],
         again: Callable[[Stack, str], None],
     ) -> None:
-        self._cluster, self._how, self._store = cluster, how, store
+        self._cluster, self._store = cluster, store
+        self._how = replace(how, data=None if how.data is None else how.data.absolute())  # workers are elsewhere
         self._watch, self._begins, self._anew, self._again = watch, begins, anew, again
         self._tasks = [_Task(stack, {run.key: run for run in stack.runs}) for stack in stacks]
         self._total = sum(min(2, run.steps) if how.smoke else run.steps for stack in stacks for run in stack.runs)
@@ -189,18 +201,22 @@ class _Driver:
 
     def work(self, stop: Callable[[], bool]) -> Generator[tuple[Outcome, Path | None], None, None]:
         """Until every task has ended."""
-        for number in range(len(self._tasks)):
-            self._submit(number)
         stopping = False
-        while self._running:
-            if stop() and not stopping:
-                stopping = True
+        try:
+            for number in range(len(self._tasks)):
+                self._submit(number)
+            while self._running:
+                if stop() and not stopping:
+                    stopping = True
+                    self._stop()
+                ended = self._cluster.ended(tuple(self._running), EVERY / 2)
+                for message in self._cluster.result(self._mailbox.take.remote()):
+                    yield from self._heard(message)
+                for reference in ended:
+                    yield from self._ended(self._running.pop(reference), reference, stopping)
+        finally:
+            if self._running:  # a run failed and no other is wanted, or the driver has an error
                 self._stop()
-            ended = self._cluster.ended(tuple(self._running), EVERY / 2)
-            for message in self._cluster.result(self._mailbox.take.remote()):
-                yield from self._heard(message)
-            for reference in ended:
-                yield from self._ended(self._running.pop(reference), reference, stopping)
         if stopping and any(task.runs for task in self._tasks):
             raise Interrupted("interrupted; what the workers have saved is kept")
 
@@ -210,7 +226,7 @@ class _Driver:
         runs = [replace(run, device="cuda") if _on_gpu(task.stack) else run for run in task.runs.values()]
         files = {} if self._how.smoke else {key: self._store.checkpoint_path(key) for key in task.runs}
         given = {key: path.read_bytes() for key, path in files.items() if path.is_file()}
-        threads = min(self._how.threads_of(task.stack.runs), self._cluster.most_cpus)
+        threads = min(self._how.threads_of(task.stack.runs), self._cluster.most_cpus(_on_gpu(task.stack)))
         options = {"num_cpus": threads, "num_gpus": int(_on_gpu(task.stack)), "max_retries": 0}
         how = replace(self._how, threads=threads)
         reference = self._cluster.submit(_work, options, number, task.attempt, runs, how, given, self._mailbox)
@@ -264,8 +280,11 @@ class _Driver:
             return
         for run in list(task.runs.values()):
             outcome = failure(run, why)
-            record = None if self._how.smoke else record_of(outcome, environment(with_torch=True))
-            yield from self._heard(_Message(number, task.attempt, "ended", (run.key, outcome, record)))
+            path = None
+            if not self._how.smoke:  # its checkpoint stays, for it is the worker that failed
+                path = self._store.write_failure(record_of(outcome, environment(with_torch=True)))
+            del task.runs[run.key]
+            yield outcome, path
 
 
 def _on_gpu(stack: Stack) -> bool:

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -97,14 +98,16 @@ class WorkerLostError(DpbenchError):
 
 
 class Cluster:
-    """A connection to Ray. `most_cpus`: of one machine; `gpus`: of all."""
+    """A connection to Ray."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._called = ray.remote(_called)
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        self.most_cpus = max(1, *(int(node.get("CPU", 0)) for node in nodes))
-        self.gpus = int(sum(node.get("GPU", 0) for node in nodes))
+        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+    def most_cpus(self, gpu: bool) -> int:
+        """The processors of one machine, of those with a GPU if `gpu`; 0 where there is none."""
+        return max((int(node.get("CPU", 0)) for node in self._nodes if not gpu or node.get("GPU", 0) >= 1), default=0)
 
     def actor(self, kind: type) -> Any:
         """An object of a class, in a process of its own on the machine of the caller."""
@@ -157,10 +160,13 @@ def connected(ray: Ray) -> Iterator[Cluster]:
     try:
         if port.isdecimal() and "//" not in host:
             socket.create_connection((host, int(port)), PATIENCE).close()  # Ray itself tries for many minutes
+        at_sigterm = signal.getsignal(signal.SIGTERM)
         library.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         why = visible(str(error).strip().splitlines()[0])
         raise DpbenchError(f"--address {address}: no Ray cluster answers ({why})") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, at_sigterm)  # Ray ends the program there, and what the caller does is lost
     try:
         yield Cluster(library)
     finally:

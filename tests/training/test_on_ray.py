@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -56,7 +57,9 @@ def cluster() -> Iterator[Any]:
     """Two processors of this machine."""
     ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
     os.environ["RAY_USAGE_STATS_ENABLED"] = os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    at_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    signal.signal(signal.SIGTERM, at_sigterm)
     yield ray
     ray.shutdown()
 
@@ -182,8 +185,11 @@ def test_a_failure_is_recorded_as_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.log is not None
     assert json.loads(found.log.read_text())["error"] == expected.error
     monkeypatch.setattr("dpbench.plan.planning.code_hash", lambda _: "0" * 64)  # the driver's code is other code
+    checkpoint = Store(tmp_path / "out").checkpoint_path(found.run.key)
+    checkpoint.write_bytes(b"of an earlier time")
     (other,) = failing(tmp_path, ray=Ray()).failures
     assert "this worker has another dpbench" in other.error
+    assert checkpoint.exists()  # the run has not failed, the worker has
 
 
 @pytest.mark.long
@@ -244,6 +250,25 @@ def test_claims_and_tables_are_judged_as_here() -> None:
     assert verdicts[0]
 
 
+@pytest.mark.long
+def test_ray_leaves_signals_to_the_driver() -> None:
+    """Otherwise SIGTERM ends the program at once, and what workers have done since their last checkpoint is lost."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+    code = """
+import signal
+from dpbench.training.workers import Ray, connected
+def handler(*_): pass
+both = signal.SIGTERM, signal.SIGINT
+for one in both:
+    signal.signal(one, handler)
+with connected(Ray()):
+    assert [signal.getsignal(one) for one in both] == [handler, handler]
+print("kept")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "kept\n", done.stderr
+
+
 @pytest.mark.usefixtures("cluster")
 def test_errors_of_calls_are_raised() -> None:
     for options in ({"workers": 1}, {"workers": 2}, {"ray": Ray()}):
@@ -282,8 +307,8 @@ def test_a_gpu_is_asked_of_the_cluster(
     specs: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not of the machine that plans."""
-    with pytest.raises(DpbenchError, match="the Ray cluster has no GPU; use --device cpu"):
+    with pytest.raises(DpbenchError, match="no machine of the Ray cluster has a GPU"):
         run_job(specs, out=tmp_path / "out", choices=Choices(device="cuda"), ray=Ray())
     monkeypatch.chdir(tmp_path)
     found = CliRunner().invoke(cli, ["run", str(specs[0]), "--device", "cuda:1", "--executor", "ray"])
-    assert "the Ray cluster has no GPU" in str(found.exception)
+    assert "of the Ray cluster has a GPU" in str(found.exception)
