@@ -30,7 +30,7 @@ from torch.nn import functional as F
 NUMERICS = 1
 
 # Elements of what is formed for a few examples at a time; the results do not depend on it.
-_ELEMENTS = 2**22
+_ELEMENTS = 2**20
 
 
 class Term(Protocol):
@@ -89,8 +89,10 @@ class Product:
         return (g.mT @ a).flatten(1)
 
     def weighted(self, factor_RB: Tensor) -> Tensor:
-        a, g = (value.transpose(1, 2).flatten(2, 3) for value in (self.a, _scaled(self.g, factor_RB)))
-        return (g.mT @ a).flatten(1)  # sums over (R, G, B·T, ...)
+        g = _scaled(self.g, factor_RB)
+        # Of one group at a time, because to join batch and positions takes a copy where there are several.
+        sums = [g[:, :, at].flatten(1, 2).mT @ self.a[:, :, at].flatten(1, 2) for at in range(self.a.shape[2])]
+        return torch.stack(sums, 1).flatten(1)
 
     def projected(self, vectors_RJP: Tensor) -> Tensor:
         groups, positions, inputs, outputs = self.shape

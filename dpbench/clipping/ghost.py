@@ -33,7 +33,15 @@ from torch.func import vmap as over
 from dpbench.clipping._ghost_operators import OPERATORS
 from dpbench.clipping._ghost_terms import Convolution, Elementwise, Lookup, Product, Term, in_one_go, joined, norms
 from dpbench.errors import DpbenchError
-from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
+from dpbench.step.clipped_sum import (
+    Clipped,
+    Examples,
+    Weight,
+    clip_factor,
+    clip_weight,
+    no_place_is_empty,
+    zero_where_empty,
+)
 from dpbench.step.functional import Network, Smoothed, over_runs, trained
 from dpbench.step.operators import Use, Watch
 from dpbench.step.recurrent import RECURRENT
@@ -79,23 +87,37 @@ def clipping(
     all_norms, losses = [], []
     for start in range(0, examples.mask_RB.shape[1], chunk):
         part = examples.part(start, start + chunk)
-        terms, loss_RB = _recorded_terms(net, shifted, part, seen)
-        places = part.mask_RB.numel()
-        each_PQ = [norms(pieces, places) for pieces in terms.values()]
-        flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else theta_RP.new_zeros(places)
-        norm_RB = flat_Q.reshape(part.mask_RB.shape)
-        factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB, weight)
-        size_RB = sum((piece.size_RB for pieces in terms.values() for piece in pieces), start=norm_RB.double() * 0)
-        cancels_RB = factor_RB * size_RB > _CANCELS * clip_R[:, None]
-        factor_RB = torch.where(cancels_RB, 0.0, factor_RB)
-        for name, pieces in terms.items():
-            for piece in pieces:
-                total[name] += piece.weighted(factor_RB).reshape(total[name].shape)
-        if bool(cancels_RB.any()):
-            _add_formed(total, norm_RB, terms, cancels_RB, clip_R, weight)
+        norm_RB, loss_RB = _add_part(total, net, shifted, seen, part, clip_R, weight)
         all_norms.append(norm_RB)
         losses.append(loss_RB)
     return Clipped(net.join(total), torch.cat(all_norms, 1), torch.cat(losses, 1))
+
+
+def _add_part(
+    total: dict[str, Tensor],
+    net: Network,
+    shifted: Sequence[Mapping[str, Tensor]],
+    seen: Watch,
+    part: Examples,
+    clip_R: Tensor,
+    weight: Weight,
+) -> tuple[Tensor, Tensor]:
+    """Add the clipped sum of some places; their norms and losses (R, B)."""
+    terms, loss_RB = _recorded_terms(net, shifted, part, seen)
+    places = part.mask_RB.numel()
+    each_PQ = [norms(pieces, places) for pieces in terms.values()]
+    flat_Q = torch.linalg.vector_norm(torch.stack(each_PQ), dim=0) if each_PQ else loss_RB.new_zeros(places)
+    norm_RB = flat_Q.reshape(part.mask_RB.shape)
+    factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB, weight)
+    size_RB = sum((piece.size_RB for pieces in terms.values() for piece in pieces), start=norm_RB.double() * 0)
+    cancels_RB = factor_RB * size_RB > _CANCELS * clip_R[:, None]
+    factor_RB = torch.where(cancels_RB, 0.0, factor_RB)
+    for name, pieces in terms.items():
+        for piece in pieces:
+            total[name] += piece.weighted(factor_RB).reshape(total[name].shape)
+    if bool(cancels_RB.any()):
+        _add_formed(total, norm_RB, terms, cancels_RB, clip_R, weight)
+    return norm_RB, loss_RB
 
 
 def recorded_terms(net: Network, named: dict[str, Tensor], part: Examples) -> tuple[dict[str, list[Term]], Tensor]:
@@ -181,20 +203,24 @@ def _recorded_terms(
     """
     terms: dict[str, list[Term]] = {}
     total_RB = torch.zeros((), device=part.mask_RB.device)
+    full = no_place_is_empty(part.mask_RB)
     for named in shifted:
-        uses, inputs, gradients, loss_RB = _recorded(net, named, part, seen)
-        inputs = [zero_where_empty(value, part.mask_RB) for value in inputs]
-        gradients = [zero_where_empty(value / len(shifted), part.mask_RB) for value in gradients]
+        uses, *found = _recorded(net, named, part, seen)
+        if not full:
+            found = [[zero_where_empty(value, part.mask_RB) for value in values] for values in found]
+        inputs, gradients, (loss_RB,) = found
+        if len(shifted) > 1:
+            gradients = [value / len(shifted) for value in gradients]
         for name, pieces in _terms(uses, inputs, gradients).items():
             terms.setdefault(name, []).extend(pieces)
-        total_RB = total_RB + zero_where_empty(loss_RB, part.mask_RB)
+        total_RB = total_RB + loss_RB
     return {name: joined(pieces) for name, pieces in terms.items()}, total_RB / len(shifted)
 
 
 def _recorded(
     net: Network, named: Mapping[str, Tensor], part: Examples, seen: Watch
-) -> tuple[Sequence[Use], Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """The uses, the inputs of each (R, B, ...), the gradient with respect to each tap (R, B, ...), the losses (R, B).
+) -> tuple[Sequence[Use], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """The uses; of each its inputs (R, B, ...); of each tap the gradient (R, B, ...); and, alone, the losses (R, B).
 
     Raises DpbenchError if the model uses its parameters differently than in the first call.
     """
@@ -213,13 +239,14 @@ def _recorded(
         return over(loss, in_dims=(None, 0, 0, 0))(one, taps_B, inputs_B, targets_B)
 
     zero = next(iter(named.values())).new_zeros(())
-    taps = [zero.expand(*part.mask_RB.shape, *shape).clone().requires_grad_() for shape in seen.tap_shapes]
+    # Views of one zero: they take no memory.
+    taps = [zero.expand(*part.mask_RB.shape, *shape).requires_grad_() for shape in seen.tap_shapes]
     constant = {name: value.detach() for name, value in named.items()}
     with torch.enable_grad():
         # Each example is alone in the transform; the backward pass of them all is the ordinary one, which is faster.
         loss_RB, inputs = over_runs(of_run, constant, part.inputs, part.targets, *taps)
         gradients = torch.autograd.grad(loss_RB.sum(), taps, allow_unused=True, materialize_grads=True)
-    return uses, [value.detach() for value in inputs], gradients, loss_RB.detach()
+    return uses, [value.detach() for value in inputs], gradients, [loss_RB.detach()]
 
 
 def _terms(uses: Sequence[Use], inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> dict[str, list[Term]]:

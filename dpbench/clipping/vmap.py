@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 from torch.func import vmap as over
 
-from dpbench.step.clipped_sum import Clipped, Examples, Weight, clip_factor, clip_weight, zero_where_empty
+from dpbench.step.clipped_sum import (
+    Clipped,
+    Examples,
+    Weight,
+    clip_factor,
+    clip_weight,
+    no_place_is_empty,
+    zero_where_empty,
+)
 from dpbench.step.functional import Network, over_runs
 
 NUMERICS = 1
@@ -101,8 +109,7 @@ def _in_chunks(
 
 
 def _sum(net: Network, weight: Weight, named: dict[str, Tensor], part: Examples, clip_R: Tensor) -> Part:
-    # A look at the values makes a GPU wait, which takes longer than what it saves.
-    full = part.mask_RB.device.type == "cpu" and bool(part.mask_RB.all())
+    full = no_place_is_empty(part.mask_RB)
     return _each(net, named, part.inputs, part.targets, part.mask_RB, clip_R, weight, full)
 
 

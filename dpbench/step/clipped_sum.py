@@ -95,6 +95,11 @@ def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:
     return torch.where(mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2)), value, value.new_zeros(()))
 
 
+def no_place_is_empty(mask_RB: Tensor) -> bool:
+    """Whether every place is known to hold an example. On a GPU a look makes it wait, so there none is known to."""
+    return mask_RB.device.type == "cpu" and bool(mask_RB.all())
+
+
 def clip_factor(norm_RB: Tensor, clip_R: Tensor, mask_RB: Tensor, weight: Weight = clip_weight) -> Tensor:
     """The weights of a batch, (R, B) of the type of the norms, 0 at empty places."""
     return mask_RB * weight(norm_RB, clip_R[:, None].to(norm_RB.dtype))

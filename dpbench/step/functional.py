@@ -201,7 +201,8 @@ def over_runs(function: Callable[..., Any], named: dict[str, Tensor], *values: T
     """
     if len(next(iter(named.values()))) != 1:
         return vmap(function)(named, *values)
-    found = function({name: value[0] for name, value in named.items()}, *(value[0] for value in values))
+    # Not [0]: its backward pass fills a tensor with zeros and copies into it.
+    found = function({name: value.squeeze(0) for name, value in named.items()}, *(value.squeeze(0) for value in values))
     return tree_map(lambda value: value[None] if isinstance(value, Tensor) else value, found)
 
 

@@ -32,7 +32,7 @@ from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
 from dpbench.store.run_key import COMPILED
 from dpbench.training._opacus import WAYS, installed, opacus
-from dpbench.training.loop import Execution, numbers_of_a_place, on_threads, usual_threads
+from dpbench.training.loop import Execution, on_threads, places_of_a_call, usual_threads
 
 PLAIN = "plain"
 PLAIN_COMPILED = "plain compiled"
@@ -207,8 +207,9 @@ def _way(row: EngineCost, work: Work, chunk: int | None) -> tuple[EngineCost, Ca
     engine = _engine(row.engine, work)
     summing = getattr(engine, "func", engine)  # of a rule that sums itself, given its draw
     summing = getattr(summing, "__self__", summing)
-    numbers = numbers_of_a_place(summing, net, examples.inputs[0, 0], examples.targets[0, 0])
-    row = replace(row, chunk=min(chunk or Execution(row.device).chunk(1, numbers), row.places))
+    one = examples.inputs[0, 0], examples.targets[0, 0]
+    usual = places_of_a_call(Execution(row.device), 1, summing, net, one, row.places)
+    row = replace(row, chunk=min(chunk or usual, row.places))
 
     def call() -> Clipped:
         found = engine(net, theta_RP, examples, clip_R, row.chunk)

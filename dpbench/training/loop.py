@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dpbench import events, randomness
 from dpbench.catalog import build as build_one
+from dpbench.clipping.vmap import Compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, visible
 from dpbench.plan.parts import sizes
@@ -72,8 +73,15 @@ class Execution:
     compiles: bool = True
     checkpoint_seconds: float = 30.0
 
-    def chunk(self, runs: int, numbers: int) -> int:
-        """Batch places per call for one run of a stack of `runs`; a place takes so many `numbers`."""
+    def chunk(self, runs: int, numbers: int, expected: int = 0) -> int:
+        """Batch places per call for one run of a stack of `runs`; a place takes so many `numbers`.
+
+        Where a batch has as many places as are `expected`, half as many again may go in one call: a second call for the
+        few that are left takes longer.
+
+        >>> [Execution().chunk(1, 100_000, expected) for expected in (0, 80, 100, 200)]
+        [83, 83, 124, 83]
+        """
         if self.places_per_call is not None:
             return max(1, self.places_per_call // runs)
         if self.device.startswith("cuda"):
@@ -81,7 +89,8 @@ class Execution:
             places = int(free * 0.25) // (16 * numbers)
         else:
             places = CPU_CALL_BYTES // (4 * numbers)
-        return max(1, places // runs)
+        chunk = max(1, places // runs)
+        return 3 * chunk // 2 if chunk < expected <= 3 * chunk // 2 else chunk
 
 
 def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor, shifts: int = 1) -> int:
@@ -211,7 +220,7 @@ def train(
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     mechanism, tried = _with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one)
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
-    chunk = _chunk(execution, len(runs), mechanism, net, *one)(summing)
+    chunk = _chunk(execution, runs, mechanism, net, one)(summing)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
     sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
@@ -291,12 +300,30 @@ def _places_ahead(
     return most_places(sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps)
 
 
+def places_of_a_call(
+    execution: Execution,
+    runs: int,
+    summing: Any,
+    net: Network,
+    one: tuple[Tensor, Tensor],
+    expected: int,
+    shifts: int = 1,
+) -> int:
+    """The places of one call for what sums the gradients, an engine or a rule; `one` is an example and its target."""
+    compiled = isinstance(summing, Compiled)  # calls that are not full are not compiled
+    return execution.chunk(runs, numbers_of_a_place(summing, net, *one, shifts), 0 if compiled else expected)
+
+
 def _chunk(
-    execution: Execution, runs: int, mechanism: Any, net: Network, example: Tensor, target: Tensor
+    execution: Execution, runs: Sequence[Run], mechanism: Any, net: Network, one: tuple[Tensor, Tensor]
 ) -> Callable[[Any], int]:
-    """The places of one call, by what sums the gradients: an engine, or a rule that does."""
+    """`places_of_a_call` of these runs, by what sums the gradients."""
     shifts = getattr(mechanism, "places_of_a_record", 1)
-    return lambda summing: execution.chunk(runs, numbers_of_a_place(summing, net, example, target, shifts))
+    return lambda of: places_of_a_call(execution, len(runs), of, net, one, _expected_places(runs), shifts)
+
+
+def _expected_places(runs: Sequence[Run]) -> int:
+    return max(math.ceil(run.sampling_rate * run.examples) for run in runs)
 
 
 def _with_engine(
@@ -321,8 +348,7 @@ def _with_engine(
     begun = next((course.engine for course in courses if course.engine), "")
     chosen = Chosen(execution.engine or begun or ENGINES[0])
     if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
-        places = max(math.ceil(run.sampling_rate * run.examples) for run in runs)
-        chunk = _chunk(execution, len(runs), mechanism, net, *one)
+        chunk, places = _chunk(execution, runs, mechanism, net, one), _expected_places(runs)
         steps = max(run.steps for run in runs)
         chosen = fastest(mechanism, net, theta_RP, *one, places, steps, chunk, execution.compiles)
     for course in courses:

@@ -51,6 +51,18 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli, list(arguments), standalone_mode=False)
 
 
+@pytest.mark.parametrize(
+    ("table", "model", "places"), [("bu2020/table1", "tfp_cnn", 256), ("dpis2022/table3_cifar10", "papernot_cnn", 64)]
+)
+def test_ghost_keeps_little_more_than_the_plain_pass(table: str, model: str, places: int) -> None:
+    """At most 1.3 times its memory; nothing is kept of one call while the next one works."""
+    of_model = next(spec for spec in load_specs([Path("specs") / f"{table}.yaml"]) if spec.model.name == model)
+    plain, of_ghost = measure([of_model], places=places, engines=("plain", "ghost"), calls=1, data=Path("nowhere"))
+    assert plain.peak_bytes is not None
+    assert of_ghost.peak_bytes is not None
+    assert of_ghost.peak_bytes <= 1.3 * plain.peak_bytes
+
+
 def test_every_engine_is_measured_once_per_model(tmp_path: Path) -> None:
     """Two specs of one model are measured together; jl with each number of projections."""
     files = [write(tmp_path), write(tmp_path, "two"), write(tmp_path, "three", model="logistic")]
