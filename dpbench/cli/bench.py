@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,7 @@ from dpbench.errors import DpbenchError
 if TYPE_CHECKING:
     from dpbench.spec.loading import Spec
     from dpbench.store.records import Damaged
-    from dpbench.store.speed import Speed
-    from dpbench.training.bench import EngineCost
+    from dpbench.store.speed import Speed, SumLine
 
 
 SUITES = {  # tables by name, each in stacks of so many runs
@@ -67,7 +67,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option(
     "--calls", type=click.IntRange(min=1), default=5, show_default=True, help="Calls of each; the median counts."
 )
-@click.option("--steps", "whole_steps", is_flag=True, help="Whole training steps of every row, kept in OUT/speed.json.")
+@click.option("--steps", "whole_steps", is_flag=True, help="Whole training steps of every row.")
 @click.option("--runs", type=click.IntRange(min=1), default=1, show_default=True, help="With --steps: runs of a stack.")
 @click.option(
     "--suite",
@@ -82,7 +82,13 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
     help="With --suite: begin no further table after so long; the same command goes on.",
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
-@click.option("--out", type=click.Path(path_type=Path), default="reports", show_default=True, help="With --steps.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default="reports",
+    show_default=True,
+    help="Its speed.json keeps what is measured.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @allow_code
 def bench(
@@ -100,11 +106,11 @@ def bench(
     Beside them: the plain backward pass without clipping, eager and by torch's compiler, and Opacus where it is
     installed (pip install opacus). All are called in turn; the time is the median of the calls. Compiling takes up to
     a minute a model. Where a dataset is absent, inputs are zeros. What cannot handle a model says why. SPECS are files,
-    folders or names (default: quickstart).
+    folders or names (default: quickstart). OUT/speed.json keeps the lines, and the report has a chapter of them.
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs: beside the row without
-    privacy, what is printed, and what the machine would need for the operations of a plain step alone. The report has a
-    chapter of them. --batch, --engine and --projections do not count there: a spec says what they are.
+    privacy, what is printed, and what the machine would need for the operations of a plain step alone. --batch,
+    --engine and --projections do not count there: a spec says what they are.
 
     \b
     Examples:
@@ -131,21 +137,47 @@ def bench(
     out, runs = options.pop("out"), options.pop("runs")
     if whole_steps:
         return _whole_steps(chosen, out, runs, as_json, options)
-    found = []
-    for one in measure(chosen, **options, watch=_say_working):
-        found.append(one)
-        if as_json:
-            click.echo(json.dumps(one.to_json(), ensure_ascii=False))
-    if not as_json:
-        _show(found)
+    return _sums(measure(chosen, **options, watch=_say_working), out, as_json)
+
+
+def _sums(lines: Iterator[SumLine], out: Path, as_json: bool) -> int:
+    """Keep and show the sums of each model as soon as all ways are measured."""
+    from dpbench.store.speed import Speed
+
+    damaged: list[Damaged] = []
+    for _, group in groupby(lines, lambda one: one.of_table):
+        found = []
+        for one in group:
+            found.append(one)
+            if as_json:
+                click.echo(json.dumps(one.to_json(), ensure_ascii=False))
+        if not as_json:
+            _show(found)
+        path = _kept(Speed(sums=tuple(found)), out, damaged)
+        if not as_json:
+            click.echo(f"wrote {path}\n")
+    return _told(damaged)
+
+
+def _kept(found: Speed, out: Path, damaged: list[Damaged]) -> Path:
+    """OUT/speed.json with these lines beside the others that are there."""
+    from dpbench.store.provenance import environment
+    from dpbench.store.speed import own_speed, write_speed
+
+    return write_speed(out, replace(found, environment=environment(with_torch=True)).beside(own_speed(out, damaged)))
+
+
+def _told(damaged: Sequence[Damaged]) -> int:
+    for one in damaged:
+        click.echo(f"not used: {one.message}", err=True)
     return 0
 
 
 def _suite(tables: Sequence[tuple[str, int]], minutes: float, as_json: bool, options: dict[str, Any]) -> int:
     """Measure the tables that OUT has no lines of on this device; what there is no time for is named."""
     from dpbench.spec.loading import load_specs
+    from dpbench.store.provenance import device_name
     from dpbench.store.speed import own_speed
-    from dpbench.training.whole_steps import name_of
 
     begun, worked, left = time.monotonic(), False, []
     out: Path = options.pop("out")
@@ -153,7 +185,7 @@ def _suite(tables: Sequence[tuple[str, int]], minutes: float, as_json: bool, opt
     for table, runs in tables:
         specs = load_specs([Path(table)])
         known = own_speed(out, [])
-        where = (name_of(options["device"]), runs)
+        where = (device_name(options["device"]), runs)
         there = (
             {(one.name, one.label) for one in known.lines if (one.device_name, one.runs) == where} if known else set()
         )
@@ -171,8 +203,7 @@ def _suite(tables: Sequence[tuple[str, int]], minutes: float, as_json: bool, opt
 
 def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, options: dict[str, Any]) -> int:
     """Measure, keep and show them; a row is kept as soon as all of its spec are measured."""
-    from dpbench.store.provenance import environment
-    from dpbench.store.speed import Speed, own_speed, write_speed
+    from dpbench.store.speed import Speed
     from dpbench.training.whole_steps import measure_steps
 
     names = {"device": "device", "data": "data", "chunk": "places_per_call", "threads": "threads", "calls": "steps"}
@@ -180,17 +211,15 @@ def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, opt
     damaged: list[Damaged] = []
     for _, group in groupby(specs, lambda spec: spec.name):
         lines = tuple(measure_steps(list(group), **chosen, runs=runs, watch=_say_working))
-        found = Speed(lines, environment(with_torch=True))
-        path = write_speed(out, found.beside(own_speed(out, damaged)))
+        found = Speed(lines)
+        path = _kept(found, out, damaged)
         if as_json:
             for line in lines:
                 click.echo(json.dumps(line.to_json(), ensure_ascii=False))
         else:
             _show_steps(found)
             click.echo(f"wrote {path}\n")
-    for one in damaged:
-        click.echo(f"not used: {one.message}", err=True)
-    return 0
+    return _told(damaged)
 
 
 def _show_steps(found: Speed) -> None:
@@ -229,37 +258,27 @@ def _show_steps(found: Speed) -> None:
             say(out, f"{line.label or line.name} refuses: {line.refusal}", 2)
 
 
-def _show(found: Sequence[EngineCost]) -> None:
+def _show(lines: Sequence[SumLine]) -> None:
     """Times, times relative to the plain backward pass, examples of a call and peak memory; then why ways refused."""
     from rich.table import Table
 
     from dpbench.cli.console import console, say, time_words
 
     out = console()
-    for (dataset, model), group in groupby(found, lambda one: (one.dataset, one.model)):
-        lines = list(group)
-        first = lines[0]
-        inputs = "" if first.inputs == "data" else ", inputs of zeros (the data are absent)"
-        threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
-        say(
-            out,
-            f"{model} on {dataset}: {first.parameters:,} parameters, one sum of {first.places} examples,"
-            f" {first.device}, {threads}{inputs}",
-        )
-        table = Table("way", box=None, pad_edge=False, header_style="bold")
-        for name in ("median", "from", "to", "of plain", "of compiled", "examples/s", "at a time", "peak memory"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for one in lines:
-            if one.refusal is None:
-                times = (time_words(value or 0.0) for value in (one.seconds, one.fastest, one.slowest))
-                relative = (f"{value:.2f}" if value else "" for value in (one.of_plain, one.of_plain_compiled))
-                memory = f"{(one.peak_bytes or 0) / 2**20:,.1f} MiB"
-                table.add_row(one.engine, *times, *relative, f"{one.examples_per_second:,.0f}", str(one.chunk), memory)
-        out.print(table)
-        for one in lines:
-            if one.refusal is not None:
-                say(out, f"{one.engine} refuses: {one.refusal}", 2)
-        out.print()
+    say(out, lines[0].title)
+    table = Table("way", box=None, pad_edge=False, header_style="bold")
+    for name in ("median", "from", "to", "of plain", "of compiled", "examples/s", "at a time", "peak memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in lines:
+        if one.refusal is None:
+            times = (time_words(value or 0.0) for value in (one.seconds, one.fastest, one.slowest))
+            relative = (f"{value:.2f}" if value else "" for value in (one.of_plain, one.of_plain_compiled))
+            memory = f"{(one.peak_bytes or 0) / 2**20:,.1f} MiB"
+            table.add_row(one.engine, *times, *relative, f"{one.examples_per_second:,.0f}", str(one.chunk), memory)
+    out.print(table)
+    for one in lines:
+        if one.refusal is not None:
+            say(out, f"{one.engine} refuses: {one.refusal}", 2)
 
 
 def _say_working(model: str, engine: str) -> None:

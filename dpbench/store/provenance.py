@@ -67,6 +67,15 @@ def environment(*, with_torch: bool = False) -> dict[str, Any]:
     return facts
 
 
+def device_name(device: str) -> str:
+    """The name of a device: of the processor, or of the GPU."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    return _processor()
+
+
 @cache
 def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in _PACKAGES}  # what dpbench depends on

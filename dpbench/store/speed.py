@@ -1,4 +1,4 @@
-"""What `dpbench bench --steps` measured: OUT/speed.json, one line for a row of a spec, an engine, a device and a stack.
+"""What `dpbench bench` measured: OUT/speed.json, the sums by every engine and the whole steps of rows of specs.
 
 Times depend on the machine, so no verdict follows from them; they are shown beside the printed ones.
 """
@@ -88,26 +88,87 @@ class StepLine:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """All lines, and the environment of the last measurement."""
+class SumLine:
+    """One way on one model: `seconds` of one clipped sum of `places` examples, and its peak memory in bytes.
 
-    lines: tuple[StepLine, ...]
+    `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_plain` and `of_plain_compiled` are
+    the median over those of the plain backward pass, where they were measured with it. `refusal` says why there is no
+    measurement. `inputs` is `data`, or `zeros` where the dataset is absent.
+    """
+
+    dataset: str
+    model: str
+    parameters: int
+    engine: str
+    places: int
+    chunk: int
+    inputs: str
+    device: str
+    device_name: str
+    threads: int
+    seconds: float | None = None
+    fastest: float | None = None
+    slowest: float | None = None
+    examples_per_second: float | None = None
+    of_plain: float | None = None
+    of_plain_compiled: float | None = None
+    peak_bytes: int | None = None
+    refusal: str | None = None
+    made: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a later measurement takes the place of."""
+        return *self.of_table, self.engine
+
+    @property
+    def of_table(self) -> tuple[Any, ...]:
+        """What the lines of one table have in common."""
+        return self.dataset, self.model, self.parameters, self.places, self.inputs, self.device_name, self.threads
+
+    @property
+    def title(self) -> str:
+        """What the table of this line is about."""
+        zeros = "" if self.inputs == "data" else ", inputs of zeros (the data are absent)"
+        return (
+            f"{self.model} on {self.dataset}: {self.parameters:,} parameters, one sum of {self.places} examples,"
+            f" {self.device_name}{_threads(self)}{zeros}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """All lines of whole steps and of sums, and the environment of the last measurement."""
+
+    lines: tuple[StepLine, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
+    sums: tuple[SumLine, ...] = ()
 
     def beside(self, before: Speed | None) -> Speed:
         """These lines, and the earlier ones of what was not measured again."""
         if before is None:
             return self
-        mine = {line.key for line in self.lines}
-        return replace(self, lines=(*(line for line in before.lines if line.key not in mine), *self.lines))
+        mine = {line.key for line in self.lines} | {line.key for line in self.sums}
+        lines = tuple(line for line in before.lines if line.key not in mine)
+        sums = tuple(line for line in before.sums if line.key not in mine)
+        return replace(self, lines=(*lines, *self.lines), sums=(*sums, *self.sums))
+
+    def tables_of_sums(self) -> list[tuple[str, list[SumLine]]]:
+        """The sums of each model, number of examples and machine, under a title."""
+        found: dict[tuple[Any, ...], list[SumLine]] = {}
+        for line in self.sums:
+            found.setdefault(line.of_table, []).append(line)
+        return [(lines[0].title, lines) for lines in found.values()]
 
     def tables(self) -> list[tuple[str, list[StepLine]]]:
         """The lines of each spec, machine and size of the stack, under a title."""
         found: dict[str, list[StepLine]] = {}
         for line in self.lines:
-            threads = f", {line.threads} thread{'s' * (line.threads != 1)}" if line.device == "cpu" else ""
             stack = f", stacks of {line.runs} runs" if line.runs > 1 else ""
-            found.setdefault(f"{line.name} on {line.device_name}{threads}{stack}", []).append(line)
+            found.setdefault(f"{line.name} on {line.device_name}{_threads(line)}{stack}", []).append(line)
         return list(found.items())
 
     def baseline_of(self, line: StepLine) -> StepLine | None:
@@ -125,6 +186,10 @@ class Speed:
         if plain is None or not (plain.printed_seconds and line.printed_seconds):
             return None
         return float(line.printed_seconds) / float(plain.printed_seconds)
+
+
+def _threads(line: StepLine | SumLine) -> str:
+    return f", {line.threads} thread{'s' * (line.threads != 1)}" if line.device == "cpu" else ""
 
 
 def write_speed(out: Path, speed: Speed) -> Path:
@@ -161,17 +226,15 @@ def own_speed(out: Path, damaged: list[Damaged]) -> Speed | None:
 def _speed(path: Path) -> Speed:
     content = read_json(path)
     if content.get("schema_version") != SCHEMA_VERSION or content.get("type") != "speed":
-        raise DpbenchError(f"{path}: no measurements of schema {SCHEMA_VERSION}; make them: dpbench bench --steps")
+        raise DpbenchError(f"{path}: no measurements of schema {SCHEMA_VERSION}; make them: dpbench bench")
     check_digest(path, content)
-    data = {name: value for name, value in restored(content).items() if name in ("lines", "environment")}
+    data = {name: value for name, value in restored(content).items() if name in ("lines", "environment", "sums")}
     try:
         found: Speed = _adapter().validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise DpbenchError(
-            f"{path}: no measurements ({place}: {first['msg']}); make them: dpbench bench --steps"
-        ) from error
+        raise DpbenchError(f"{path}: no measurements ({place}: {first['msg']}); make them: dpbench bench") from error
     return found
 
 

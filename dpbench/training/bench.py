@@ -12,7 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,44 +30,15 @@ from dpbench.plan.probe import try_model
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
+from dpbench.store.provenance import device_name, environment
 from dpbench.store.run_key import COMPILED
+from dpbench.store.speed import SumLine
 from dpbench.training._opacus import WAYS, installed, opacus
 from dpbench.training.loop import Execution, on_threads, places_of_a_call, usual_threads
 
 PLAIN = "plain"
 PLAIN_COMPILED = "plain compiled"
 JL = "jl"
-
-
-@dataclass(frozen=True)
-class EngineCost:
-    """One way on one model: `seconds` of one clipped sum of `places` examples, and its peak memory in bytes.
-
-    `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_plain` and `of_plain_compiled` are
-    the median over those of the plain backward pass, where they were measured with it. `refusal` says why there is no
-    measurement. `inputs` is `data`, or `zeros` where the dataset is absent.
-    """
-
-    dataset: str
-    model: str
-    parameters: int
-    engine: str
-    places: int
-    chunk: int
-    inputs: str
-    device: str
-    threads: int
-    seconds: float | None = None
-    fastest: float | None = None
-    slowest: float | None = None
-    examples_per_second: float | None = None
-    of_plain: float | None = None
-    of_plain_compiled: float | None = None
-    peak_bytes: int | None = None
-    refusal: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 Work = tuple[Network, Tensor, Examples]  # a model, parameters (1, P), and examples to clip
@@ -95,7 +66,7 @@ def measure(
     calls: int = 5,
     threads: int | None = None,
     watch: Callable[[str, str], None] = lambda _model, _engine: None,
-) -> Iterator[EngineCost]:
+) -> Iterator[SumLine]:
     """Measure every way on every model of the specs, `calls` times in turn; a refusal is a result.
 
     `engines`: names of `engine_names`, by default all. `chunk` (places per call) and `threads` are by default those of
@@ -119,7 +90,7 @@ def _different(specs: Sequence[Spec]) -> list[Spec]:
     return list(first.values())
 
 
-def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int | None) -> tuple[EngineCost, Work]:
+def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int | None) -> tuple[SumLine, Work]:
     source = dataset_source(spec)
     make = model_builder(spec, source)
     try_model(make, tuple(source.input_shape), outputs_of(spec, source))
@@ -140,15 +111,27 @@ def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int 
     theta_RP = initial_parameters(make, 0)[None].to(device)
     inputs_are = "zeros" if absent else "data"
     threads = threads or usual_threads(spec, places, device)
-    row = EngineCost(spec.dataset.name, spec.model.name, net.size, "", places, 0, inputs_are, device, threads)
+    row = SumLine(
+        dataset=spec.dataset.name,
+        model=spec.model.name,
+        parameters=net.size,
+        engine="",
+        places=places,
+        chunk=0,
+        inputs=inputs_are,
+        device=device,
+        device_name=device_name(device),
+        threads=threads,
+        made=str(environment(with_torch=True)["time_utc"]),
+    )
     return row, (net, theta_RP, examples)
 
 
 def _measured(
-    row: EngineCost, work: Work, names: Sequence[str], chunk: int | None, calls: int, watch: Callable[[str, str], None]
-) -> Iterator[EngineCost]:
+    row: SumLine, work: Work, names: Sequence[str], chunk: int | None, calls: int, watch: Callable[[str, str], None]
+) -> Iterator[SumLine]:
     """Each way once to warm up, then all of them in turn, then the memory of each."""
-    rows: dict[str, EngineCost] = {}
+    rows: dict[str, SumLine] = {}
     called: dict[str, Callable[[], Any]] = {}
 
     def tried(name: str, what: Callable[[], Any]) -> None:
@@ -195,7 +178,7 @@ def _measured(
         )
 
 
-def _way(row: EngineCost, work: Work, chunk: int | None) -> tuple[EngineCost, Callable[[], Any]]:
+def _way(row: SumLine, work: Work, chunk: int | None) -> tuple[SumLine, Callable[[], Any]]:
     """The row with its chunk, and what computes one sum. Raises DpbenchError for an unsupported layer."""
     net, theta_RP, examples = work
     whole = replace(row, chunk=row.places)

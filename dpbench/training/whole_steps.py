@@ -23,7 +23,7 @@ from dpbench.errors import DpbenchError
 from dpbench.plan.parts import build_mechanism, dataset_source, sizes
 from dpbench.plan.planning import Run, resolve
 from dpbench.spec.loading import Printed, Published, Spec
-from dpbench.store.provenance import environment
+from dpbench.store.provenance import device_name, environment
 from dpbench.store.speed import StepLine
 from dpbench.training.loop import Execution, Interrupted, Progress, on_threads, train, usual_threads
 from dpbench.training.stack import builder
@@ -60,7 +60,7 @@ def measure_steps(
     that cannot be trained here (its dataset is absent, the model does not fit) has a refusal.
     """
     made = environment(with_torch=True)
-    rows = _rows(specs, device, name_of(device), runs, threads, str(made["time_utc"]))
+    rows = _rows(specs, device, device_name(device), runs, threads, str(made["time_utc"]))
     speeds: dict[int, tuple[float, float]] = {}
     for number in range(ROUNDS):
         for row in rows:
@@ -85,13 +85,6 @@ def measure_steps(
             floor=_floor(row, *speeds[row.line.threads]),
             peak_bytes=peak,
         )
-
-
-def name_of(device: str) -> str:
-    """The name of a device: of the processor, or of the GPU."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return str(environment(with_torch=True).get("processor"))
 
 
 def _rows(

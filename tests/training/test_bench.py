@@ -22,11 +22,14 @@ from dpbench.cli import cli
 from dpbench.clipping import loop
 from dpbench.clipping._measure import peak_bytes
 from dpbench.errors import DpbenchError
+from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import network
+from dpbench.store.records import Store
+from dpbench.store.speed import SumLine, read_speed
 from dpbench.training._opacus import WAYS, opacus
-from dpbench.training.bench import EngineCost, engine_names, measure
+from dpbench.training.bench import engine_names, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -154,18 +157,33 @@ def test_opacus_computes_the_sum_of_the_loop(way: str) -> None:
 
 def test_without_the_data_the_inputs_are_zeros_and_it_says_so(tmp_path: Path) -> None:
     found = invoke("bench", str(write(tmp_path, dataset="mnist", model="logistic")), "--data", str(tmp_path / "none"),
-                   "--engine", "vmap", "--batch", "2", "--calls", "1")  # fmt: skip
+                   "--engine", "vmap", "--batch", "2", "--calls", "1", "--out", str(tmp_path))  # fmt: skip
     assert found.return_value == 0, found.output
     told = " ".join(found.output.split())
     assert "inputs of zeros (the data are absent)" in told
     assert "7,850 parameters, one sum of 2 examples" in told
 
 
-def test_json_has_a_line_per_measurement(tmp_path: Path) -> None:
-    found = invoke("bench", str(write(tmp_path)), "--engine", "vmap", "--engine", "plain", "--calls", "1", "--json")
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
+def test_json_has_a_line_per_measurement_and_all_are_kept_and_shown(tmp_path: Path) -> None:
+    """A way that is measured again takes the place of its earlier line; the others stay."""
+
+    def measured(*engines: str) -> list[dict[str, Any]]:
+        named = [word for engine in engines for word in ("--engine", engine)]
+        found = invoke("bench", str(write(tmp_path)), *named, "--calls", "1", "--json", "--out", str(tmp_path / "out"))
+        return [json.loads(line) for line in found.stdout.splitlines()]
+
+    lines = measured("vmap", "plain")
     assert [line["engine"] for line in lines] == ["vmap", "plain"]
-    assert set(lines[0]) == set(EngineCost.__dataclass_fields__)
+    assert set(lines[0]) == set(SumLine.__dataclass_fields__)
+    (again,) = measured("vmap")
+    kept = read_speed(tmp_path / "out")
+    assert kept is not None
+    assert [(line.engine, line.seconds) for line in kept.sums] == [
+        ("plain", lines[1]["seconds"]),
+        ("vmap", again["seconds"]),
+    ]
+    (page, *_) = write_reports(Store(tmp_path / "out"))
+    assert "mlp on digits: 4,810 parameters, one sum of 32 examples" in page.read_text()
 
 
 @pytest.mark.parametrize(
