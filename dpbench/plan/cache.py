@@ -1,4 +1,4 @@
-"""What planning remembers from one process to the next: noise and its ε, models that passed their trial, their work.
+"""What one process leaves to the next: noise and its ε, models that passed their trial, their work, fastest engines.
 
 One JSON file, `plan.json`, in the folder DPBENCH_CACHE, else in the user's cache folder. Only answers of dpbench's own
 accountants, models, engines and rules are remembered, by the bytes of the code that takes part, the versions of Python
@@ -30,7 +30,7 @@ from dpbench.store.reading import digest
 FILE = "plan.json"
 MOST = 10_000  # entries of a kind; the oldest go first
 _SECONDS = 5.0  # between two writings of a plan that is being made
-_KINDS = ("noise", "trials", "sizes")
+_KINDS = ("noise", "trials", "sizes", "engines")
 _STATED = ("epsilon", "epsilon_kind", "epsilon_by", "epsilon_because", "epsilon_version")
 _ROOMS = ("step", "clipping", "models", "plan")
 
@@ -85,6 +85,18 @@ class Cache:
         if key is not None:
             self._new["sizes"][key] = list(counted)
         return counted
+
+    def engine(self, stack: Iterable[object], modules: Iterable[str]) -> dict[str, Any] | None:
+        """What was chosen for such a stack on this machine (`training/fastest.py`), None if it is not known."""
+        key = _trial_key(["engine", *stack], modules, "training")
+        found = None if key is None else self._get("engines", key)
+        return dict(found) if found is not None and _is_engine(found) else None
+
+    def remember_engine(self, stack: Iterable[object], modules: Iterable[str], found: Mapping[str, Any]) -> None:
+        """`found`: the `engine`, its `chunk` and the `seconds` of what was tried."""
+        key = _trial_key(["engine", *stack], modules, "training")
+        if key is not None:
+            self._new["engines"][key] = dict(found)
 
     def forgotten(self) -> Cache:
         """A cache of the same file that knows nothing of it; what it writes replaces what is there."""
@@ -141,12 +153,12 @@ def _read(path: Path | None) -> dict[str, dict[str, Any]]:
     return {kind: dict(one) if isinstance(one, Mapping) else {} for kind, one in found.items()}
 
 
-def _trial_key(trial: Iterable[object], modules: Iterable[str]) -> str | None:
+def _trial_key(trial: Iterable[object], modules: Iterable[str], *rooms: str) -> str | None:
     """The key of a trial; None where code of others takes part, whose bytes are not known."""
     words = [str(part) for part in trial]
     if any(module.partition(".")[0] != "dpbench" for module in modules) or any(" at 0x" in part for part in words):
         return None
-    return _hash([*words, _code(*_ROOMS)])
+    return _hash([*words, _code(*_ROOMS, *rooms)])
 
 
 @cache
@@ -170,6 +182,18 @@ def _is_noise(found: Any, calibrated: bool) -> bool:
         numbers = [one for one in numbers if one is not None]
     words = [found[name] for name in _STATED[1:] if found[name] is not None]
     return all(type(one) is float and 0 <= one < math.inf for one in numbers) and all(type(one) is str for one in words)
+
+
+def _is_engine(found: Any) -> bool:
+    """Whether a value of the file has the form of a remembered engine."""
+    if not isinstance(found, Mapping) or set(found) != {"engine", "chunk", "seconds"}:
+        return False
+    seconds = found["seconds"]
+    numbers = isinstance(seconds, Mapping) and all(
+        type(one) is str or (type(one) is float and 0 < one < math.inf) for one in seconds.values()
+    )
+    known = type(found["engine"]) is str and type(seconds.get(found["engine"])) is float if numbers else False
+    return known and type(found["chunk"]) is int and found["chunk"] >= 1
 
 
 def _hash(content: Any) -> str:

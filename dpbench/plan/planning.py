@@ -31,7 +31,7 @@ from dpbench.plan.parts import (
     sizes,
 )
 from dpbench.plan.runs import Action, Choices, Plan, Run, Stack
-from dpbench.plan.stacks import priced, stacks
+from dpbench.plan.stacks import priced, stacks, with_engines
 from dpbench.plan.trial import try_build, try_mechanism, try_network, try_rule
 from dpbench.plan.weights import still_to_make, weights_key
 from dpbench.spec.keys import Choice
@@ -146,7 +146,7 @@ def make_plan(
             progress("ε", done, len(decided))
     if problems:
         raise ProblemsError(problems)
-    timed = priced(with_checks(stated, store.out), before.values(), choices.smoke, kept)
+    timed = with_engines(priced(with_checks(stated, store.out), before.values(), choices.smoke, kept), kept)
     kept.write()
     return Plan(timed, stacks(timed))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +13,9 @@ from typing import Any
 from dpbench.plan.cache import Cache
 from dpbench.plan.parts import build_mechanism, sizes
 from dpbench.plan.runs import Run, Stack
-from dpbench.store.run_key import FASTEST, plain
+from dpbench.store.provenance import device_name
+from dpbench.store.run_key import FASTEST, code_entries, plain
+from dpbench.store.speed import engine_words
 
 MOST_PER_STACK = 16
 
@@ -60,6 +64,28 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
             per_step = _step_seconds(run, expected, kept)
         priced.append(replace(run, estimate=per_step * (min(2, run.steps) if smoke else run.steps)))
     return tuple(priced)
+
+
+def engine_question(runs: Sequence[Run]) -> tuple[list[object], list[str]]:
+    """What the fastest engine of a stack depends on, and the modules that take part; for `Cache.engine`."""
+    first = runs[0]
+    sizes_of = [max(math.ceil(run.sampling_rate * run.examples) for run in runs), max(run.steps for run in runs)]
+    asked: list[object] = [_like(first.resolved, {}), len(runs), *sizes_of, device_name(first.device), os.cpu_count()]
+    return asked, [entry.module for entry in code_entries(first.spec)]
+
+
+def with_engines(runs: Sequence[Run], kept: Cache) -> tuple[Run, ...]:
+    """The runs that are due, with what an earlier measurement chose for their stacks in the reason."""
+    told: dict[str, str] = {}
+    for stack in stacks(runs):
+        if FASTEST in stack.runs[0].engine.values():
+            found = kept.engine(*engine_question(stack.runs))
+            if found is not None:
+                told |= dict.fromkeys((run.key for run in stack.runs), engine_words(**found))
+    return tuple(
+        replace(run, reason=f"{run.reason}; {told[run.key]}") if run.action == "train" and run.key in told else run
+        for run in runs
+    )
 
 
 def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:

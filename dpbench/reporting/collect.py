@@ -50,6 +50,7 @@ from dpbench.store.records import (
     taken_on_trust,
 )
 from dpbench.store.run_key import FORMAT, changed_versions, key_format
+from dpbench.store.speed import engine_words
 from dpbench.tasks import Metric, MetricName
 from dpbench.verdicts import Verdict
 
@@ -248,10 +249,20 @@ def _row(
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
         checked=known,
         engine=first.environment.get("engine") or {},
+        summed_by=_summed_by(first.environment),
         metric_name=metric.name,
         metrics=metric_lines(runs, context),
     )
     return replace(row, curve=_curve(runs, context, row.shown, accounted, points))
+
+
+def _summed_by(environment: Mapping[str, Any]) -> str:
+    """The clipping engine that training chose, its chunk, its time over that of the plain pass; "" if it is named."""
+    name, tried = (environment.get("engine") or {}).get("clipping"), environment.get("tried_engines")
+    chunk = environment.get("chunk")
+    if isinstance(name, str) and isinstance(tried, Mapping) and isinstance(chunk, int):
+        return engine_words(name, chunk, tried)
+    return ""
 
 
 def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ class Row:
     compared with it; `engine` is what the runs were computed with. `measured` is in its metric's unit (accuracy:
     per cent), seconds are per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
+    `summed_by`: the clipping engine that training chose, in words; "" where it had no choice.
     """
 
     id: str
@@ -141,6 +142,7 @@ class Row:
     stale_seeds: tuple[int, ...] = ()
     checked: Checked | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    summed_by: str = ""
     metric_name: MetricName = "accuracy"
     metrics: tuple[MetricLine, ...] = ()
 

@@ -115,11 +115,12 @@ class Pipeline:
 
     @property
     def work(self) -> float:
-        """About how many times the work of NoisySGD a step is: each view, shift and projection is a pass more."""
+        """About how many times the work of NoisySGD a step is: each view and shift is a pass, a projection a part."""
         views = getattr(self.augmentation, "views", 1)
         shifts = getattr(self.smoothing, "smoothing_samples", 1)
         projections = getattr(self.rule, "projections", 0)
-        return float(views * shifts * (1 + projections))
+        part = 0.1 if getattr(self.rule, "way", "") == "layers" else 0.3
+        return float(views * shifts * (1 + part * projections))
 
     def check(self, setting: Setting) -> None:
         """Raise DpbenchError if a stage cannot work with these numbers."""

@@ -72,7 +72,7 @@ def device_name(device: str) -> str:
     if device.startswith("cuda"):
         import torch
 
-        return torch.cuda.get_device_name(device)
+        return torch.cuda.get_device_name(device) if torch.cuda.is_available() else device
     return _processor()
 
 

@@ -26,6 +26,7 @@ from dpbench.store.provenance import code_hash, code_with_imports, reachable
 
 FORMAT = 2
 FASTEST = "fastest"  # the clipping engine of a run whose spec names none
+PLAIN = "plain"  # beside the engines: the backward pass without clipping
 COMPILED = "vmap compiled"  # an engine that no spec names: `vmap` by torch's compiler
 # The code that every run uses, by its role; a run adds the roles of its model and its mechanism.
 CORE: Mapping[str, tuple[str, ...]] = {

@@ -31,12 +31,11 @@ from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
 from dpbench.store.provenance import device_name, environment
-from dpbench.store.run_key import COMPILED
+from dpbench.store.run_key import COMPILED, PLAIN
 from dpbench.store.speed import SumLine
 from dpbench.training._opacus import WAYS, installed, opacus
 from dpbench.training.loop import Execution, on_threads, places_of_a_call, usual_threads
 
-PLAIN = "plain"
 PLAIN_COMPILED = "plain compiled"
 JL = "jl"
 

@@ -20,7 +20,7 @@ from dpbench.catalog import build, find
 from dpbench.clipping.vmap import Compiled
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, smoothed
-from dpbench.store.run_key import COMPILED
+from dpbench.store.run_key import COMPILED, PLAIN
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
@@ -33,7 +33,8 @@ SHORT = 15.0  # seconds of a stack with the first engine in which nothing else i
 class Chosen:
     """The engine, and seconds of one clipped sum of those that were tried (none where the first is taken untried).
 
-    Where torch could not compile, a sentence stands in place of the seconds. `made` is the engine if it is compiled.
+    Where several were tried, the `plain` pass without clipping stands beside them. Where torch could not compile, a
+    sentence stands in place of the seconds. `made` is the engine if it is compiled.
     """
 
     engine: str
@@ -66,11 +67,11 @@ def fastest(
     # A smoothed loss is that of one run at a time.
     trained, at_once = (smoothed(net, theta_RP.new_zeros(shifts, net.size)), 1) if shifts > 1 else (net, runs)
 
-    def timed(engine: Any, calls: int = 2) -> float | None:
+    def timed(engine: Any, calls: int = 2, of: Any = None) -> float | None:
         """Seconds of the last of some calls, because torch remembers much in a first one; None if it raises."""
         taken = math.inf
         try:
-            places_of_call = chunk(engine)
+            places_of_call = chunk(of or engine)
             for _ in range(calls):
                 begin = time.perf_counter()
                 for first in range(0, runs, at_once):
@@ -89,10 +90,15 @@ def fastest(
             seconds[name] = taken
         if seconds.get(name, math.inf) * steps < SHORT:
             break
+    several = len(seconds) > 1
     best = min(seconds, key=seconds.__getitem__, default=ENGINES[0])
     usual = seconds.get(ENGINES[0])
     if usual is not None and usual < MARGIN * seconds[best]:
         best = ENGINES[0]
+    if several:
+        rule: Any = build("rules", "none")
+        taken = timed(lambda *call: rule.summed(None, *call), of=rule)
+        seconds |= {PLAIN: taken} if taken is not None else {}
     worth = seconds.get(best, 0.0) * steps >= LONG and getattr(mechanism, "augmentation", None) is None
     if not (compiles and worth and shifts == 1):
         return Chosen(best, seconds)

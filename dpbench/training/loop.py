@@ -25,9 +25,11 @@ from dpbench.catalog import build as build_one
 from dpbench.clipping.vmap import Compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, visible
+from dpbench.plan.cache import Cache
 from dpbench.plan.parts import sizes
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
+from dpbench.plan.stacks import engine_question
 from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, network
 from dpbench.step.mechanism import (
@@ -43,7 +45,7 @@ from dpbench.step.mechanism import (
 from dpbench.step.metric import Metric, Trained
 from dpbench.step.stages import most_places
 from dpbench.store.check_records import described
-from dpbench.store.run_key import COMPILED, FASTEST
+from dpbench.store.run_key import COMPILED, FASTEST, PLAIN
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.fastest import ENGINES, Chosen, engine_named, fastest
@@ -186,13 +188,14 @@ def train(
     watch: Callable[[Progress], None] = lambda _: None,
     anew: Callable[[Run, str], None] = lambda _run, _why: None,
     stop: Callable[[], bool] = lambda: False,
+    cache: Cache | None = None,
 ) -> Iterator[Outcome]:
     """Train the runs of one stack; yields each outcome as soon as its run ends.
 
     `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
-    outcome; `anew` is told of a run whose checkpoint cannot be used, and why. Raises Interrupted when `stop` becomes
-    true, with every unfinished run saved under `checkpoints`; DpbenchError if the model or the mechanism cannot be
-    built.
+    outcome; `anew` is told of a run whose checkpoint cannot be used, and why. `cache` remembers which clipping engine
+    was the fastest. Raises Interrupted when `stop` becomes true, with every unfinished run saved under `checkpoints`;
+    DpbenchError if the model or the mechanism cannot be built.
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -218,7 +221,7 @@ def train(
     ]
     state, hyper = _join(starts, device), hyperparameters(runs, device)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
-    mechanism, tried = _with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one)
+    mechanism, tried = _with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
     chunk = _chunk(execution, runs, mechanism, net, one)(summing)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
@@ -334,11 +337,12 @@ def _with_engine(
     execution: Execution,
     smoke: bool,
     one: tuple[Tensor, Tensor],
+    cache: Cache,
 ) -> tuple[Mechanism, Mapping[str, float | str]]:
     """The mechanism with the engine that its spec leaves open, and the seconds of those that were tried.
 
-    A run goes on with the engine of its checkpoint. Nothing is tried in a smoke test, nor with `augment`, which only
-    the first engine takes.
+    A run goes on with the engine of its checkpoint. What was tried before on this machine (`cache`) is not tried again,
+    and nothing is in a smoke test, nor with `augment`, which only the first engine takes.
     """
     runs = [course.run for course in courses]
     made: Any = mechanism
@@ -348,9 +352,19 @@ def _with_engine(
     begun = next((course.engine for course in courses if course.engine), "")
     chosen = Chosen(execution.engine or begun or ENGINES[0])
     if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
-        chunk, places = _chunk(execution, runs, mechanism, net, one), _expected_places(runs)
-        steps = max(run.steps for run in runs)
-        chosen = fastest(mechanism, net, theta_RP, *one, places, steps, chunk, execution.compiles)
+        question = engine_question(runs)
+        known = cache.engine(*question)
+        if known is not None and known["engine"] in (*ENGINES, *[COMPILED] * execution.compiles):
+            chosen = Chosen(known["engine"], known["seconds"])
+        else:
+            chunk, places = _chunk(execution, runs, mechanism, net, one), _expected_places(runs)
+            steps = max(run.steps for run in runs)
+            chosen = fastest(mechanism, net, theta_RP, *one, places, steps, chunk, execution.compiles)
+            if execution.compiles and execution.places_per_call is None and PLAIN in chosen.seconds:
+                summing = chosen.made or engine_named(chosen.engine, net)
+                found = {"engine": chosen.engine, "chunk": chunk(summing), "seconds": dict(chosen.seconds)}
+                cache.remember_engine(*question, found)
+                cache.write()
     for course in courses:
         course.engine = chosen.engine
     return replace(made, engine=chosen.made or engine_named(chosen.engine, net)), chosen.seconds

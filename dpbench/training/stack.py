@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from dpbench.errors import DpbenchError, StoreError
+from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
 from dpbench.store.records import Store, objection
@@ -86,6 +87,7 @@ def trained(
             watch=watch,
             anew=anew,
             stop=stop,
+            cache=None if how.smoke else Cache(cache_file()),
         )
 
     threads = how.threads_of(runs)

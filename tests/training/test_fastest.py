@@ -20,11 +20,13 @@ from dpbench.clipping import ghost, loop, vmap
 from dpbench.clipping.rules.automatic import rule as automatic
 from dpbench.errors import DpbenchError
 from dpbench.job import run as run_job
+from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch, small_network
 from dpbench.mechanisms.presets import dplis, noisy_sgd
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import network
+from dpbench.store.reading import digest
 from dpbench.store.records import Store
 from dpbench.training import fastest
 from dpbench.training.fastest import Chosen
@@ -83,7 +85,7 @@ def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(monkeypatch, 10**6, 0.02, 0.002).engine == "ghost"
     assert chosen(monkeypatch, 10**6, 0.002, 0.02).engine == "vmap"
     about_equal = chosen(monkeypatch, 10**6, 0.02, 0.018)
-    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost", "vmap compiled"})
+    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost", "plain", "vmap compiled"})
     short = chosen(monkeypatch, 10, 0.02, 0.002)  # it repeats bit for bit
     assert (short.engine, set(short.seconds)) == ("vmap", {"vmap"})
     assert chosen(monkeypatch, 10**6, 0.02, None).engine == "vmap"
@@ -92,13 +94,13 @@ def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) ->
 def test_compiling_is_tried_for_long_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 minutes, of 20 ms a step at least."""
     long = chosen(monkeypatch, 45_000, 0.02, 0.02, 0.005)
-    assert (long.engine, set(long.seconds)) == ("vmap compiled", {"vmap", "ghost", "vmap compiled"})
+    assert (long.engine, set(long.seconds)) == ("vmap compiled", {"vmap", "ghost", "plain", "vmap compiled"})
     assert long.made is not None
     assert chosen(monkeypatch, 45_000, 0.02, 0.02, 0.019).engine == "vmap"
     refused = chosen(monkeypatch, 45_000, 0.02, 0.02, None)
     assert (refused.engine, refused.seconds["vmap compiled"]) == ("vmap", "no compiler")
     for other in (chosen(monkeypatch, 20_000, 0.02, 0.02, 0.0), chosen(monkeypatch, 45_000, 0.02, 0.02, 0.0, False)):
-        assert (other.engine, set(other.seconds)) == ("vmap", {"vmap", "ghost"})
+        assert (other.engine, set(other.seconds)) == ("vmap", {"vmap", "ghost", "plain"})
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -212,6 +214,56 @@ def test_the_record_says_what_was_used_and_a_named_engine_stays(
         run_job([tmp_path / "named.yaml"], out=tmp_path / "told", engine="gost")
     curves = [[point["test_loss"] for point in one["curve"]] for one in found.values()]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)  # rounding, see test_train.py
+
+
+def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By model, size of the stack, steps and code; not where nothing was compared. The report has it with the time."""
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
+    answers = [Chosen("vmap", {"vmap": 0.3}), Chosen("ghost", {"vmap": 0.5, "ghost": 0.3, "plain": 0.1})]
+    asked: list[str] = []
+
+    def answer(*_: Any) -> Chosen:
+        asked.append("")
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr("dpbench.training.loop.fastest", answer)
+    spec = tmp_path / "one.yaml"
+    spec.write_text(SPEC)
+
+    def trained_in(name: str) -> Any:
+        run_job([spec], out=tmp_path / name, choices=Choices(device="cpu"))
+        (path,) = Store(tmp_path / name).records_folder.iterdir()
+        return json.loads(path.read_text())["environment"]
+
+    def planned() -> str:
+        (run,) = make_plan(load_specs([spec]), Store(tmp_path / "none"), Choices(device="cpu")).runs
+        return run.reason
+
+    assert planned() == "no record yet"
+    trained_in("untried")
+    assert planned() == "no record yet"
+    first = trained_in("first")
+    chunk = first["chunk"]
+    assert planned() == f"no record yet; ghost, {chunk} at a time, 3.0 × the plain pass"
+    page = write_reports(Store(tmp_path / "first"))[0].read_text()
+    assert f"ghost, {chunk} at a time, 3.0 × the plain pass" in page
+    again = trained_in("again")
+    assert len(asked) == 2
+    assert [one["engine"] for one in (first, again)] == [{"clipping": "ghost"}] * 2
+    assert again["tried_engines"] == first["tried_engines"] == answers[1].seconds
+    assert again["chunk"] == chunk
+    spec.write_text(SPEC.replace("steps: ", "steps: 1"))  # other work
+    assert planned() == "no record yet"
+    spec.write_text(SPEC)
+    cache = tmp_path / "cache" / "plan.json"
+    content = json.loads(cache.read_text())
+    (known,) = content["engines"].values()
+    for wrong in ({"engine": "gost"}, {"chunk": 0}, {"seconds": {"ghost": -1.0}}, {"seconds": 3}):
+        forged = {**content, "engines": dict.fromkeys(content["engines"], known | wrong)}
+        cache.write_text(json.dumps({**forged, "digest": digest(forged)}))
+        answers.append(Chosen("vmap", {"vmap": 0.3}))
+        assert trained_in(str(wrong)[:12])["engine"] == {"clipping": "vmap"}
 
 
 def test_a_checkpoint_keeps_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
