@@ -43,11 +43,12 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
     from dpbench.plan.planning import Choices, Plan, resolve_all
     from dpbench.spec.loading import load_specs
     from dpbench.store.records import Store
+    from dpbench.store.speed import read_speed
 
     store = Store(out)
     contents = store.read()
     runs = contents.runs or contents.failures or contents.damaged
-    if not runs and claims_report(out) is None and read_conformance(out) is None:
+    if not runs and all(read(out) is None for read in (claims_report, read_conformance, read_speed)):
         raise DpbenchError(f"{out}: there are no records here; make some with: dpbench run specs/ --out {out}")
     paths = list(specs) or [Path("specs")] * Path("specs").is_dir()
     try:

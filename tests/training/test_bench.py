@@ -22,11 +22,9 @@ from dpbench.cli import cli
 from dpbench.clipping import loop
 from dpbench.clipping._measure import peak_bytes
 from dpbench.errors import DpbenchError
-from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import network
-from dpbench.store.records import Store
 from dpbench.store.speed import SumLine, read_speed
 from dpbench.training._opacus import WAYS, opacus
 from dpbench.training.bench import engine_names, measure
@@ -182,8 +180,9 @@ def test_json_has_a_line_per_measurement_and_all_are_kept_and_shown(tmp_path: Pa
         ("plain", lines[1]["seconds"]),
         ("vmap", again["seconds"]),
     ]
-    (page, *_) = write_reports(Store(tmp_path / "out"))
-    assert "mlp on digits: 4,810 parameters, one sum of 32 examples" in page.read_text()
+    assert invoke("report", "--out", str(tmp_path / "out")).return_value == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "mlp on digits: 4,810 parameters, one sum of 32 examples" in page
 
 
 @pytest.mark.parametrize(
