@@ -105,8 +105,9 @@ def bench(
 
     Beside them: the plain backward pass without clipping, eager and by torch's compiler, and Opacus where it is
     installed (pip install opacus). All are called in turn; the time is the median of the calls. Compiling takes up to
-    a minute a model. Where a dataset is absent, inputs are zeros. What cannot handle a model says why. SPECS are files,
-    folders or names (default: quickstart). OUT/speed.json keeps the lines, and the report has a chapter of them.
+    a minute a model, minutes for a loop over time. Where a dataset is absent, inputs are zeros. What cannot handle a
+    model says why. SPECS are files, folders or names (default: quickstart). OUT/speed.json keeps the lines, and the
+    report has a chapter of them.
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs: beside the row without
     privacy, what is printed, and what the machine would need for the operations of a plain step alone. --batch,

@@ -13,9 +13,9 @@ A smoothed loss (`functional.Smoothed`) uses each parameter once at each of its 
 uses, and joined they are what a layer with K times as many positions has. No gradient of an example is formed for it.
 
 Every example is a batch of one under `vmap`, so nothing can mix examples. Memory: about that of a plain training step,
-and two copies of each layer's input and output gradient, but no R · B · P gradients. Shared parameters are exact: their
-uses are added before the norm is taken. A parameter that is not used has gradient zero. Any operator with a parameter
-that the engine does not know is refused by name (`refuse`).
+with each layer's input and output gradient (twice where places are empty), but no R · B · P gradients. Shared
+parameters are exact: their uses are added before the norm is taken. A parameter that is not used has gradient zero. Any
+operator with a parameter that the engine does not know is refused by name (`refuse`).
 """
 
 from __future__ import annotations

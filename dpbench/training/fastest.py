@@ -24,7 +24,7 @@ from dpbench.store.run_key import COMPILED, PLAIN
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
-LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes up to a minute
+LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes a minute or more
 COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
 SHORT = 15.0  # seconds of a stack with the first engine in which nothing else is tried: short runs repeat bit for bit
 
