@@ -69,7 +69,8 @@ def report(specs: tuple[Path, ...], out: Path, open_it: bool, allow_code: bool) 
 _MOST_NAMED = 5
 Gate = Mapping[str, float] | None
 _GATE = (
-    "Exit with 1 if a run is `different`, or absent from the second or worse by more than N: `accuracy=N`, `rmse=N`."
+    "Exit with 1 if a run is `different`, or absent from the second or worse by more than N: `accuracy=N`, `rmse=N`,"
+    " `perplexity=N`."
 )
 
 

@@ -24,8 +24,8 @@ class CoveredItem:
     """One table or figure: `place`, what it shows, and one of `specs`, `untrained` and `missing`.
 
     `specs` are names of files in specs/<paper>, `reduced` of files in specs/reduced with a short schedule of it.
-    `untrained` says why nothing is trained, `missing` what would be needed. `claims` are ids of claims that judge what
-    it prints besides.
+    `untrained` says why nothing is trained, `missing` what would be needed, `prints` what it prints in place of results
+    that get a verdict. `claims` are ids of claims that judge what it prints besides.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -36,6 +36,7 @@ class CoveredItem:
     reduced: tuple[str, ...] = ()
     untrained: str = ""
     missing: str = ""
+    prints: str = ""
     claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

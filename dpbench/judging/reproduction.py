@@ -67,7 +67,7 @@ def spread(values: Sequence[float], level: float = LEVEL) -> Spread:
     if count == 1:
         return Spread(1, mean, None, None, None, mean, mean)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = _student(count - 1, level) * deviation / math.sqrt(count)
+    half = student(count - 1, level) * deviation / math.sqrt(count)
     return Spread(count, mean, deviation, mean - half, mean + half, min(values), max(values))
 
 
@@ -88,7 +88,7 @@ def prediction_interval(
         raise ValueError(f"runs = {runs!r}: expected 1 or more")
     ours = spread(values, level)
     assert ours.deviation is not None
-    half = _student(ours.count - 1, level) * ours.deviation * math.sqrt(1 / ours.count + 1 / runs) + half_unit
+    half = student(ours.count - 1, level) * ours.deviation * math.sqrt(1 / ours.count + 1 / runs) + half_unit
     return ours.mean - half, ours.mean + half
 
 
@@ -177,7 +177,7 @@ def number_verdict(
     return Verdict(check, subject, "refuted", reason, evidence, 0.0, source)
 
 
-def _student(degrees: int, level: float) -> float:
+def student(degrees: float, level: float) -> float:
     """The two-sided quantile of Student's t: P(|t| <= value) = level."""
     from scipy.special import stdtrit
 

@@ -185,7 +185,8 @@ class Pate:
                 return None
         except OSError as error:
             raise DpbenchError(f"votes_file = {self.votes.path}: cannot be read ({error.strerror or error})") from error
-        return f"the votes are absent: votes_file = {self.votes.path}, {self.votes.made_from}"
+        made = f", {self.votes.made_from}" if self.votes.made_from else ""
+        return f"the votes are absent: votes_file = {self.votes.path}{made}"
 
     def ledger(self, *, sampling_rate: float, noise_multiplier: float | None, steps: int) -> Composition | None:
         """Every query, `labels` of them answered; nothing depends on the rate and the steps of the student."""

@@ -89,7 +89,7 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     shown = whole or short
     asked = max((len(spec.seeds) for spec in specs), default=0)
     seeds = [len(row.seeds) for row in shown]
-    verdict, reason = _together([result_verdict(row) for row in whole], len(prints))
+    verdict, reason = _together([result_verdict(row) for row in whole], len(prints), line.item.prints)
     return replace(
         line,
         configurations=len(specs),
@@ -115,9 +115,11 @@ def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]
     return [row for row in rows if row.settings.dataset.startswith(datasets)]
 
 
-def _together(verdicts: Sequence[Verdict | None], printed: int) -> tuple[str, str]:
+def _together(verdicts: Sequence[Verdict | None], printed: int, besides: str = "") -> tuple[str, str]:
     """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided."""
     if not printed:
+        if besides:
+            return "", f"it prints {besides}"
         return "", "it prints no result to compare" if verdicts else ""
     counts = Counter[str](verdict.verdict for verdict in verdicts if verdict is not None)
     compared = counts["holds"] + counts["refuted"] + counts["undecided"]

@@ -13,9 +13,11 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.coverage import coverage, read_coverage
 from dpbench.reporting.collect import collect
 from dpbench.reporting.contents import CoverageLine, Report
-from dpbench.reporting.coverage import with_coverage
+from dpbench.reporting.coverage import _together, with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
+from dpbench.spec.loading import load_specs
+from dpbench.spec.shipped import shipped
 from tests.store.record_samples import printed, run_json
 
 ACCURACIES = {"row 1": "95.0", "row 2": "96.6", "row 3": "97.0", "row 4": "97.6", "row 5": "97.8", "row 6": "98.0"}
@@ -111,3 +113,15 @@ def test_a_mistake_in_a_list_is_named(tmp_path: Path, item: str, words: str) -> 
     file.write_text(f"kind: coverage\npaper: mine\ntitle: Mine\nitems:\n  - {item}\n", encoding="utf-8")
     with pytest.raises(DpbenchError, match=words):
         read_coverage(file)
+
+
+def test_a_table_that_prints_other_numbers_than_results_says_which() -> None:
+    """Specs that publish sharpness, times or memory alone stand beside a sentence on what is printed."""
+    for file in coverage():
+        for item in file.items:
+            specs = load_specs([shipped()[f"{file.paper}/{name}"] for name in item.specs])
+            published = [spec.published for spec in specs if spec.published is not None]
+            if published and not any(one.result for one in published):
+                assert item.prints, (file.paper, item.place)
+    _, reason = _together([None], 0, "times, shown beside ours")
+    assert reason == "it prints times, shown beside ours"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -156,6 +156,15 @@ class Claim:
     runs: tuple[str, ...] = key("the run specs that judge a utility claim", "texts", default=())
     rows: tuple[str, ...] = key(
         "labels of the rows of `runs` that carry its printed numbers, such as 'MNIST MLP *'", "texts", default=()
+    )
+    compares: Sequence[Mapping[str, str]] = key(
+        "rows of `runs` of which one gives more: {higher: ..., lower: ...}, labels with `*` for the same text in both; "
+        "besides, `metric:` (default: the result) and `by:`, the printed difference",
+        "compares",
+        default=(),
+    )
+    share: str = key(
+        "of which of those pairs it is claimed; default: all", "choice", choices=("all", "most"), default=""
     )
     file: str = ""
     line: int = 0

@@ -21,6 +21,10 @@ LEAST, MOST, LONGEST = 1e-300, 1e300, 60  # of printed numbers: what doubles hol
 EXPECTED_NUMBER = f"expected 0, or a number from {LEAST:g} to {MOST:g} of at most {LONGEST} characters"
 PLAIN: Mapping[str, tuple[TypeAdapter[Any], str]] = {  # forms of plain YAML values, and what is expected, in words
     "at": (TypeAdapter(dict[Literal["epsilon", "delta", "order"], float]), "such as {delta: 1e-5}"),
+    "compares": (
+        TypeAdapter(Annotated[list[dict[Literal["higher", "lower", "metric", "by"], str]], Field(min_length=1)]),
+        "a list such as [{higher: 'no privacy', lower: 'NoisySGD'}]",
+    ),
     "flag": (TypeAdapter(bool), "true or false"),
     "ids": (TypeAdapter(str | Annotated[list[str], Field(min_length=1)]), "a list of ids"),
     "mapping": (TypeAdapter(dict[str, Any]), "`key: value` lines"),

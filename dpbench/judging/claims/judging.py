@@ -119,7 +119,7 @@ def verify(
     if progress is not None:
         progress(None, 0, len(chosen))
     proof = {name: (record, stored.files[name].as_posix()) for name, record in taken.items()}
-    runs = trained(out) if out is not None and any(claim.rows for claim in chosen) else ()
+    runs = trained(out) if out is not None and any(claim.rows or claim.compares for claim in chosen) else ()
     calls = [(claim, certified, proof.get(claim.name), _of(claim, runs)) for claim in chosen]
     done: dict[str, VerdictRecord] = {}
     with closing(spread(judge_or_trust, calls, min(workers, len(chosen)), ray)) as records:
@@ -135,8 +135,10 @@ def verify(
 
 
 def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
-    """The runs of the specs that a claim names."""
-    return tuple(run for run in runs if run.file in claim.runs) if claim.rows else ()
+    """The runs of the specs that a claim names, or of any spec where their settings are compared."""
+    return (
+        tuple(run for run in runs if claim.compares or run.file in claim.runs) if claim.rows or claim.compares else ()
+    )
 
 
 def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:

@@ -379,6 +379,7 @@ class _ClaimsReader:
         if claim.verdict and claim.verdict not in verdicts:
             message = f"verdict = {claim.verdict!r}: expected one of {', '.join(verdicts)}"
             self.add(node.get("verdict") or node, message)
+        self._compared(node, claim)
         if claim.verdict == "not_run" and claim.kind in UNJUDGED:
             return
         if claim.kind == "utility":
@@ -408,6 +409,17 @@ class _ClaimsReader:
                 self.add(node, f"{name} = {claim.printed[name].text}: expected a number, 0 or more")
         if claim.kind == "bound" and "delta" in claim.printed and not 0 < claim.printed["delta"].value < 1:
             self.add(node, f"delta = {claim.printed['delta'].text}: expected a number above 0 and below 1")
+
+    def _compared(self, node: Table, claim: Claim) -> None:
+        """Whether `compares:` names two rows, with the same number of `*`, and a number by which they differ."""
+        where = node.get("compares") or node
+        if claim.compares and (not claim.runs or claim.rows):
+            self.add(where, "`compares:` needs `runs:`, the run specs whose rows it names, and no `rows:`")
+        for one in claim.compares:
+            if not {"higher", "lower"} <= set(one) or one["higher"].count("*") != one["lower"].count("*"):
+                self.add(where, "`compares:` needs `higher:` and `lower:`, labels with as many `*` as each other")
+            if "by" in one and not (re.fullmatch(DIGITS, one["by"]) and is_number(one["by"])):
+                self.add(where, f"by = {one['by']!r}: expected a printed number, such as '0.9'")
 
     def _takes(self, node: Table, claim: Claim) -> None:
         """Every printed number has to be read by what judges the claim, and every number of `holds:` to matter."""

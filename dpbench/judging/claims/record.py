@@ -78,10 +78,10 @@ class VerdictRecord:
     def as_expected(self) -> bool:
         """Whether the verdict is the expected one; without one, whether nothing says that the claim is untrue.
 
-        What is stated as `not_run` expects nothing of the runs: one seed, or some of its rows, may leave it undecided.
+        What is stated as `not_run` expects nothing of the runs, which may refute it or leave it undecided.
         """
         if self.held == "not_run":
-            return self.verdict in (*FAVOURABLE, "not_run", "undecided")
+            return self.verdict in (*FAVOURABLE, "not_run", "undecided", "refuted")
         return self.verdict == self.held if self.held else self.verdict in (*FAVOURABLE, "not_run")
 
     def to_json(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A claim names its specs under `runs` and the labels of the rows that carry its numbers under `rows`. Every such row is
 compared as in the report (`judging/reproduction.py`); the claim is refuted where one of its numbers is, and holds where
-all of them were compared and hold.
+all of them were compared and hold. A claim that prints no number, but that one row gives more than another, names both
+under `compares` (`comparisons.py`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.errors import DpbenchError
-from dpbench.judging.claims.claim import Claim, Judgement
+from dpbench.judging.claims.claim import Claim, Judgement, Printed
+from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
 from dpbench.judging.reproduction import metric_verdict
 from dpbench.plan.parts import dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
@@ -35,7 +37,8 @@ OTHER = "the spec has changed since these runs"
 class Trained:
     """What a record says that a claim needs: whose run it is, its setting, and its result in the metric's unit.
 
-    `target` is the ε that its noise was calibrated to, at which δ and by which accountant.
+    `target` is the ε that its noise was calibrated to, at which δ and by which accountant; `metrics` what was measured
+    at its end, by name with parameters.
     """
 
     file: str
@@ -47,6 +50,7 @@ class Trained:
     reduced: str | None
     real: bool
     target: tuple[float | None, float | None, str | None] = (None, None, None)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def trained(out: Path) -> tuple[Trained, ...]:
@@ -66,6 +70,7 @@ def trained(out: Path) -> tuple[Trained, ...]:
             reduced=run.context.reduced,
             real=run.facts.dataset_real,
             target=(run.context.target_epsilon, run.context.delta, run.context.calibrate_with),
+            metrics={one.name: one.value for one in run.result.metrics if one.value is not None},
         )
         for run in Store(out).read().runs
     )
@@ -78,8 +83,11 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     missing = [run for run, place in places.items() if place is None]
     if missing:
         return Judgement("not_run", f"{judged}; not written yet: {', '.join(missing)}")
-    if not claim.rows or not runs:
-        return Judgement("not_run", judged + "; there is no record of it" * bool(claim.rows))
+    if not (claim.rows or claim.compares) or not runs:
+        return Judgement("not_run", judged + "; there is no record of it" * bool(claim.rows or claim.compares))
+    if claim.compares:
+        specs = {spec.label: spec for place in places.values() for spec in load_specs([place] if place else [])}
+        return _compared(judged, claim, specs, runs)
     found = [
         (spec.label, _verdict(spec, [run for run in runs if (run.file, run.label) == (file, spec.label)]))
         for file, place in places.items()
@@ -94,6 +102,38 @@ def _place(run: str, file: str) -> Path | None:
     tops = [Path(), *(Path(file).resolve().parents if file else ())]
     places = [top / run for top in tops] + [found_shipped(Path(run.removeprefix("specs/")))]
     return next((place for place in places if place.is_file()), None)
+
+
+def _compared(judged: str, claim: Claim, specs: Mapping[str, Spec], runs: Sequence[Trained]) -> Judgement:
+    """The verdict on a claim about pairs of rows; the printed difference is that of its last line."""
+    by = next((Printed(one["by"]) for one in reversed(claim.compares) if "by" in one), None)
+    results: dict[tuple[str, str], tuple[list[float], str]] = {}
+    pairs = []
+    for one in claim.compares:
+        metric = one.get("metric", "")
+        for labels in pairs_of(tuple(specs), one["higher"], one["lower"]):
+            for label in labels:
+                if (label, metric) not in results:
+                    results[label, metric] = _results(specs[label], metric, runs)
+            (higher, why), (lower, why_not) = (results[label, metric] for label in labels)
+            pairs.append(Pair(f"{labels[0]} − {labels[1]}", higher, lower, why or why_not))
+    return judge_pairs(judged, pairs, by, claim.share == "most")
+
+
+def _results(spec: Spec, metric: str, runs: Sequence[Trained]) -> tuple[list[float], str]:
+    """What the seeds of a row gave, whatever file they were run from, and why they may not be compared, if so."""
+    named = [run for run in runs if run.label == spec.label]
+    try:
+        setting = _setting(spec) if named else {}
+    except DpbenchError as error:
+        return [], f"its setting cannot be told ({error})"
+    kept = {run.seed: run for run in named if _is_of(spec, setting, run) and run.real and not run.reduced}
+    values = [
+        run.result if not metric else next(value for name, value in run.metrics.items() if name.startswith(metric))
+        for run in kept.values()
+        if not metric or any(name.startswith(metric) for name in run.metrics)
+    ]
+    return values, "" if len(values) > 1 else f"{len(values)} of its seeds have a record, expected two or more"
 
 
 def _verdict(spec: Spec, runs: Sequence[Trained]) -> Verdict | None:

@@ -195,7 +195,8 @@ def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "expected"), [("holds", True), ("undecided", True), ("not_run", True), ("refuted", False)]
+    ("verdict", "expected"),
+    [("holds", True), ("undecided", True), ("not_run", True), ("refuted", True), ("crashes", False)],
 )
 def test_a_claim_that_was_not_run_may_come_to_a_verdict(verdict: str, expected: bool) -> None:
     (found,) = verify([ROOT / "dpbench/judging/papers/bu2020"], Choice(names=("bu2020.figure4-top",))).verdicts
