@@ -13,7 +13,7 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.coverage import coverage, read_coverage
 from dpbench.reporting.collect import collect
 from dpbench.reporting.contents import CoverageLine, Report
-from dpbench.reporting.coverage import _together, with_coverage
+from dpbench.reporting.coverage import with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.spec.loading import load_specs
@@ -123,5 +123,7 @@ def test_a_table_that_prints_other_numbers_than_results_says_which() -> None:
             published = [spec.published for spec in specs if spec.published is not None]
             if published and not any(one.result for one in published):
                 assert item.prints, (file.paper, item.place)
-    _, reason = _together([None], 0, "times, shown beside ours")
-    assert reason == "it prints times, shown beside ours"
+    report, _ = table_1(rows({"row 1": 0.95}))
+    said = {(line.paper, line.item.place): line.reason for line in report.coverage}
+    assert said["dplis2021", "Table 9"].startswith("it prints sharpness")
+    assert said["jl2021", "Table 4"].startswith("it prints times and memory")

@@ -18,11 +18,15 @@ from dpbench.judging.reproduction import LEVEL, spread, student
 
 @dataclass(frozen=True)
 class Pair:
-    """What the seeds of two rows gave; `lacks` says why they are not compared, where they are not."""
+    """What the seeds of two rows gave, and the printed difference `by`, where there is one.
+
+    `lacks` says why they are not compared, where they are not.
+    """
 
     subject: str
     higher: Sequence[float]
     lower: Sequence[float]
+    by: Printed | None = None
     lacks: str = ""
 
 
@@ -58,8 +62,8 @@ def difference(higher: Sequence[float], lower: Sequence[float], level: float = L
     return gap, gap - half, gap + half
 
 
-def judge_pairs(judged: str, pairs: Sequence[Pair], by: Printed | None = None, most: bool = False) -> Judgement:
-    """The verdict on a claim that each of `pairs` (or `most`) is higher on its first side, or higher `by` a number.
+def judge_pairs(judged: str, pairs: Sequence[Pair], most: bool = False) -> Judgement:
+    """The verdict on a claim that each of `pairs` (or `most`) is higher on its first side, or higher by its number.
 
     Refuted where a pair (or most of them) is shown to be otherwise, undecided where the seeds leave it open.
     """
@@ -68,13 +72,13 @@ def judge_pairs(judged: str, pairs: Sequence[Pair], by: Printed | None = None, m
     if not compared:
         why = next(iter(evidence.values()), "no rows fit")
         return Judgement("not_run", f"{judged}; {why}", None, evidence)
-    counts = {"are as claimed": 0, "are the other way round" if by is None else "differ by another number": 0}
-    same, other = counts
+    same, other = "as claimed", "otherwise"
+    counts = {same: 0, other: 0}
     level = 1 - (1 - LEVEL) / len(compared)
     for pair in compared:
         gap, low, high = difference(pair.higher, pair.lower, level)
         evidence[pair.subject] = f"{gap:+.4g} ({low:.4g} to {high:.4g}; {len(pair.higher)} and {len(pair.lower)} seeds)"
-        if by is not None:
+        if (by := pair.by) is not None:
             counts[same if low - by.unit / 2 <= by.value <= high + by.unit / 2 else other] += 1
         elif low > 0 or high < 0:
             counts[same if low > 0 else other] += 1
@@ -82,7 +86,7 @@ def judge_pairs(judged: str, pairs: Sequence[Pair], by: Printed | None = None, m
     refuted = counts[other] > (len(pairs) / 2 if most else 0)
     verdict = "refuted" if refuted else "holds" if counts[same] > needed else "undecided"
     words = [f"{count} {word}" for word, count in counts.items() if count]
-    words += [f"{left} are left open by their seeds"] if (left := len(compared) - sum(counts.values())) else []
-    words += [f"{len(pairs) - len(compared)} were not compared"] if len(pairs) > len(compared) else []
+    words += [f"{left} left open by their seeds"] if (left := len(compared) - sum(counts.values())) else []
+    words += [f"{len(pairs) - len(compared)} not compared"] if len(pairs) > len(compared) else []
     reason = f"{judged}: of {len(pairs)} pair{'s' * (len(pairs) > 1)} {', '.join(words)}"
     return Judgement(verdict, reason, len(compared), evidence, false_alarm=round(1 - LEVEL, 12))

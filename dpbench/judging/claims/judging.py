@@ -136,9 +136,9 @@ def verify(
 
 def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
     """The runs of the specs that a claim names, or of any spec where their settings are compared."""
-    return (
-        tuple(run for run in runs if claim.compares or run.file in claim.runs) if claim.rows or claim.compares else ()
-    )
+    if claim.compares:
+        return tuple(runs)
+    return tuple(run for run in runs if run.file in claim.runs) if claim.rows else ()
 
 
 def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:

@@ -9,6 +9,7 @@ under `compares` (`comparisons.py`).
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,10 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     if not (claim.rows or claim.compares) or not runs:
         return Judgement("not_run", judged + "; there is no record of it" * bool(claim.rows or claim.compares))
     if claim.compares:
-        specs = {spec.label: spec for place in places.values() for spec in load_specs([place] if place else [])}
+        every = [spec for place in places.values() for spec in load_specs([place] if place else [])]
+        specs = {spec.label: spec for spec in every}
+        if len(specs) < len(every):
+            return Judgement("not_run", f"{judged}; two of its rows have the same label, which `compares` cannot tell")
         return _compared(judged, claim, specs, runs)
     found = [
         (spec.label, _verdict(spec, [run for run in runs if (run.file, run.label) == (file, spec.label)]))
@@ -105,19 +109,18 @@ def _place(run: str, file: str) -> Path | None:
 
 
 def _compared(judged: str, claim: Claim, specs: Mapping[str, Spec], runs: Sequence[Trained]) -> Judgement:
-    """The verdict on a claim about pairs of rows; the printed difference is that of its last line."""
-    by = next((Printed(one["by"]) for one in reversed(claim.compares) if "by" in one), None)
+    """The verdict on a claim about pairs of rows."""
     results: dict[tuple[str, str], tuple[list[float], str]] = {}
     pairs = []
     for one in claim.compares:
-        metric = one.get("metric", "")
+        metric, by = one.get("metric", ""), Printed(one["by"]) if "by" in one else None
         for labels in pairs_of(tuple(specs), one["higher"], one["lower"]):
             for label in labels:
                 if (label, metric) not in results:
                     results[label, metric] = _results(specs[label], metric, runs)
             (higher, why), (lower, why_not) = (results[label, metric] for label in labels)
-            pairs.append(Pair(f"{labels[0]} − {labels[1]}", higher, lower, why or why_not))
-    return judge_pairs(judged, pairs, by, claim.share == "most")
+            pairs.append(Pair(f"{labels[0]} − {labels[1]}", higher, lower, by, why or why_not))
+    return judge_pairs(judged, pairs, claim.share == "most")
 
 
 def _results(spec: Spec, metric: str, runs: Sequence[Trained]) -> tuple[list[float], str]:
@@ -128,11 +131,14 @@ def _results(spec: Spec, metric: str, runs: Sequence[Trained]) -> tuple[list[flo
     except DpbenchError as error:
         return [], f"its setting cannot be told ({error})"
     kept = {run.seed: run for run in named if _is_of(spec, setting, run) and run.real and not run.reduced}
-    values = [
-        run.result if not metric else next(value for name, value in run.metrics.items() if name.startswith(metric))
-        for run in kept.values()
-        if not metric or any(name.startswith(metric) for name in run.metrics)
-    ]
+    values = [run.result for run in kept.values()]
+    if metric:  # by its name, without parameters
+        values = [
+            value
+            for run in kept.values()
+            for name, value in run.metrics.items()
+            if re.fullmatch(rf"{re.escape(metric)}(\W.*)?", name)
+        ]
     return values, "" if len(values) > 1 else f"{len(values)} of its seeds have a record, expected two or more"
 
 

@@ -18,7 +18,7 @@ ABOVE, BELOW, OPEN = ([10.0, 10.1], [1.0, 1.1]), ([1.0, 1.1], [10.0, 10.1]), ([1
 
 def pairs(*values: tuple[list[float], list[float]], lacking: int = 0) -> list[Pair]:
     found = [Pair(f"pair {i}", *each) for i, each in enumerate(values)]
-    return found + [Pair(f"lacking {i}", [], [], "no record") for i in range(lacking)]
+    return found + [Pair(f"lacking {i}", [], [], lacks="no record") for i in range(lacking)]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (10, 3), (2, 30)])
@@ -60,7 +60,7 @@ def test_all_pairs_or_most(
 
 @pytest.mark.parametrize(("by", "verdict"), [("9.0", "holds"), ("9", "holds"), ("10", "refuted"), ("-9.0", "refuted")])
 def test_a_printed_difference(by: str, verdict: str) -> None:
-    found = judge_pairs("", pairs(([10.0, 10.001], [1.0, 1.001])), Printed(by))
+    found = judge_pairs("", [Pair("pair 0", [10.0, 10.001], [1.0, 1.001], Printed(by))])
     assert found.verdict == verdict
     assert "2 and 2 seeds" in found.evidence["pair 0"]
 

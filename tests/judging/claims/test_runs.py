@@ -194,6 +194,36 @@ def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
     assert "its rows print no accuracy" in judge_runs(claim, table()).reason
 
 
+def compared(higher: str, lower: str, runs: list[Trained], **one: str) -> str:
+    claim = replace(CLAIM, rows=(), compares=({"higher": higher, "lower": lower, **one},))
+    return judge_runs(claim, runs).verdict
+
+
+def test_one_row_gives_more_than_another() -> None:
+    runs = table()
+    assert compared("row 2", "row 1", runs) == "holds"
+    assert compared("row 1", "row 2", runs) == "refuted"
+    assert compared("row 2", "row 1", table(row_2=-1.6)) == "undecided"
+    assert compared("row 2", "row 1", runs, by="1.6") == "holds"
+    assert compared("row 2", "row 1", runs, by="0.1") == "refuted"
+    assert compared("row 2", "row 1", table(seeds=1)) == "not_run"
+    elsewhere = [replace(one, file="specs/other.yaml") for one in runs]
+    assert compared("row 2", "row 1", elsewhere) == "holds"  # the same setting, run from another file
+    for lost in ({"reduced": "short"}, {"real": False}, {"resolved": runs[0].resolved | {"steps": 1}}):
+        assert compared("row 2", "row 1", [replace(one, **lost) for one in runs]) == "not_run"
+
+
+def test_a_metric_is_compared_in_place_of_the_result() -> None:
+    gaps = {"row 1": 3.0, "row 2": 5.0}
+    runs = [
+        replace(one, metrics={"sharpness(reach=0.1)": gaps.get(one.label, 0) + 0.1 * one.seed, "sharpness_2": 0.0})
+        for one in table(row_1=50)  # by the result it is the other way round
+    ]
+    assert compared("row 2", "row 1", runs) == "refuted"
+    assert compared("row 2", "row 1", runs, metric="sharpness") == "holds"
+    assert compared("row 2", "row 1", runs, metric="sharp") == "not_run"
+
+
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [("holds", True), ("undecided", True), ("not_run", True), ("refuted", True), ("crashes", False)],
