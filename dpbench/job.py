@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +13,17 @@ from dpbench.atomic import write_bytes
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.plan.planning import Choices, Plan, Run, Stack, context, make_plan, with_checks
+from dpbench.privacy.formatting import bound
 from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
 from dpbench.store.records import Checked, Contents, Store
-from dpbench.store.run_key import COMPILED, shipped
+from dpbench.store.run_key import UNNAMED, shipped
 from dpbench.training.workers import Ray
 
 if TYPE_CHECKING:
+    from dpbench.reporting.contents import Report
     from dpbench.training.loop import Outcome, Progress
     from dpbench.training.stack import How
 
@@ -84,7 +86,7 @@ class Summary:
     """What a job did. `unfinished` were due and not reached (interrupted, or stopped by `fail_fast`).
 
     `shipped`: how many records came with the project, in OUT/published. `weights`: the files that `weights_to` asked
-    for.
+    for. `results`: a line for each row of the specs in the report.
     """
 
     plan: Plan
@@ -98,6 +100,7 @@ class Summary:
     checks: tuple[tuple[str, Checked], ...] = ()
     shipped: int = 0
     weights: tuple[Path, ...] = ()
+    results: tuple[str, ...] = ()
 
     def count(self, action: str) -> int:
         """How many runs; rows of specs that ask for the same one count once."""
@@ -142,7 +145,7 @@ def run(
     >>> summary = dpbench.run(["specs/quickstart"], choices=Choices(smoke=True))  # doctest: +SKIP
     """
     begin = time.monotonic()
-    if engine not in (None, *(engines := (*catalog("clipping"), COMPILED))):
+    if engine not in (None, *(engines := (*catalog("clipping"), *UNNAMED))):
         raise DpbenchError(f"engine = {engine}: expected one of {', '.join(engines)}")
     choices = choices or Choices()
     watcher = watcher or Watcher()
@@ -175,9 +178,17 @@ def run(
     done = {one.key for one in finished} | {failure.run.key for failure in failures}
     report: tuple[Path, ...] = ()
     report_error = None
+    results: list[str] = []
     if not choices.smoke and not interrupted and (done or _older(Path(out) / "report.html", specs)):
         try:
-            report = write_reports(store, plan, allow_code, specs=specs, progress=watcher.reporting)
+            report = write_reports(
+                store,
+                plan,
+                allow_code,
+                specs=specs,
+                progress=watcher.reporting,
+                told=lambda report: results.extend(_results(report, plan)),
+            )
         except DpbenchError as error:  # the results are written already, and are still reported
             report_error = str(error)
         finally:
@@ -194,7 +205,24 @@ def run(
         checks=checks,
         shipped=len(list(store.published_folder.glob("*.json"))),
         weights=tuple(weights),
+        results=tuple(results),
     )
+
+
+def _results(report: Report, plan: Plan) -> Iterator[str]:
+    """The rows of the plan's runs in words: what they reached over how many seeds, and the ε that they promise."""
+    from dpbench.reporting.rendering.view import by
+
+    keys = {one.key for one in plan.runs}
+    for section in report.sections:
+        for row in section.rows if not section.shipped else ():
+            if not keys.isdisjoint(row.run_keys):
+                line = row.promised
+                at = "without privacy" if not row.facts.private else "no ε is promised"
+                if line is not None:
+                    at = f"ε {bound(line.epsilon, line.kind)} ({by(line)})"
+                seeds = len(row.seeds)
+                yield f"{row.full_title}: {row.metric.title} {row.reached}, {at}, {seeds} seed{'s' * (seeds > 1)}"
 
 
 def _try_to_write(out: Path) -> None:
@@ -216,12 +244,14 @@ def write_reports(
     specs: Sequence[Spec] = (),
     contents: Contents | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    told: Callable[[Report], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Assess all records of the store and render them; the plan's specs say what their records are for.
 
     `specs` and `contents` are files that have been read already, whole: they are not read again.
     `allow_code`: accountants that the records name as `package.module:name` are loaded, otherwise they refuse.
-    `progress` is called with the part that is being made, how much of it is done and of how much.
+    `progress` is called with the part that is being made, how much of it is done and of how much; `told` with the
+    report.
     """
     from dpbench.conformance import read_conformance
     from dpbench.judging.claims.summary import claims_report
@@ -251,6 +281,7 @@ def write_reports(
         trusted=trust(allow_code),
     )
     report = with_coverage(replace(report, claims=claims_report(store.out), speed=speed), specs)
+    told(report)
     return tuple(write_report(report, store.out, progress))
 
 

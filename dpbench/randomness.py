@@ -62,6 +62,8 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _PIECE = 1 << 17  # numbers that are made at once on a CPU, whose caches hold them
+_MANY = 1 << 12  # blocks at once from which on compiled code is called; fewer have many shapes, each to be compiled
+_compiled: Callable[..., tuple[Tensor, ...]] | None = None  # `_words_of`, see `compile_words`
 _SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
 
 
@@ -118,6 +120,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 def words(keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
     """Four words of 32 random bits for each block: int64 of shape (R, blocks). `keys_RS` is the table (R, S)."""
     block_N = torch.arange(first_block, first_block + blocks, device=keys_RS.device)
+    if _compiled is not None and blocks >= _MANY and keys_RS.device.type == "cpu" and not from_system(keys_RS):
+        return _compiled(block_N[None], keys_RS[:, stream, None], step_R[:, None])
     return words_at(keys_RS, stream, step_R, block_N.expand(len(keys_RS), -1))
 
 
@@ -133,9 +137,34 @@ def words_at(keys_RS: Tensor, stream: int, step_R: Tensor, block_RN: Tensor) -> 
         count = 4 * block_RN.numel()
         drawn = torch.frombuffer(bytearray(os.urandom(4 * max(1, count))), dtype=torch.int32)[:count]
         return tuple((drawn.long() & _WORD).reshape(4, *block_RN.shape).to(keys_RS.device))
-    key, step = keys_RS[:, stream, None], step_R[:, None]
-    counter = (block_RN & _WORD, block_RN >> 32, step & _WORD, (step >> 32) & _WORD)
+    return _words_of(block_RN, keys_RS[:, stream, None], step_R[:, None])
+
+
+def _words_of(block: Tensor, key: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    """The four words of each block for keys and steps that broadcast with it."""
+    counter = (block & _WORD, block >> 32, step & _WORD, (step >> 32) & _WORD)
     return philox(counter, (key & _WORD, (key >> 32) & _WORD))
+
+
+def compile_words() -> str:
+    """Have torch compile Philox for long draws on the CPU in this process; "" where it can, else why not.
+
+    Whole numbers alone are compiled, and the same bits come out: some are compared here. It takes up to ten seconds.
+    """
+    global _compiled
+    if _compiled is not None:
+        return ""
+    made = torch.compile(_words_of, dynamic=True)
+    try:
+        for runs in (1, 2):
+            given = torch.arange(_MANY)[None] << 19, table(range(runs))[:, :1], torch.arange(runs)[:, None] + (1 << 33)
+            pairs = zip(made(*given), _words_of(*given), strict=True)
+            if not all(torch.equal(one, other) for one, other in pairs):
+                return "the compiled numbers are others"
+    except Exception as error:  # noqa: BLE001 - whatever stops torch's compiler, the numbers can be drawn without it
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    _compiled = made
+    return ""
 
 
 def uniform_bits(keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
@@ -198,11 +227,16 @@ def _box_muller(w: tuple[Tensor, ...]) -> Tensor:
     to 1 there: the logarithm needs the exact distance to the nearer end.
     """
     upper = w[0] >> 31
-    mirror = -upper & _WORD
-    near = (w[0] ^ mirror).double() * 2.0**-32 + ((w[1] ^ mirror).double() + 0.5) * 2.0**-64  # in (0, 1/2]
-    radius = torch.where(upper.bool(), torch.log1p(-near), torch.log(near)).mul(-2.0).sqrt()
-    angle = _bits(w[2], w[3]).double() * (2.0 * math.pi * 2.0**-53)
-    return torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1).flatten(1)
+    mirror = (-upper).bitwise_and_(_WORD)
+    # In place where a tensor is new, as in `philox`.
+    least = (w[1] ^ mirror).double().add_(0.5).mul_(2.0**-64)
+    near = (w[0] ^ mirror).double().mul_(2.0**-32).add_(least)  # in (0, 1/2]
+    radius = torch.where(upper.bool(), torch.log1p(-near), torch.log(near)).mul_(-2.0).sqrt_()
+    angle = _bits(w[2], w[3]).double().mul_(2.0 * math.pi * 2.0**-53)
+    made = torch.empty(*angle.shape, 2, dtype=angle.dtype, device=angle.device)
+    torch.mul(radius, torch.cos(angle), out=made[..., 0])
+    torch.mul(radius, angle.sin_(), out=made[..., 1])
+    return made.flatten(1)
 
 
 def _bits(high: Tensor, low: Tensor) -> Tensor:

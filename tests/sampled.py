@@ -14,13 +14,17 @@ import pytest
 
 # Of a test's parameters every k-th is run by default, from the first on; 0: none.
 EVERY = {
-    "tests/cli/test_accounting_verbs.py": {
-        "test_a_group_is_certified_as_such": 0,
-        "test_its_commands_run": 3,
-        "test_its_python_runs": 2,
+    "tests/cli/test_account.py": {
         "test_no_number_of_adaptive_parameters_stands_without_its_reservation": 3,
         "test_nothing_is_cut_off": 0,
+    },
+    "tests/cli/test_accounting_verbs.py": {
+        "test_its_commands_run": 3,
+        "test_its_python_runs": 2,
         "test_the_examples_of_help_run": 0,
+    },
+    "tests/cli/test_calibrate_and_certify.py": {
+        "test_a_group_is_certified_as_such": 0,
     },
     "tests/cli/test_cli.py": {
         "test_a_folder_that_cannot_be_written": 3,
@@ -168,7 +172,6 @@ EVERY = {
         "test_frozen_parameters_stay_and_are_not_trained": 2,
     },
     "tests/privacy/accountants/test_exact.py": {
-        "test_a_group_beside_noise_without_end_keeps_its_digits": 0,
         "test_a_planted_fault_misses_certified_points": 3,
         "test_it_meets_every_certified_point_within_its_budget_and_its_own_error_bar": 0,
         "test_random_compositions_stay_below_the_lattice_and_invert": 0,

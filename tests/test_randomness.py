@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import shutil
 from typing import Any
 
 import mpmath
@@ -388,3 +389,51 @@ def test_sums_over_many_steps_are_normal() -> None:
     shape, scale = statistics.distribution_p(total, stats.norm.cdf), statistics.chi_square_p((total**2).sum(), 500)
     p, _ = statistics.smallest([shape, scale, statistics.mean_p(total)])
     assert p > statistics.FALSE_ALARM
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_compiled_numbers_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone and in a stack, in pieces that end anywhere, in all streams; those of the system are never compiled."""
+    monkeypatch.setattr(randomness, "_compiled", None)
+    step_R, counts = torch.tensor([0, 5, 1 << 33]), (3 * (1 << 17) + 77, 20_001, 30)
+
+    def drawn() -> list[torch.Tensor]:
+        found = []
+        for runs in (1, 3):
+            keys_RS, step = randomness.table(range(runs)), step_R[:runs]
+            for count in counts:
+                found.append(randomness.normal(keys_RS, randomness.NOISE, step, count, first=3))
+                found.append(randomness.uniform_bits(keys_RS, randomness.SAMPLE, step, count))
+        return found
+
+    plain = drawn()
+    assert randomness.compile_words() == ""
+    compiled, called = randomness._compiled, [0]
+    assert compiled is not None
+
+    def counted(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        called[0] += 1
+        return compiled(*given)
+
+    monkeypatch.setattr(randomness, "_compiled", counted)
+    assert all(torch.equal(one, other) for one, other in zip(plain, drawn(), strict=True))
+    assert called[0] >= 16
+    before = called[0]
+    randomness.normal(torch.empty(1, 0, dtype=torch.int64), randomness.NOISE, step_R[:1], 20_001)
+    assert called[0] == before
+
+
+@pytest.mark.parametrize(
+    ("compiled", "words"),
+    [
+        (lambda *given: tuple(word + 1 for word in randomness._words_of(*given)), "the compiled numbers are others"),
+        (lambda *_: exec("raise RuntimeError('no compiler\\nand more')"), "RuntimeError: no compiler"),
+    ],
+)
+def test_what_torch_does_not_compile_as_it_should_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, compiled: Any, words: str
+) -> None:
+    monkeypatch.setattr(randomness, "_compiled", None)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
+    assert randomness.compile_words() == words
+    assert randomness._compiled is None

@@ -290,14 +290,18 @@ def plan_notes(plan: Plan) -> list[str]:
         if run.epsilon_by and run.epsilon_because and run.epsilon_by != "exact":
             why = (run.epsilon_by, run.epsilon_because)
             others[why] = others.get(why, 0) + 1
-    found += [f"{by} for {count} runs that name no accountant: {why}." for (by, why), count in others.items()]
+    found += [
+        f"ε by {by} in {count} run{'s' * (count > 1)} without `calibrate_with`: {why}."
+        for (by, why), count in others.items()
+    ]
     unusual: dict[str, dict[str, None]] = {}
     for run in plan.runs:
         if run.adjacency not in (None, "add_or_remove"):
             unusual.setdefault(str(run.adjacency).replace("_", " "), {})[run.spec.name] = None
     if unusual:
         words = [f"{what} in {', '.join(names)}" for what, names in unusual.items()]
-        found.append(f"neighbours: {'; '.join(words)}; add or remove in all others.")
+        rest = any(run.adjacency in (None, "add_or_remove") for run in plan.runs)
+        found.append(f"neighbours: {'; '.join([*words, *['add or remove in all others'] * rest])}.")
     return [*found, *warning_lines(plan)]
 
 
@@ -315,6 +319,7 @@ def _notes(plan: Plan) -> dict[tuple[str, str], int]:
     return {note: number for number, note in enumerate(found, 1)}
 
 
+MOST_RESULTS = 20  # rows that a summary lists
 _ABSENT = re.compile(r"dataset (.+) is absent; get it: (dpbench data fetch )(\S+)(.*)")  # what the plan says
 _BROUGHT = re.compile(r"dataset \w+: (\S+) is not there: .* \(docs/own_dataset\.md\)")
 
@@ -326,6 +331,9 @@ def summary_text(summary: Summary, command: str) -> str:
     done = f"{len(summary.finished)} of {due} runs finished in {duration(summary.seconds)}"
     lines = [f"{done}, of {specs} spec{'s' * (specs > 1)}." if specs else f"{done}." if due else "Nothing to train."]
     lines += warning_lines(summary.plan)
+    lines += [f"  {line}" for line in summary.results[:MOST_RESULTS]]
+    rest = len(summary.results) - MOST_RESULTS
+    lines += [f"  ... and {rest} more in the report"] * (rest > 0)
     there = []
     if summary.count("exists"):
         there.append(f"{summary.count('exists')} runs have a record already (--force runs them again).")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import click
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from dpbench.privacy.releases import Releases, Said
 
 Verb = Callable[..., Any]
+MOST_VOTES = 10**6  # of a class, in a file
 SAID = ("n", "batch", "epochs", "sampling_rate", "steps", "noise_multiplier")
 PARAMETERS = (
     *("adjacency", "sensitivity", "sampler", "projections", "first", "second"),
@@ -48,7 +52,36 @@ def listed(kind: type, example: str) -> Callable[[click.Context, click.Parameter
 
 
 numbers = listed(float, "numbers such as 0.75,0.25")
-counts = listed(int, "whole numbers such as 140,20,10")
+counts = listed(int, "whole numbers such as 140,20,10, or a file FILE.npy")
+
+
+def votes(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[Any, ...] | None:
+    """The votes of one query, or a tuple of them for each row of a file that ends in `.npy`."""
+    if value is None or not value.endswith(".npy"):
+        return counts(context, parameter, value)
+    import numpy as np
+
+    try:
+        found = np.load(value, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError, TokenError, BadZipFile) as error:
+        raise click.BadParameter(f"{value} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if not isinstance(found, np.ndarray):
+        raise click.BadParameter(f"{value} is an archive; expected one array, as numpy.save writes it")
+    if found.ndim != 2 or found.dtype.kind not in "iu" or not len(found) or found.shape[1] < 2:
+        raise click.BadParameter(
+            f"{value} holds {found.dtype} of shape {found.shape}; expected whole numbers of shape (queries, classes)"
+        )
+    if found.min() < 0 or found.max() > MOST_VOTES:
+        raise click.BadParameter(f"{value} holds counts outside of 0 to {MOST_VOTES:,}")
+    sums = found.sum(axis=1)
+    if sums.min() != sums.max() or sums.max() == 0:
+        raise click.BadParameter(
+            f"{value}: its rows do not add up to one number of teachers; expected a row for each query, a column for"
+            " each class"
+        )
+    return tuple(map(tuple, found.tolist()))
+
+
 file_argument = click.argument(
     "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]"
 )
@@ -103,9 +136,9 @@ def release_options(verb: Verb) -> Verb:
             click.option("--answered/--not-answered", default=None, help="For confident_gnmax."),
             click.option(
                 "--votes",
-                callback=counts,
-                metavar="N,N",
-                help="Votes of all classes (confident_gnmax).",
+                callback=votes,
+                metavar="N,N|FILE.npy",
+                help="Votes of all classes (confident_gnmax): of one query, or an array (queries, classes).",
             ),
             click.option("--adaptive", is_flag=True, help="Later parameters depend on earlier outputs."),
         ]
@@ -152,10 +185,17 @@ def in_file(file: Path, options: Mapping[str, Any]) -> Releases:
 
 def facts(found: Releases, group_size: int) -> dict[str, Any]:
     """The releases, for JSON."""
-    from dpbench.events import to_json
+    from dpbench.events import ConfidentGNMax, to_json
+    from dpbench.privacy.releases import is_array
     from dpbench.privacy.statement import summary
 
-    return {"releases": summary(found), "composition": to_json(found.composition), "group_size": group_size}
+    composition = found.composition
+    if found.said is not None and is_array(found.said.parameters.get("votes")):  # private, and read from a file
+        event, _ = composition.parts[0]
+        assert isinstance(event, ConfidentGNMax)
+        count = sum(count for _, count in composition.parts)
+        composition = replace(composition, parts=((replace(event, votes=None), count),))
+    return {"releases": summary(found), "composition": to_json(composition), "group_size": group_size}
 
 
 def emit(data: dict[str, Any]) -> None:

@@ -111,7 +111,8 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
 @click.option(
     "--engine",
     metavar="NAME",
-    help="Clipping engine of every run that takes one (vmap, ghost, loop, 'vmap compiled'), whatever the specs say;"
+    help="Clipping engine of every run that takes one (vmap, ghost, loop, 'vmap compiled', 'vmap run by run',"
+    " 'ghost run by run'), whatever the specs say;"
     " changes numbers by rounding only. Default: what a spec names, else the fastest.",
 )
 @click.option("--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes.")

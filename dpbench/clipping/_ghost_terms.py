@@ -379,9 +379,14 @@ def _scaled(value: Tensor, factor_RB: Tensor) -> Tensor:
 
 
 def _size(value: Tensor) -> Tensor:
-    """The norm over everything but runs and places, (R, B), in float64, where squares neither vanish nor overflow."""
-    found: Tensor = torch.linalg.vector_norm(value.flatten(2), dim=2, dtype=torch.float64)
-    return found
+    """The norm over everything but runs and places, (R, B), in float64, where squares neither vanish nor overflow.
+
+    On a CPU torch copies all that is summed in another type, so it gets some places at a time.
+    """
+    flat = value.flatten(2)
+    step = in_one_go(flat.shape[0] * flat.shape[2]) if flat.device.type == "cpu" else max(1, flat.shape[1])
+    parts = [flat[:, start : start + step] for start in range(0, flat.shape[1], step)]
+    return torch.cat([torch.linalg.vector_norm(one, dim=2, dtype=torch.float64) for one in parts], 1)
 
 
 def _norm(value: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ from dpbench.step.functional import Network, over_runs
 
 NUMERICS = 1
 
+MOST_SIZES = 6  # torch gives up after eight of one function
+
 Part = tuple[dict[str, Tensor], Tensor, Tensor]  # of one chunk: the sum by parameter (R, 1, size), norms, losses (R, B)
 
 
@@ -42,12 +44,18 @@ class Compiled:
 
     So there is one shape to compile, in the first call (a quarter of a minute or more). Any other network or weight is
     computed as by `clipping`, and so is all that follows where torch cannot compile: `refusal` then says why.
+
+    On a GPU chunks of all sizes are compiled, which are few there (`stages.most_places`), each sent as one CUDA graph,
+    since to send its operators one by one takes longer than they do. More sizes than `MOST_SIZES` are not compiled.
     """
 
     def __init__(self, net: Network) -> None:
         self._net, self.refusal = net, not_compiled(net.module)
         torch.compiler.reset()  # else torch gives up after eight networks of one process
-        self._full = torch.compile(partial(_each, net), fullgraph=True, dynamic=False)
+        self._sizes: set[tuple[int, ...]] = set()
+        self._as_graph = any(value.is_cuda for value in net.module.parameters())
+        mode = "reduce-overhead" if self._as_graph else None
+        self._full = torch.compile(partial(_each, net), fullgraph=True, dynamic=False, mode=mode)
 
     def __call__(
         self,
@@ -59,14 +67,16 @@ class Compiled:
         weight: Weight = clip_weight,
     ) -> Clipped:
         def part_sum(named: dict[str, Tensor], part: Examples) -> Part:
-            known = net is self._net and weight is clip_weight and not self.refusal
-            if part.mask_RB.shape[1] == chunk and known:
+            known, size = net is self._net and weight is clip_weight and not self.refusal, tuple(part.mask_RB.shape)
+            fits = size in self._sizes or len(self._sizes) < MOST_SIZES
+            if known and fits and (self._as_graph or size[1] == chunk):
+                self._sizes.add(size)
                 # Copies, because a view's strides depend on the batch, and each would be compiled.
                 own = (value.clone(memory_format=torch.contiguous_format) for value in vars(part).values())
                 try:
                     found: Part = self._full(named, *own, clip_R)
-                    return found
-                except RuntimeError as error:
+                    return _copied(found) if self._as_graph else found
+                except Exception as error:
                     if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                         raise
                     self.refusal = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -78,6 +88,12 @@ class Compiled:
         """Of a place: eight gradients, because a compiled chunk is the fastest where it and its activations fit."""
         del example, target
         return 8 * net.size
+
+
+def _copied(part: Part) -> Part:
+    """The part in memory of its own, since the next call of a CUDA graph writes where this one did."""
+    pieces, norm_RB, loss_RB = part
+    return {name: piece.clone() for name, piece in pieces.items()}, norm_RB.clone(), loss_RB.clone()
 
 
 def not_compiled(module: nn.Module) -> str:

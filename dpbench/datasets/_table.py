@@ -45,10 +45,8 @@ class Mistakes:
 
 
 MISSED = "without a value, the first in {}: delete or fill those rows, no record is left out silently"
-NO_NUMBER = (
-    "no number, the first in {}: numbers have a decimal point; list a column of words under categorical,"
-    " or leave it out of features"
-)
+NO_NUMBER = "no number, the first in {}: numbers have a decimal point; "
+OF_INPUTS = "list a column of words under categorical, or leave it out of features"
 NOT_FINITE = "not finite, the first in {}: expected finite numbers"
 UNKNOWN = "none of the values {words}, the first in {}: list every value that may occur"
 SHOWN = 6  # values that a message lists
@@ -62,6 +60,7 @@ class Numbers:
     low: float = -math.inf
     high: float = math.inf
     parts: list[Array] = field(default_factory=list)
+    words: str = OF_INPUTS  # what to do about cells that are no numbers
 
     def add(self, cells: Sequence[str], lines: Sequence[int], mistakes: Mistakes) -> None:
         try:
@@ -81,7 +80,7 @@ class Numbers:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            mistakes.add(NO_NUMBER if math.isnan(value) else NOT_FINITE, line, self.name, cell)
+            mistakes.add(NO_NUMBER + self.words if math.isnan(value) else NOT_FINITE, line, self.name, cell)
             return 0.0
         return value
 

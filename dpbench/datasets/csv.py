@@ -1,4 +1,4 @@
-"""Anybody's table, as a file of comma-separated values: columns by name, one row a record, a class to predict.
+"""Anybody's table, as comma-separated values: named columns, a record in each row, a class or a number to predict.
 
 The first line names the columns. A column of `features` holds numbers unless `categorical` names it; then it becomes
 one input for each category. What is left as the spec's own numbers and lists (`scale`, `categorical: {column: values}`,
@@ -10,11 +10,12 @@ Nothing is standardised here: a mean and a deviation of the data would be releas
 | parameter | meaning |
 | --- | --- |
 | file | the table, as text in UTF-8; a path from the spec's folder |
-| target | the column of the class |
+| target | the column of the class, or of the number |
+| task | classification (the default), or regression: the target is a number |
 | features | the columns of the inputs, in their order; by default all others |
 | categorical | columns of words: a list, or a mapping from each to its values or to `from_data` |
 | classes | the values of the target, in their order; by default those that occur, sorted |
-| scale | a mapping from columns to [low, high]: (x − low) / (high − low), cut to [0, 1] |
+| scale | a mapping from columns to [low, high]: (x − low) / (high − low), cut to [0, 1]; a numeric target may be one |
 | record_norm | a record longer than this (L2) is shortened to it |
 | test | the share of test records, or a column that says `train` or `test` |
 | split_seed | which records are test records, if `test` is a share |
@@ -32,6 +33,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +43,7 @@ from pydantic import Field
 from dpbench.catalog import FilePath, suggestion
 from dpbench.datasets._arrays import ArraysSource, file_state, from_arrays, read_own
 from dpbench.datasets._base import Array
-from dpbench.datasets._table import Categories, Column, Mistakes, Numbers, fill, joined, rows_of, split
+from dpbench.datasets._table import SHOWN, Categories, Column, Mistakes, Numbers, fill, joined, rows_of, split
 from dpbench.errors import DpbenchError
 
 NUMERICS = 1
@@ -65,6 +67,7 @@ def dataset(
     target: str,
     features: tuple[str, ...] = (),
     categorical: tuple[str, ...] | Mapping[str, Words | Literal["from_data"]] = (),
+    task: Literal["classification", "regression"] = "classification",
     classes: Words = (),
     scale: Mapping[str, tuple[float, float]] | Literal["none"] = "none",
     record_norm: Positive | Literal["none"] = "none",
@@ -73,7 +76,8 @@ def dataset(
     delimiter: str = ",",
     real: bool = True,
 ) -> ArraysSource:
-    """The table as a dataset: inputs (N, D) float32, targets (N,) int64; the module has a table of the parameters.
+    """The table as a dataset: inputs (N, D) float32, targets (N,) int64, or float32 of a regression; the
+    module has a table of the parameters.
 
     Raises DpbenchError with one sentence where the file is none, or no table, or a parameter does not fit it.
     """
@@ -82,6 +86,7 @@ def dataset(
         "target": target,
         "features": list(features),
         "categorical": dict(categorical) if isinstance(categorical, Mapping) else list(categorical),
+        "task": task,
         "classes": list(classes),
         "scale": {} if scale == "none" else dict(scale),
         "record_norm": None if record_norm == "none" else record_norm,
@@ -117,7 +122,7 @@ class _Table:
         self.features = self._features()
         self.of_words = set(options["categorical"])
         self.columns = [self._column(name) for name in self.features]
-        self.target = Categories(options["target"], self._words("classes", options["classes"]))
+        self.target = self._target(options["target"])
 
     def source(self, file: str) -> ArraysSource:
         """The two parts as arrays, hashed."""
@@ -130,7 +135,7 @@ class _Table:
             raise DpbenchError("has a header and no row; expected one row for each record")
         if mistakes.found:
             raise DpbenchError(mistakes.sentence())
-        targets, classes = self._classes(count)
+        targets, classes = self._numbers() if isinstance(self.target, Numbers) else self._classes(self.target, count)
         self._constant()
         self._not_too_wide(count)
         train, test = self._parts(count, parts)
@@ -140,7 +145,8 @@ class _Table:
             "csv",
             *(inputs[train], targets[train], inputs[test], targets[test]),
             real=self.given["real"],
-            classes=len(classes),
+            classes=classes,
+            task=self.given["task"],
             title=f"The table {file}: {', '.join(self.features[:4])}{', ...' * (len(self.features) > 4)}"
             f" for {self.target.name}",
             tuned=self._tuned(),
@@ -167,20 +173,26 @@ class _Table:
             )
         return names
 
-    def _known(self, parameter: str, name: str) -> str:
-        if name not in self.place:
-            raise DpbenchError(f"{parameter} = {name!r}: the table has no such column{suggestion(name, self.header)}")
-        return name
+    def _all_known(self) -> None:
+        """Raises DpbenchError that names every column that the table does not have."""
+        given = self.given
+        named = [("target", given["target"]), *[("test", self.split_column)] * bool(self.split_column)]
+        named += [(parameter, name) for parameter in ("features", "categorical", "scale") for name in given[parameter]]
+        wrong: dict[str, str] = {}
+        for parameter, name in named:
+            if name not in self.place:
+                wrong.setdefault(name, f"{parameter} = {name!r}: the table has no such column")
+        if wrong:
+            shown = [text + suggestion(name, self.header) for name, text in islice(wrong.items(), SHOWN)]
+            raise DpbenchError("; ".join(shown) + f"; and {len(wrong) - SHOWN:,} more" * (len(wrong) > SHOWN))
 
     def _features(self) -> list[str]:
-        target = self._known("target", self.given["target"])
-        if self.split_column:
-            self._known("test", self.split_column)
+        self._all_known()
+        target = self.given["target"]
         kept_out = {target: "the target", self.split_column: "the column of the split"}
         named: list[str] = self.given["features"] or [name for name in self.header if name not in kept_out]
         twice = set(_twice(named))
         for name in named:
-            self._known("features", name)
             if name in kept_out or name in twice:
                 why = f"is {kept_out[name]}" if name in kept_out else "is named twice"
                 raise DpbenchError(f"features = {name!r}: {why}; expected each column of the inputs once")
@@ -188,26 +200,41 @@ class _Table:
             raise DpbenchError(f"target = {target!r}: is the column of the split, or the only one; expected another")
         inputs = set(named)
         for parameter in ("categorical", "scale"):
+            scaled = {target} if parameter == "scale" and self.given["task"] == "regression" else set()
             for name in self.given[parameter]:
-                self._known(parameter, name)
-                if name not in inputs:
+                if name == target and name not in scaled:
+                    also = " (bounds of a target are for task: regression)" if parameter == "scale" else ""
+                    raise DpbenchError(f"{parameter} = {name!r}: is the target; expected columns of the inputs{also}")
+                if name not in inputs | scaled:
                     raise DpbenchError(f"{parameter} = {name!r}: is no column of the inputs; add it to features")
         return named
 
+    def _target(self, name: str) -> Column:
+        classes = self._words("classes", self.given["classes"])
+        if self.given["task"] != "regression":
+            return Categories(name, classes)
+        if classes:
+            raise DpbenchError("classes: a regression has none; leave them out, or the task")
+        return replace(self._bounded(name), words="a target of words is for classification: delete task: regression")
+
     def _column(self, name: str) -> Column:
-        categorical, bounds = self.given["categorical"], self.given["scale"].get(name)
+        categorical = self.given["categorical"]
         if name in self.of_words:
-            if bounds is not None:
+            if name in self.given["scale"]:
                 raise DpbenchError(f"scale = {name!r}: is categorical; expected a column of numbers")
             values = categorical[name] if isinstance(categorical, Mapping) else "from_data"
             listed = () if values == "from_data" else self._words(f"categorical: {name}", values)
             if values != "from_data" and not listed:
                 raise DpbenchError(f"categorical: {name}: has no values; list them, or write from_data")
             return Categories(name, listed)
+        return self._bounded(name)
+
+    def _bounded(self, name: str) -> Numbers:
+        bounds = self.given["scale"].get(name)
         if bounds is None:
             return Numbers(name)
         low, high = bounds
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        if not (math.isfinite(high - low) and low < high):
             raise DpbenchError(f"scale = {name!r}: [{low}, {high}]: expected two finite numbers, the lower one first")
         return Numbers(name, low, high)
 
@@ -228,25 +255,33 @@ class _Table:
                 raise DpbenchError(f"test = {self.given['test']!r}: leaves no {part} record of {count:,}")
         return train, test
 
-    def _classes(self, count: int) -> tuple[Array, tuple[str, ...]]:
-        targets, classes = self.target.codes()
-        name, found = self.target.name, len(np.unique(targets))
+    def _classes(self, target: Categories, count: int) -> tuple[Array, int]:
+        targets, classes = target.codes()
+        name, found = target.name, len(np.unique(targets))
         if found < 2:
             only = classes[targets[0]]
             raise DpbenchError(f"target = {name!r}: every row has the class {only!r}; expected two or more")
-        if not self.target.categories and (found > MOST_CLASSES or (found > 20 and found > count / 2)):
+        if not target.categories and (found > MOST_CLASSES or (found > 20 and found > count / 2)):
             raise DpbenchError(
                 f"target = {name!r}: has {found:,} different values in {count:,} rows, such as {classes[0]!r};"
-                " expected classes: choose another column, or list them under classes"
+                " expected classes: choose another column, list them under classes, or write task: regression for a"
+                " column of numbers"
             )
-        return targets, classes
+        return targets, len(classes)
+
+    def _numbers(self) -> tuple[Array, None]:
+        targets = self.target.inputs()[:, 0]
+        if (targets == targets[0]).all():
+            within = " within its bounds under scale" if self.target.name in self.given["scale"] else ""
+            raise DpbenchError(f"target = {self.target.name!r}: every row has the same number{within}")
+        return targets, None
 
     def _constant(self) -> None:
         for column in self.columns:
             values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
             if (values == values[0]).all():
-                what = ": it says nothing about the class; leave it out of features"
-                if isinstance(column, Numbers) and math.isfinite(column.low):
+                what = ": it says nothing about the target; leave it out of features"
+                if isinstance(column, Numbers) and not (np.concatenate(column.parts) == column.parts[0][0]).all():
                     bounds = self.given["scale"][column.name]
                     what = f" within its bounds {bounds}: give wider ones, or leave the column out"
                 raise DpbenchError(f"column {column.name!r} is constant{what}")
@@ -267,15 +302,18 @@ class _Table:
         wide = [one for one in self.columns if isinstance(one, Numbers) and math.isinf(one.low)]
         wide = [one for one in wide if np.abs(one.inputs()).max() > MUCH]
         many = [one for one in self.columns if isinstance(one, Categories) and not one.categories]
-        many = [one for one in many if len(one.known) > len(self.target.codes()[0]) / 2]
+        many = [one for one in many if len(one.known) > sum(map(len, one.parts)) / 2]
         parts = [f"numbers beyond {MUCH} without bounds under scale hide the others: {_names(wide)}"] if wide else []
+        far = isinstance(self.target, Numbers) and np.abs(self.target.inputs()).max() > MUCH
+        parts += [f"the target {self.target.name!r} exceeds {MUCH}: give its bounds under scale"] if far else []
         parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
         return "; ".join(parts)
 
     def _tuned(self) -> str:
         found = [one.name for one in self.columns if isinstance(one, Categories) and not one.categories]
         parts = [f"the categories of {', '.join(found)}"] if found else []
-        parts += [] if self.target.categories else [f"the classes of {self.target.name}"]
+        unlisted = isinstance(self.target, Categories) and not self.target.categories
+        parts += [f"the classes of {self.target.name}"] if unlisted else []
         return f"{' and '.join(parts)} are those that occur in the table" if parts else ""
 
 

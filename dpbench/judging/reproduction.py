@@ -4,7 +4,8 @@ A printed accuracy, or other metric, is the mean of m runs of the source; ours a
 standard deviation s (n − 1 in its denominator). If all runs are independent draws of one normal distribution,
 (printed − x̄) / (s sqrt(1/n + 1/m)) follows Student's t with n − 1 degrees of freedom: x̄ ± t s sqrt(1/n + 1/m)
 contains the printed mean with 95 % probability.
-The interval is widened by half a unit of the last printed digit, because the printed mean was rounded.
+A printed standard deviation of m runs is compared by the ratio of variances, which follows Fisher's F with m − 1 and
+n − 1 degrees of freedom. Both intervals are widened by half a unit of the last printed digit, because it was rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpbench.privacy.formatting import percent
-from dpbench.spec.keys import Printed
+from dpbench.spec.keys import Printed, Published
 from dpbench.tasks import METRICS, Metric
 from dpbench.verdicts import Verdict
 
@@ -90,6 +91,77 @@ def prediction_interval(
     assert ours.deviation is not None
     half = student(ours.count - 1, level) * ours.deviation * math.sqrt(1 / ours.count + 1 / runs) + half_unit
     return ours.mean - half, ours.mean + half
+
+
+def deviation_interval(
+    values: Sequence[float], runs: int, half_unit: float = 0.0, level: float = LEVEL
+) -> tuple[float, float]:
+    """The interval that contains the printed standard deviation of `runs` further runs with at least that probability.
+
+    Whether `runs` or one less stands in its denominator is rarely printed: the interval covers both. Raises ValueError
+    for fewer than two values or runs.
+
+    >>> [round(end, 3) for end in deviation_interval([95.0, 96.0, 97.0, 98.0, 99.0], runs=5)]
+    [0.456, 4.9]
+    """
+    from scipy.special import fdtri
+
+    if len(values) < 2 or runs < 2:
+        raise ValueError(f"{len(values)} values, runs = {runs}: expected two or more of each")
+    ours = spread(values).deviation
+    assert ours is not None
+    low, high = (math.sqrt(fdtri(runs - 1, len(values) - 1, p)) for p in ((1 - level) / 2, (1 + level) / 2))
+    return ours * low * math.sqrt((runs - 1) / runs) - half_unit, ours * high + half_unit
+
+
+def result_verdicts(
+    subject: str,
+    values: Sequence[float],
+    published: Published,
+    metric: Metric,
+    *,
+    source: str = "",
+    barred: str | None = None,
+) -> list[Verdict]:
+    """The verdicts on what is printed of a setting's results: the mean of this metric, the deviation of an accuracy."""
+    mean, deviation, runs = published.of(metric), published.accuracy_deviation_percent, published.averaged_over
+    found = []
+    if mean is not None:
+        found.append(metric_verdict(subject, values, mean, runs, metric=metric, source=source, barred=barred))
+    if deviation is not None and metric.name == "accuracy":
+        found.append(deviation_verdict(subject, values, deviation, runs, source=source, barred=barred))
+    return found
+
+
+def deviation_verdict(
+    subject: str,
+    values: Sequence[float],
+    printed: Printed,
+    runs: int | None,
+    *,
+    source: str = "",
+    barred: str | None = None,
+) -> Verdict:
+    """The printed standard deviation of `runs` accuracies in % (None: two are assumed) against that of our seeds."""
+    check, evidence = "printed_accuracy_deviation", {"printed": printed.text, "seeds": len(values)}
+    if barred is not None or not values:
+        reason = "no finished run" if barred is None else f"not compared: {barred}"
+        return Verdict(check, subject, "not_run", reason, evidence, 0.0, source)
+    ours = spread(values).deviation
+    if ours is None:
+        reason = f"printed a deviation of {printed.text}; one seed has none"
+        return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
+    over = max(2, runs or 2)
+    low, high = deviation_interval(values, over, printed.half_unit)
+    evidence |= {"deviation": ours, "averaged_over": runs, "low": low, "high": high, "level": LEVEL}
+    holds = low - _SLACK * printed.half_unit <= printed.value <= high + _SLACK * printed.half_unit
+    said = f"{over} runs" if runs and runs > 1 else "two runs (how many is not stated)"
+    place = f"{'inside' if holds else 'outside'} the 95 % prediction interval for {said}"
+    reason = (
+        f"ours deviates by {ours:.3f} over {len(values)} seeds, printed {printed.text}; {place},"
+        f" {max(0.0, low):.3f} to {high:.3f}"
+    )
+    return Verdict(check, subject, "holds" if holds else "refuted", reason, evidence, round(1 - LEVEL, 12), source)
 
 
 def metric_verdict(

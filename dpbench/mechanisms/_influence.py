@@ -86,7 +86,9 @@ def factor(hessian_PP: Tensor) -> Tensor:
     factor_PP: Tensor
     factor_PP, info = torch.linalg.cholesky_ex(hessian_PP)
     if int(info) or not bool(factor_PP.isfinite().all()):
-        raise DpbenchError(_SINGULAR)
+        finite = bool(hessian_PP.isfinite().all())
+        least = f"; its least eigenvalue is {float(torch.linalg.eigvalsh(hessian_PP)[0]):.3g}" if finite else ""
+        raise DpbenchError(_SINGULAR + least)
     return factor_PP
 
 

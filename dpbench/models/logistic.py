@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: one linear layer on the flattened input, started at zero.
+"""Multinomial logistic regression, linear regression for numbers: one linear layer on the input, started at zero.
 
 With d inputs and k classes it has (d + 1)k parameters: 212 for `adult_complete` (d = 105, k = 2), 132 for `bank` (65),
 238 for `kddcup99` (118), which pidp2021 trains it on.

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import Entry, FilePath, Note, build, find, marked
+from dpbench.catalog import Entry, FilePath, Note, build, find, marked, of_a_file
 from dpbench.datasets import data_folder, fetch_command
 from dpbench.errors import DpbenchError, Problem, ProblemsError
 from dpbench.plan import trial
@@ -107,7 +107,7 @@ def make_plan(
     decided = _explained(decided, before.values())
     problems: list[Problem] = []
     due_by_spec = {id(run.spec): run for run in decided if run.action == "train"}.values()
-    for spec in (run.spec for run in due_by_spec):
+    for spec, measures in ((run.spec, run.metrics) for run in due_by_spec):
         with _collecting(problems, spec):
             if every_epsilon and sizes(spec, kept)[1] > trial.MOST_TRIED:
                 continue  # a plan that is shown takes no memory for it
@@ -116,7 +116,7 @@ def make_plan(
             weight = getattr(getattr(mechanism, "rule", None), "weight", None)
             try_network(code_entries(spec), made, shape, outputs_of(spec, source), weight, kept)
             try_rule(mechanism, made, shape, kept)
-            metrics = [build("metrics", {"name": one.name, "parameters": one.parameters}) for one in spec.metrics]
+            metrics = [build("metrics", {"name": one.name, "parameters": one.parameters}) for one in measures]
             for one in (mechanism, *metrics):
                 try_mechanism(one, made)
     doubtful = {
@@ -191,16 +191,17 @@ def resolve_all(
 
 
 def _with_metrics(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each with the metrics that any spec which shares it asks for: it is trained once."""
+    """The runs, each with the metrics that any spec which shares it asks for: it is trained once.
+
+    Its own spec stays as it is, so that the report misses no metric that the spec does not ask for.
+    """
     asked: dict[str, list[Choice]] = {}
+    along: dict[str, int] = {}
     for run in runs:
         known = asked.setdefault(run.key, [])
         known += [one for one in run.spec.metrics if one not in known]
-    return [
-        replace(run, spec=replace(run.spec, metrics=metrics)) if metrics != run.spec.metrics else run
-        for run in runs
-        for metrics in [tuple(asked[run.key])]
-    ]
+        along[run.key] = max(along.get(run.key, 1), run.spec.metrics_along)
+    return [replace(run, metrics=tuple(asked[run.key]), metrics_along=along[run.key]) for run in runs]
 
 
 def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
@@ -312,6 +313,8 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         engine=engine(entries[1], spec.mechanism.parameters),
         adjacency=mechanism.facts().get("adjacency"),
         data_warning=getattr(source, "warning", ""),
+        metrics=spec.metrics,
+        metrics_along=spec.metrics_along,
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
     return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]
@@ -364,11 +367,11 @@ def _with_epsilon(run: Run, kept: Cache) -> Run:
 
 def context(run: Run) -> dict[str, Any]:
     """Facts about the run's spec for the record and the report; no part of the key."""
-    spec, budget = run.spec, run.spec.budget
-    fields = ("name", "label", "source", "reduced")
+    spec, budget, source = run.spec, run.spec.budget, dataset_source(run.spec)
+    fields = ("name", "label", "number", "source", "reduced")
     return {
         **{name: getattr(spec, name) for name in fields},
-        "tuned": "; ".join(filter(None, [spec.tuned, getattr(dataset_source(spec), "tuned", "")])) or None,
+        "tuned": "; ".join(filter(None, [spec.tuned, getattr(source, "tuned", "")])) or None,
         "file": own_name(spec.file),
         "published": None if spec.published is None else asdict(spec.published),
         "weights": None if spec.weights is None else asdict(spec.weights) | dict(run.resolved["model"]["weights"]),
@@ -379,6 +382,8 @@ def context(run: Run) -> dict[str, Any]:
         "calibrate_with": None if budget is None or budget.epsilon is None else run.epsilon_by,
         "engine": dict(run.engine),
         "metrics": [described(one.name, one.parameters) for one in spec.metrics],
+        "of_file": source.title if of_a_file(spec.dataset.name) else "",
+        "data_warning": run.data_warning,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpbench.privacy.statement import large_delta
+from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.store.check_records import SHIPPED
 from dpbench.store.records import Checked
@@ -27,7 +28,8 @@ class Run:
     part of the key; `action` and `reason` say what will be done; `estimate` is seconds on `device`, None if unknown;
     `sources` are hashes of the code that is used, {} in a plan that only shows; `checked` is the stored verdict on
     the mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise; `data_warning`
-    what is wrong with the data, "" for most.
+    what is wrong with the data, "" for most; `metrics` what is measured at its end, for any spec that shares the run;
+    `metrics_along` how often, its end included.
     """
 
     spec: Spec
@@ -56,6 +58,8 @@ class Run:
     checked: Checked | None = SHIPPED
     adjacency: str | None = None
     data_warning: str = ""
+    metrics: tuple[Choice, ...] = ()
+    metrics_along: int = 1
 
     @property
     def wasted(self) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +12,13 @@ from typing import Any
 from dpbench.plan.cache import Cache
 from dpbench.plan.parts import build_mechanism, sizes
 from dpbench.plan.runs import Run, Stack
+from dpbench.spec.loading import Spec
 from dpbench.store.provenance import device_name
-from dpbench.store.run_key import FASTEST, code_entries, plain
+from dpbench.store.run_key import BY_RUN, FASTEST, code_entries, plain
 from dpbench.store.speed import engine_words
 
 MOST_PER_STACK = 16
+SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
 
 
 def stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
@@ -45,7 +46,8 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
         if seconds and steps and expected and {"dataset", "model", "mechanism"} <= set(record["resolved"]):
             made = record.get("environment", {})
             kind = str(made.get("device", "")).split(":")[0]
-            engines: tuple[Mapping[str, Any], ...] = (made.get("engine", {}), {})
+            named = {name: BY_RUN.get(str(one), one) for name, one in made.get("engine", {}).items()}
+            engines: tuple[Mapping[str, Any], ...] = (named, {})
             for engine in engines:
                 like = _like(record["resolved"], engine)
                 measured.setdefault((like, kind), []).append((expected, seconds / steps))
@@ -66,11 +68,23 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
     return tuple(priced)
 
 
-def engine_question(runs: Sequence[Run]) -> tuple[list[object], list[str]]:
+def usual_threads(spec: Spec, examples: float, device: str, kept: Cache | None = None) -> int:
+    """Torch's threads for steps of so many examples: one for small work on a CPU, else torch's own number.
+
+    In small work threads wait for each other longer than they help, above all on a machine that is busy otherwise.
+    """
+    import torch
+
+    small = device == "cpu" and 3 * examples * sizes(spec, kept)[0] < SMALL_STEP
+    return 1 if small else torch.get_num_threads()
+
+
+def engine_question(runs: Sequence[Run], threads: int) -> tuple[list[object], list[str]]:
     """What the fastest engine of a stack depends on, and the modules that take part; for `Cache.engine`."""
     first = runs[0]
     sizes_of = [max(math.ceil(run.sampling_rate * run.examples) for run in runs), max(run.steps for run in runs)]
-    asked: list[object] = [_like(first.resolved, {}), len(runs), *sizes_of, device_name(first.device), os.cpu_count()]
+    named = {} if FASTEST in first.engine.values() else first.engine
+    asked: list[object] = [_like(first.resolved, named), len(runs), *sizes_of, device_name(first.device), threads]
     return asked, [entry.module for entry in code_entries(first.spec)]
 
 
@@ -78,8 +92,10 @@ def with_engines(runs: Sequence[Run], kept: Cache) -> tuple[Run, ...]:
     """The runs that are due, with what an earlier measurement chose for their stacks in the reason."""
     told: dict[str, str] = {}
     for stack in stacks(runs):
-        if FASTEST in stack.runs[0].engine.values():
-            found = kept.engine(*engine_question(stack.runs))
+        if stack.runs[0].engine:
+            first, examples = stack.runs[0], sum(run.sampling_rate * run.examples for run in stack.runs)
+            threads = usual_threads(first.spec, examples, first.device.split(":")[0], kept)
+            found = kept.engine(*engine_question(stack.runs, threads))
             if found is not None:
                 told |= dict.fromkeys((run.key for run in stack.runs), engine_words(**found))
     return tuple(
@@ -108,4 +124,6 @@ def _step_seconds(run: Run, expected_batch: float, kept: Cache | None = None) ->
     batch = 5e-4 + expected_batch * each
     shifts = getattr(mechanism, "places_of_a_record", 1) - 1  # of all parameters, drawn in every step
     drawn = mechanism.private * 1e-3 + shifts * parameters / normals
-    return drawn + getattr(mechanism, "work", 1.0) * batch
+    more = getattr(mechanism, "more_operations", None)
+    sizes_of = {"parameters": parameters, "examples": run.examples, "batch": expected_batch, "steps": run.steps}
+    return drawn + getattr(mechanism, "work", 1.0) * batch + (more(**sizes_of) / rate if more is not None else 0.0)

@@ -108,7 +108,7 @@ def covering(composition: Composition) -> Iterator[tuple[str, str]]:
     >>> next(covering(as_composition(SampledGaussian(0.01, 1.0))))
     ('exact', 'exact covers these releases')
     """
-    why: list[str] = []
+    why: dict[str, list[str]] = {}
     known = catalog("accountants")
     for name in dict.fromkeys([*(name for name in TIGHTEST if name in known), *known]):
         try:
@@ -119,9 +119,10 @@ def covering(composition: Composition) -> Iterator[tuple[str, str]]:
         except Exception:  # noqa: BLE001 - a plug-in's own fault; `dpbench account` shows it
             continue
         if answer:
-            yield name, "; ".join([*why, f"{name} covers these releases"])
+            refuse = [f"{', '.join(of)} refuse{'s' * (len(of) == 1)} ({reason})" for reason, of in why.items()]
+            yield name, "; ".join([*refuse, f"{name} covers these releases"])
         elif isinstance(answer, No) and name in TIGHTEST:
-            why.append(f"{name} refuses ({answer.reason})")
+            why.setdefault(str(answer.reason), []).append(name)
 
 
 def tightest(releases: Releases, delta: float) -> tuple[Guarantee, str]:

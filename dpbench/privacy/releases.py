@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
@@ -34,7 +35,10 @@ RATE = ("batch", "examples", "epochs")  # options of sampled mechanisms only
 
 @dataclass(frozen=True)
 class Said:
-    """The description, unchecked; None for what was not given. `parameters` are those of the event but for q and σ."""
+    """The description, unchecked; None for what was not given. `parameters` are those of the event but for q and σ.
+
+    `votes` among them may be a tuple of the votes of each query: then each query is an event.
+    """
 
     event: str = "SampledGaussian"
     examples: int | None = None
@@ -140,7 +144,27 @@ def releases(said: Said) -> Releases:
         if name not in given and slot.default is MISSING:
             what = f" ({chosen.__name__} needs it)" if chosen.__name__ != "SampledGaussian" else ""
             raise DpbenchError(f"{option(name)} is missing{what}")
-    return Releases(composed(((event(chosen, given), steps),), said.adaptive), said, rate_words, steps_words)
+    parts: tuple[tuple[Event, int], ...]
+    if is_array(given.get("votes")):
+        if said.steps is not None:
+            raise DpbenchError(
+                "--steps: the array of votes has a row for each query; leave --steps (or --find steps) out"
+            )
+        # No accountant asks which class has which count.
+        rows = Counter(sorted(tuple(sorted(row, reverse=True)) for row in given.pop("votes")))
+        parts = tuple((event(chosen, {**given, "votes": row}), count) for row, count in rows.items())
+    else:
+        parts = ((event(chosen, given), steps),)
+    return Releases(composed(parts, said.adaptive), said, rate_words, steps_words)
+
+
+def is_array(votes: Any) -> bool:
+    """Whether votes are those of many queries.
+
+    >>> is_array(((240, 10), (200, 50))), is_array((240, 10)), is_array(None)
+    (True, False, False)
+    """
+    return bool(votes) and isinstance(votes[0], tuple)
 
 
 def event(chosen: type[Any], given: Mapping[str, Any]) -> Event:

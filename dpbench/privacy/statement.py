@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from dpbench.events import (
@@ -75,10 +76,11 @@ def summary(found: Releases) -> str:
     >>> summary(releases(Said(sampling_rate=0.01, steps=1000, noise_multiplier=1.0)))
     '1,000 invocations of SampledGaussian (q = 0.01, σ = 1)'
     """
-    parts = [
-        f"{count:,} invocation{'s' if count != 1 else ''} of {describe(event, found.rate_words)}"
-        for event, count in found.composition.parts
-    ]
+    described = [(describe(event, found.rate_words), count) for event, count in found.composition.parts]
+    parts = []
+    for text, alike in groupby(described, lambda one: one[0]):  # such as queries that differ in their votes alone
+        count = sum(one[1] for one in alike)
+        parts.append(f"{count:,} invocation{'s' if count != 1 else ''} of {text}")
     if not parts:
         return "nothing is released"
     total = sum(count for _, count in found.composition.parts)

@@ -17,15 +17,13 @@ from typing import Any
 
 from dpbench.catalog import catalog, in_short, of_a_file
 from dpbench.conformance import Conformance
-from dpbench.judging.reproduction import metric_verdict, number_verdict, spread
+from dpbench.judging.reproduction import number_verdict, result_verdicts, spread
 from dpbench.privacy.answers import PROMISES
-from dpbench.privacy.statement import large_delta
+from dpbench.reporting.comparisons import comparisons, with_baselines
 from dpbench.reporting.contents import (
-    Comparison,
     CurveLine,
     EnvironmentLine,
     GuaranteeLine,
-    Notice,
     RecordLine,
     Report,
     Row,
@@ -34,6 +32,7 @@ from dpbench.reporting.contents import (
 )
 from dpbench.reporting.guarantees import MU_ACCOUNTANT, Accounts, guarantees
 from dpbench.reporting.metrics import metric_lines
+from dpbench.reporting.notices import notices
 from dpbench.spec.trust import Trust
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
@@ -49,19 +48,17 @@ from dpbench.store.records import (
     run_record,
     taken_on_trust,
 )
-from dpbench.store.run_key import FORMAT, changed_versions, key_format
+from dpbench.store.run_key import changed_versions
 from dpbench.store.speed import engine_words
-from dpbench.tasks import Metric, MetricName
+from dpbench.tasks import Metric
 from dpbench.verdicts import Verdict
 
 MOST_CURVE_POINTS = 40  # evaluations for which the ε spent so far is computed, over all ledgers of a report
-MOST_NOTICES = 3  # refuted numbers that are listed at the top one by one
 _ENVIRONMENT = ("commit", "dirty", "dpbench", "python", "torch", "device", "device_name", "threads", "platform")
 
 Record = RunRecord | Mapping[str, Any]
 Failure = FailureRecord | Mapping[str, Any]
 AnyContext = Context | Mapping[str, Any]
-Subject = tuple[str, str, MetricName]
 Place = tuple[RunRecord, Context]
 
 
@@ -100,7 +97,14 @@ def collect(
     places: list[Place] = [
         (run, context) for run in runs.values() for context in overlay.get(run.run_key, [run.context])
     ]
-    places.sort(key=lambda place: (order.get(place[0].run_key, len(order)), *_natural(place[1]), place[0].seed))
+    unnumbered = {context.name for _, context in places if not context.number}
+    places.sort(
+        key=lambda place: (
+            order.get(place[0].run_key, len(order)),
+            *_natural(place[1], place[1].name not in unnumbered),
+            place[0].seed,
+        )
+    )
     failed_places = [
         (failure, context) for failure in failed for context in overlay.get(failure.run_key, [failure.context])
     ]
@@ -132,18 +136,18 @@ def collect(
     for number, (theirs, name) in enumerate(sorted(by_name, key=lambda pair: pair[0]), 1):
         section = _section(f"spec-{number}", name, *by_name[theirs, name], overlay, watched)
         sections.append(replace(section, shipped=theirs))
-    linked = _with_baselines(sections)
+    linked = with_baselines(sections)
     own = [run for run in runs.values() if run.run_key not in shipped]
     given = [run for run in runs.values() if run.run_key in shipped]
-    about_given = _notices([one for one in linked if one.shipped], given, (), (), stale_modules)
+    about_given = notices([one for one in linked if one.shipped], given, (), (), stale_modules)
     return Report(
         sections=linked,
-        comparisons=_comparisons(linked),
+        comparisons=comparisons(linked),
         records=_record_lines(places, linked, stale_modules, shipped),
         failures=tuple(failed),
         damaged=tuple(item.message for item in damaged),
         notices=(
-            *_notices([one for one in linked if not one.shipped], own, failed, damaged, stale_modules),
+            *notices([one for one in linked if not one.shipped], own, failed, damaged, stale_modules),
             *(replace(notice, shipped=True) for notice in about_given),
         ),
         environments=_environments(runs.values()),
@@ -163,14 +167,16 @@ def _contexts(value: AnyContext | Sequence[AnyContext]) -> list[Context]:
     return [run_context(one) for one in several]
 
 
-def _natural(context: Context) -> tuple[list[tuple[int, float, str]], list[tuple[int, float, str]]]:
-    """Sort `row 10` after `row 9`."""
+def _natural(
+    context: Context, numbered: bool
+) -> tuple[list[tuple[int, float, str]], int, list[tuple[int, float, str]]]:
+    """Specs by name, their rows as in the file; where that is not known of all, `row 10` after `row 9`."""
 
     def parts(text: str) -> list[tuple[int, float, str]]:
         found = re.split(r"(\d+(?:\.\d+)?)", text)
         return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(found) if part]
 
-    return parts(context.name), parts(context.label)
+    return parts(context.name), numbered * context.number, parts(context.label)
 
 
 def _section(
@@ -340,9 +346,7 @@ def _verdicts(
     if published is None:
         return ()
     by_name = {line.accountant: line for line in lines}
-    printed, runs = published.of(metric), published.averaged_over
-    if printed is not None:
-        found.append(metric_verdict(subject, values, printed, runs, metric=metric, source=source, barred=barred))
+    found += result_verdicts(subject, values, published, metric, source=source, barred=barred)
     numbers = [("printed_mu", MU_ACCOUNTANT, published.mu)] if published.mu else []
     for check, name, number in [*numbers, *(("printed_epsilon", n, p) for n, p in published.epsilon.items())]:
         assert number is not None
@@ -412,57 +416,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _subject(row: Row) -> Subject:
-    return row.settings.dataset, row.settings.model, row.metric_name
-
-
-def _with_baselines(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Each section with the rows, of any section, that train the same model on the same data without noise."""
-    linked = []
-    for section in sections:
-        subjects = {_subject(row) for row in section.rows if row.facts.private}
-        linked.append(replace(section, baselines=_baselines(sections, subjects, section.shipped)))
-    return tuple(linked)
-
-
-def _baselines(sections: Sequence[Section], subjects: Collection[Subject], shipped: bool) -> tuple[str, ...]:
-    """The rows without noise of these (dataset, model, metric): those with the same origin, or else the others."""
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for section in sections:
-        found[section.shipped] += [
-            row.id for row in section.rows if not row.facts.private and _subject(row) in subjects
-        ]
-    return tuple(found[shipped] or found[not shipped])
-
-
-def _comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
-    """One for each (dataset, model, metric) trained with privacy: the reader's own first, the largest of them first.
-
-    But for the first of all, where there is more than one spec to see.
-    """
-    groups: dict[tuple[bool, Subject], dict[tuple[str, str], list[Row]]] = {}
-    for section in sections:
-        for row in section.rows:
-            if row.facts.private:
-                series = groups.setdefault((section.shipped, _subject(row)), {})
-                series.setdefault((section.name, row.settings.mechanism), []).append(row)
-    found: list[Comparison] = []
-    ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), -sum(map(len, item[1].values()))))
-    for (shipped, subject), series in ordered:
-        baselines = _baselines(sections, {subject}, shipped)
-        if found and len(series) == 1 and not baselines:
-            continue  # the figure of its own section says the same
-        specs = Counter(name for name, _ in series)
-        named = []
-        for (name, mechanism), rows in series.items():
-            apart = rows[0].full_title if len(rows) == 1 else f"{name}: {mechanism}"
-            named.append((name if specs[name] == 1 else apart, tuple(row.id for row in rows)))
-        dataset, model, metric = subject
-        number = len(found) + 1
-        found.append(Comparison(f"comparison-{number}", dataset, model, tuple(named), baselines, shipped, metric))
-    return tuple(found)
-
-
 def _record_lines(
     places: Sequence[Place],
     sections: Sequence[Section],
@@ -504,91 +457,6 @@ def _record_lines(
     return tuple(sorted(lines.values(), key=lambda line: line.shipped))
 
 
-def _large_delta(row: Row) -> str | None:
-    """The warning about a δ of 1/N or more, where the row states an ε at it."""
-    delta = row.context.delta
-    return large_delta(delta, row.facts.examples) if delta is not None and row.guarantees else None
-
-
 def _environments(runs: Iterable[RunRecord]) -> tuple[EnvironmentLine, ...]:
     counts = Counter(json.dumps({name: run.environment.get(name) for name in _ENVIRONMENT}) for run in runs)
     return tuple(EnvironmentLine(json.loads(key), count) for key, count in counts.most_common())
-
-
-def _notices(
-    sections: Sequence[Section],
-    runs: Sequence[RunRecord],
-    failed: Sequence[FailureRecord],
-    damaged: Iterable[Damaged],
-    stale_modules: Mapping[str, tuple[str, ...]],
-) -> tuple[Notice, ...]:
-    """What limits the trust in the numbers, problems first; what is true of several rows is said once."""
-    rows = [row for section in sections for row in section.rows]
-    found = [
-        Notice("problem", f"Refuted: {verdict.subject}: {verdict.reason}.", row.id)
-        for row in rows
-        for verdict in row.verdicts
-        if verdict.verdict == "refuted"
-    ]
-    if rest := len(found[MOST_NOTICES:]):
-        text = f"{rest} more printed numbers are refuted; see the tables."
-        found[MOST_NOTICES:] = [Notice("problem", text, found[MOST_NOTICES].anchor)]
-    for row in rows:
-        if row.withheld and row.checked is not None:
-            text = f"{row.full_title}: its ε is withheld, the mechanism is refuted: {row.checked.reason}."
-            found.append(Notice("problem", text, row.id))
-    if failed:
-        failures = f"{len(failed)} runs failed" if len(failed) > 1 else "1 run failed"
-        found.append(Notice("problem", f"{failures}; means are over the seeds that finished.", "failures"))
-    found += [Notice("problem", f"Not used: {item.message}.", "") for item in damaged]
-    stale = sum(bool(stale_modules.get(run.run_key)) for run in runs)
-    dirty = sum(bool(run.environment.get("dirty")) for run in runs)
-    cautions = [
-        (stale, "made by an earlier version of the code (stale); run again with --stale"),
-        (dirty, "made with uncommitted changes (dirty): the commit alone does not give the code"),
-        (
-            sum(key_format(run.resolved) != FORMAT for run in runs),
-            f"their keys have an older format than {FORMAT}; they count for no run of today's specs."
-            " Runs of one seed among them share batches and noise, so they may not be released together",
-        ),
-        (
-            sum(run.resolved.get("randomness") == "common" for run in runs),
-            "randomness common: runs of one seed share batches and noise, so they may not be released together",
-        ),
-        (
-            sum(run.ledger is not None and bool(run.curve) and run.curve[-1].releases is None for run in runs),
-            "what was released differs from the planned ledger (or they are too old to say). Their ε is that of what"
-            " was released, and may be above the target",
-        ),
-        (sum(not run.facts.dataset_real for run in runs), "trained on synthetic data and not compared with any paper"),
-    ]
-    for count, text in cautions:
-        if count:
-            found.append(Notice("caution", f"{count} of {len(runs)} records: {text}.", "records"))
-    said: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if (warning := _large_delta(row)) is not None:
-            said.setdefault((f"{warning}.", ""), []).append(row)
-        if row.unchecked and row.checked:
-            said.setdefault(("ε is unchecked", f"{row.checked.reason}."), []).append(row)
-        if row.barred and row.context.published:
-            said.setdefault(("not compared with what is printed", f"{row.barred}."), []).append(row)
-        for line in row.guarantees:
-            if line.remark is not None:
-                said.setdefault((line.remark, ""), []).append(row)
-            if line.doubt is not None:
-                key = (f"ε by {line.accountant} is no promise here", f"against enclosures it has {line.doubt}.")
-                said.setdefault(key, []).append(row)
-    for (what, reason), members in said.items():
-        found.append(Notice("caution", ": ".join(filter(None, [_counted(members), what, reason])), members[0].id))
-    single = [row for row in rows if len(row.seeds) == 1]
-    if single:
-        text = f"{len(single)} of {len(rows)} configurations ran with one seed only: their scatter is not known."
-        found.append(Notice("caution", text, single[0].id))
-    return tuple(found)
-
-
-def _counted(rows: Sequence[Row]) -> str:
-    """The titles of a few rows, and how many more there are."""
-    titles = ", ".join(row.full_title for row in rows[:3])
-    return titles + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")

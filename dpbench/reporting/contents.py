@@ -16,7 +16,7 @@ from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
 from dpbench.spec.keys import Printed
 from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
-from dpbench.store.run_key import FASTEST
+from dpbench.store.run_key import BY_RUN, FASTEST
 from dpbench.store.speed import Speed
 from dpbench.tasks import METRICS, Metric, MetricName
 from dpbench.verdicts import VERDICTS, Verdict
@@ -101,7 +101,8 @@ class Settings:
 class MetricLine:
     """What a metric of a spec found over the seeds of a row: a value, or the surface of one seed.
 
-    Both None: no record has it, or it `failed`. Measured on private data; covered by no ε.
+    Both None: no record has it, or it `failed`. Measured on private data; covered by no ε. `along`: (epoch, value) of
+    the evaluations that all seeds share, the end among them; `surfaces_along`: (step, surface) before it, of that seed.
     """
 
     name: str
@@ -110,6 +111,8 @@ class MetricLine:
     surface_seed: int | None = None
     records: int = 0
     failed: str = ""
+    along: tuple[tuple[float, Spread], ...] = ()
+    surfaces_along: tuple[tuple[int, Mapping[str, Any]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,8 @@ class Row:
     def other_engine(self) -> str | None:
         """The engine of the runs, in words, where the spec asks for another one, whose time is not known."""
         asked = {name: value for name, value in self.context.engine.items() if value != FASTEST}
-        if not self.engine or asked.items() <= self.engine.items():
+        used = {name: BY_RUN.get(one, one) for name, one in self.engine.items()}
+        if not used or asked.items() <= used.items():
             return None
         return ", ".join(f"{name} = {value}" for name, value in self.engine.items())
 

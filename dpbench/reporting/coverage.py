@@ -31,9 +31,9 @@ def with_coverage(report: Report, read: Sequence[Spec] = ()) -> Report:
     return replace(report, coverage=found) if ran or report.claims is not None else report
 
 
-def result_verdict(row: Row) -> Verdict | None:
-    """The verdict on the printed result of a row, such as its accuracy; None where none is printed."""
-    return next((one for one in row.verdicts if one.check not in _OF_SETTINGS), None)
+def verdicts_on_results(row: Row) -> list[Verdict]:
+    """The verdicts on the printed results of a row, such as its accuracy and how much it deviates."""
+    return [one for one in row.verdicts if one.check not in _OF_SETTINGS]
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,14 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
         for row in ran.of(name):
             (short if row.context.reduced else whole).append(row)
     short += _shortened(line.item, specs, ran)
-    prints = {(spec.name, spec.label) for spec in specs if spec.published and spec.published.result}
+    results = {(spec.name, spec.label): spec.published.results for spec in specs if spec.published}
+    prints = sum(results.values())
     shown = whole or short
     asked = max((len(spec.seeds) for spec in specs), default=0)
     seeds = [len(row.seeds) for row in shown]
-    verdict, reason = _together([result_verdict(row) for row in whole], len(prints), line.item.prints)
+    verdict, reason = _together(
+        [one for row in whole for one in verdicts_on_results(row)], prints, bool(whole), line.item.prints
+    )
     return replace(
         line,
         configurations=len(specs),
@@ -97,7 +100,7 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
         reduced=tuple(row.id for row in short),
         seeds=(min(seeds), max(seeds), asked) if seeds else None,
         devices=tuple(dict.fromkeys(ran.devices[key] for row in shown for key in row.run_keys)),
-        printed=len(prints),
+        printed=prints,
         verdict=verdict,
         reason=reason,
     )
@@ -115,13 +118,13 @@ def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]
     return [row for row in rows if row.settings.dataset.startswith(datasets)]
 
 
-def _together(verdicts: Sequence[Verdict | None], printed: int, besides: str = "") -> tuple[str, str]:
+def _together(verdicts: Sequence[Verdict], printed: int, ran: bool, besides: str = "") -> tuple[str, str]:
     """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided."""
     if not printed:
         if besides:
             return "", f"it prints {besides}"
-        return "", "it prints no result to compare" if verdicts else ""
-    counts = Counter[str](verdict.verdict for verdict in verdicts if verdict is not None)
+        return "", "it prints no result to compare" if ran else ""
+    counts = Counter[str](verdict.verdict for verdict in verdicts)
     compared = counts["holds"] + counts["refuted"] + counts["undecided"]
     words = {"holds": "hold", "refuted": "refuted", "undecided": "undecided"}
     parts = [f"{counts[name]} {word}" for name, word in words.items() if counts[name]]

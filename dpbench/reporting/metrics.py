@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dpbench.judging.reproduction import spread
+from dpbench.judging.reproduction import Spread, spread
 from dpbench.reporting.contents import MetricLine
 from dpbench.store.records import Context, RunRecord
 
@@ -28,6 +29,30 @@ def metric_lines(runs: Sequence[RunRecord], context: Context) -> tuple[MetricLin
                 surface_seed=surfaces[0][0] if surfaces else None,
                 records=max((one.records for _, one in found), default=0),
                 failed=next((one.failed for _, one in found if one.failed), ""),
+                along=_along(runs, name),
+                surfaces_along=_surfaces_along(runs, name),
             )
         )
     return tuple(lines)
+
+
+def _along(runs: Sequence[RunRecord], name: str) -> tuple[tuple[float, Spread], ...]:
+    """The values along the training at the epochs that all seeds have; nothing where there are none before the end."""
+    by_epoch: dict[float, list[float]] = {}
+    for run in runs:
+        found = [(point.epoch, point.metrics) for point in run.curve]
+        found += [(run.curve[-1].epoch, run.result.metrics)] if run.curve else []
+        for epoch, metrics in found:
+            for value in [one.value for one in metrics if one.name == name and one.value is not None]:
+                by_epoch.setdefault(epoch, []).append(value)
+    whole = [(epoch, spread(values)) for epoch, values in sorted(by_epoch.items()) if len(values) == len(runs)]
+    return tuple(whole) if len(whole) > 1 else ()
+
+
+def _surfaces_along(runs: Sequence[RunRecord], name: str) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+    """The surfaces before the end of the first seed that has one at its end."""
+    for run in runs:
+        if any(one.name == name and one.surface is not None for one in run.result.metrics):
+            there = [(point.step, one) for point in run.curve for one in point.metrics]
+            return tuple((step, one.surface) for step, one in there if one.name == name and one.surface is not None)
+    return ()

@@ -21,8 +21,8 @@ from dpbench.reporting.contents import Report
 from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.reporting.rendering.exports import records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import Figure, draw, swatch
-from dpbench.reporting.rendering.plots import Drawn, claim_figure, comparison_figures, section_figures
-from dpbench.reporting.rendering.surfaces import Contour, DrawnContour, draw_contour, surface_figures
+from dpbench.reporting.rendering.plots import Drawn, comparison_figures, section_figures
+from dpbench.reporting.rendering.surfaces import Contour, DrawnContour, claim_figures, draw_contour, surface_figures
 from dpbench.reporting.rendering.view import FILTERS
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
     wanted |= {item.id: comparison_figures(report, item) for item in report.comparisons}
     for record in report.claims.verdicts if report.claims is not None else ():
         if record.plot is not None:
-            wanted[record.id] = [claim_figure(record)]
+            wanted[record.id] = claim_figures(record)
     wanted |= coverage_figures(report)
     wanted |= surface_figures(report)
     figures = {}

@@ -107,6 +107,7 @@ class Published:
     """
 
     accuracy_percent: Printed | None = None
+    accuracy_deviation_percent: Printed | None = None
     averaged_over: int | None = None
     mu: Printed | None = None
     epsilon: Mapping[str, Printed] = field(default_factory=dict)
@@ -125,6 +126,11 @@ class Published:
     def result(self) -> tuple[Metric, Printed] | None:
         """The metric that is printed, with its value; None where none is."""
         return next(((one, value) for one in METRICS.values() if (value := self.of(one)) is not None), None)
+
+    @property
+    def results(self) -> int:
+        """How many results it has with which one's own can be compared."""
+        return (self.result is not None) + (self.accuracy_deviation_percent is not None)
 
 
 @dataclass(frozen=True)
@@ -162,13 +168,14 @@ class Spec:
 
     `loss` and `metric` are None where those of the dataset's task are meant. `label` names the point within
     the file, "" if there is only one. Empty `accountants` means all that support the run. The
-    position in the file (`file`, `line`) is ignored when specs are compared.
+    position in the file (`file`, `line`, and `number`, from 1 on) is ignored when specs are compared.
     """
 
     name: str
     label: str
     file: str = field(compare=False)
     line: int = field(compare=False)
+    number: int = field(compare=False)
     source: str
     dataset: Choice
     model: Choice
@@ -186,6 +193,7 @@ class Spec:
     loss: str | None = None
     metric: str | None = None
     metrics: tuple[Choice, ...] = ()
+    metrics_along: int = 1
     folder: str = field(default="", compare=False)
 
 
@@ -197,9 +205,17 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 BUDGET = fields_of(Budget)
 TRAINING = fields_of(Training)
 WEIGHTS = fields_of(Weights)
+DEVIATION = "test_accuracy_deviation_percent"
 PUBLISHED: Mapping[str, Slot] = {
     "test_accuracy_percent": Slot(
         "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
+    ),
+    DEVIATION: Slot(
+        "accuracy_deviation_percent",
+        Annotated[float, Field(ge=0, le=100)],
+        None,
+        "standard deviation of the test accuracies of `averaged_over` runs, digit for digit",
+        (0.18,),
     ),
     "test_rmse": Slot("rmse", _Positive, None, "root mean square error on the test records, digit for digit", (0.915,)),
     "test_perplexity": Slot(
@@ -308,6 +324,13 @@ RUN: Mapping[str, Slot] = {
         "what is measured on training records at the end, without privacy; no part of the run's key",
         (["sharpness"], [{"name": "loss_surface", "parameters": {"directions": 1}}]),
         words="a list of metrics",
+    ),
+    "metrics_along": Slot(
+        "metrics_along",
+        Annotated[int, Field(ge=1, le=100)],
+        1,
+        "how often metrics are measured along the training, about evenly, the last time at its end",
+        (10,),
     ),
     "published": Slot("published", Published, None, "numbers printed for exactly this setting"),
     "weights": Slot(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,15 +216,17 @@ def _mechanism(loaded: Callable[..., Any], name: str, values: dict[str, Any]) ->
 
 
 def _named_in(message: str, place: Place, given: Table) -> Place:
-    """The place of the first parameter that a message names, else `place`."""
+    """The place of the parameter that a message names first, else `place`."""
+    return min(_all_named(message, given), key=lambda named: named[0], default=(0, place))[1]
+
+
+def _all_named(message: str, given: Table) -> Iterator[tuple[int, Place]]:
+    """Where in a message each parameter is named, and its place in the file."""
     for parameter, entry in given.entries.items():
         if isinstance(entry.value, Table):
-            inside = _named_in(message, place, entry.value)
-            if inside is not place:
-                return inside
-        if re.search(rf"\b{re.escape(parameter)}\b", message):
-            return entry.value.place
-    return place
+            yield from _all_named(message, entry.value)
+        if found := re.search(rf"\b{re.escape(parameter)}\b", message):
+            yield found.start(), entry.value.place
 
 
 def _an(word: str) -> str:

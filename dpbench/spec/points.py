@@ -259,7 +259,10 @@ def _set(tree: Table, parts: list[str], key: Place, value: Node, mistakes: Mista
     else:
         at = old.value.place.line
         message = f"cannot be set: {path} is {shown(old.value)} (line {at}); expected a mapping there"
-        mistakes.add(key, message, f"write {path} as a mapping, or delete this path")
+        hint = f"write {path} as a mapping, or delete this path"
+        if (path, getattr(old.value, "value", None)) == ("budget", "none"):
+            hint = "put the row without privacy into a file of its own, without this path"
+        mistakes.add(key, message, hint)
         return tree
     changed = _set(inside, rest, key, value, mistakes, path)
     return Table(tree.place, {**tree.entries, first: Entry(old.key if old else changed.place, changed)})

@@ -11,6 +11,7 @@ from dpbench.catalog import advice, catalog
 from dpbench.errors import DpbenchError
 from dpbench.spec.annotations import shown
 from dpbench.spec.keys import (
+    DEVIATION,
     HOMES,
     PUBLISHED,
     RUN,
@@ -66,7 +67,14 @@ class SpecReader:
             values["seeds"] = tuple(range(values["seeds"]))
         line = point.place.line if point.in_row else tree.entries["name"].key.line
         folder = str(Path(self.mistakes.file).resolve().parent)
-        return Spec(label=point.label, file=self.mistakes.file, line=line, folder=folder, **{"source": "", **values})
+        return Spec(
+            label=point.label,
+            file=self.mistakes.file,
+            line=line,
+            number=point.number + 1,
+            folder=folder,
+            **{"source": "", **values},
+        )
 
     def _section(self, key: str, node: Table, point: Point | None) -> dict[str, Any] | None:
         """The fields of a mapping, absent ones as their defaults; None if one is wrong."""
@@ -146,13 +154,18 @@ class SpecReader:
             known = tuple(catalog("accountants"))
             if name not in known:
                 self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
+        of_one = values is not None and DEVIATION in node.entries and values["averaged_over"] == 1
+        if of_one:
+            at = node.entries["averaged_over"].value.place
+            self.mistakes.add(at, "found 1; one run has no deviation", "write how many runs deviate", "deviation")
         if point is not None:
             self._comparable(tree, entry, dataset, point)
             for metric in METRICS.values() if measured else ():
-                if metric.key in node.entries and measured and metric.name != measured.metric:
+                key = metric.key if metric.key in node.entries or metric.name != "accuracy" else DEVIATION
+                if key in node.entries and measured and metric.name != measured.metric:
                     message = f"the metric of this run is {measured.metric}; expected {METRICS[measured.metric].key}"
-                    self.mistakes.add(node.entries[metric.key].key, message, f"add `metric: {metric.name}`", "metric")
-        if values is None or None in (*printed.values(), *epsilon.values()):
+                    self.mistakes.add(node.entries[key].key, message, f"add `metric: {metric.name}`", "metric")
+        if values is None or of_one or None in (*printed.values(), *epsilon.values()):
             return {}
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
         return {"published": Published(**{**values, **single, "epsilon": epsilon})}
@@ -236,10 +249,9 @@ class SpecReader:
             hint = "add `source` with paper, version, table and page"
             self.mistakes.missing(point, tree.place, "source", "is missing; published numbers need a source", hint)
         assert isinstance(entry.value, Table)
-        for metric in METRICS.values():
-            printed = entry.value.entries.get(metric.key)
+        for key, name in _RESULTS.items():
+            printed = entry.value.entries.get(key)
             if printed and self.printed.setdefault(printed.key, point) is not point:
-                name = metric.name.replace("rmse", "RMSE")
                 message = (
                     f"this {name} would stand beside several settings; expected it in the one row that it belongs to"
                 )
@@ -251,5 +263,17 @@ class SpecReader:
 
 
 _OBJECTIVE = ("loss", "metric")
-_SIMPLE = ("name", "source", "seeds", "randomness", "accountants", "needs", "reduced", "tuned", *_OBJECTIVE)
-_SINGLE = (*(metric.key for metric in METRICS.values()), "mu", "seconds_per_epoch", "memory_percent", "sharpness")
+_SIMPLE = (
+    "name",
+    "source",
+    "seeds",
+    "randomness",
+    "accountants",
+    "needs",
+    "reduced",
+    "tuned",
+    "metrics_along",
+    *_OBJECTIVE,
+)
+_RESULTS = {**{metric.key: metric.name.replace("rmse", "RMSE") for metric in METRICS.values()}, DEVIATION: "deviation"}
+_SINGLE = (*_RESULTS, "mu", "seconds_per_epoch", "memory_percent", "sharpness")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dpbench.step.functional import Network
 
@@ -70,6 +71,27 @@ class ClippedSum(Protocol):
     def __call__(
         self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, weight: Weight = ..., /
     ) -> Clipped: ...
+
+
+@dataclass(frozen=True)
+class RunByRun:
+    """An engine that gets the runs of a stack one after the other, for a CPU, which waits for nothing.
+
+    Layers keep their own kernels so, and the places after a run's own batch are left out.
+    """
+
+    engine: ClippedSum
+
+    def __call__(
+        self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, *weight: Weight
+    ) -> Clipped:
+        found = []
+        for run, mask_B in enumerate(examples.mask_RB):
+            of, own = slice(run, run + 1), int(mask_B.nonzero().max()) + 1 if mask_B.any() else 1
+            one = self.engine(net, theta_RP[of], examples.runs(of).part(0, own), clip_R[of], chunk, *weight)
+            rest = (0, len(mask_B) - own)
+            found.append(Clipped(one.sum_RP, pad(one.norm_RB, rest), pad(one.loss_RB, rest)))
+        return Clipped.joined(found)
 
 
 @dataclass(frozen=True)

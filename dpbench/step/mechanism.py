@@ -146,6 +146,7 @@ class Mechanism(Protocol):
     examples)` raises DpbenchError for the state of one run, from a file, to which no steps lead from `start`: what
     follows from the start and from other values of the state is computed again, above all all that noise depends on.
     `work` is about how many times the work of NoisySGD a step is (default 1), for the plan's estimate of time.
+    `more_operations(parameters, examples, batch, steps)` adds what a step does besides, such as a Hessian.
     """
 
     @property

@@ -118,10 +118,15 @@ def _weights(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True)
 class Context:
-    """The spec that asked for a run: shown by the report, never part of the run's key."""
+    """The spec that asked for a run: shown by the report, never part of the run's key.
+
+    `number`: the place among the points of its file, from 1 on; 0 where an older record does not say. `of_file` names
+    the user's file of which the dataset was made, `data_warning` says how its columns make the runs worth little.
+    """
 
     name: str
     label: str = ""
+    number: int = 0
     file: str = ""
     source: str | None = None
     published: Published | None = None
@@ -135,6 +140,8 @@ class Context:
     calibrate_with: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
+    of_file: str = ""
+    data_warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +203,8 @@ class _Measured:
 class CurvePoint(_Measured):
     """One evaluation. `seconds` of training so far, without evaluation; `test_accuracy` is a fraction.
 
-    Of `test_accuracy`, `test_rmse` and `test_perplexity` it has exactly one.
+    Of `test_accuracy`, `test_rmse` and `test_perplexity` it has exactly one. `metrics`: what a spec's metrics found
+    there, before the end.
     """
 
     epoch: Finite
@@ -208,6 +216,7 @@ class CurvePoint(_Measured):
     train_loss: float | None = None
     test_rmse: RootError | None = None
     test_perplexity: Perplexity | None = None
+    metrics: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from dpbench.clipping.vmap import Compiled, not_compiled
 from dpbench.errors import DpbenchError
 from dpbench.plan.parts import dataset_source, model_builder, objective_of, outputs_of
 from dpbench.plan.probe import try_model
+from dpbench.plan.stacks import usual_threads
 from dpbench.spec.loading import Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
@@ -34,7 +35,7 @@ from dpbench.store.provenance import device_name, environment
 from dpbench.store.run_key import COMPILED, PLAIN
 from dpbench.store.speed import SumLine
 from dpbench.training._opacus import WAYS, installed, opacus
-from dpbench.training.loop import Execution, on_threads, places_of_a_call, usual_threads
+from dpbench.training.execution import Execution, on_threads, places_of_a_call
 
 PLAIN_COMPILED = "plain compiled"
 JL = "jl"

@@ -25,7 +25,7 @@ from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
 from dpbench.store.reading import parse_json
 from dpbench.store.records import CurvePoint, finite, restored
-from dpbench.store.run_key import COMPILED
+from dpbench.store.run_key import UNNAMED
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()
@@ -121,9 +121,11 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"step = {step!r}: expected one from 1 to {place.stops[-1] - 1}"
     if type(bad) is not int or bad != -1:  # a run whose gradient was not finite has failed, and is not saved
         return f"bad = {bad!r}: expected -1"
-    known = ("", *catalog("clipping"), COMPILED)
+    known = ("", *catalog("clipping"), *UNNAMED)
     if (engine := facts.get("engine", "")) not in known:
         return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
+    if (chunk := facts.get("chunk")) is not None and not _is_chunk(chunk):
+        return f"chunk = {chunk!r}: expected places of a call and runs of the stack, 1 or more each"
     for name in ("seconds", "share", "drawn", "loss", "clipped"):
         value = facts.get(name)
         if type(value) not in (int, float) or not 0 <= value < math.inf:
@@ -131,6 +133,10 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
     if facts["share"] > facts["seconds"] * (1 + 1e-9):
         return "its own share is more than the seconds of its stack"
     return _wrong_curve(facts.get("curve"), step, facts["seconds"], place)
+
+
+def _is_chunk(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(one) is int and one >= 1 for one in value)
 
 
 def _wrong_curve(curve: Any, step: int, seconds: float, place: Place) -> str:

@@ -33,14 +33,27 @@ class Course:
     step: int = 0
     seconds: float = 0.0
     share: float = 0.0
-    curve: list[dict[str, float | int | None]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
     resumed: bool = False
     drawn: float = 0.0  # since the last evaluation, as `loss` and `clipped`
     loss: float = 0.0
     clipped: float = 0.0
     bad: int = -1  # the first step whose gradient was not finite
     measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
-    engine: str = ""  # the clipping engine that was chosen for it, where its spec names none
+    engine: str = ""  # the clipping engine that training has chosen, or was told
+    chunk: tuple[int, int] | None = None  # places of its batch in one call, and for a stack of how many: where measured
+
+    @property
+    def measured_at(self) -> frozenset[int]:
+        """The steps before the end at which the metrics are measured.
+
+        >>> from types import SimpleNamespace
+        >>> run = SimpleNamespace(metrics=("sharpness",), metrics_along=3)
+        >>> sorted(Course(run, [10, 20, 30, 40, 50, 60, 65]).measured_at)
+        [30, 50]
+        """
+        times = min(self.run.metrics_along, len(self.stops)) if self.run.metrics else 1
+        return frozenset(self.stops[math.ceil(len(self.stops) * turn / times) - 1] for turn in range(1, times))
 
 
 def hyperparameters(runs: Sequence[Run], device: torch.device) -> Hyperparameters:
@@ -116,6 +129,7 @@ def start(
     for name in _KEPT:
         setattr(course, name, facts[name])
     course.engine = facts.get("engine", "")
+    course.chunk = None if facts.get("chunk") is None else tuple(facts["chunk"])
     course.resumed = True
     return state
 
@@ -162,7 +176,7 @@ def _disagreements(
 def _wrong_point(point: Mapping[str, Any], run: Run, aim: Objective) -> str:
     """What is wrong with an evaluation of a checkpoint's curve, as `loop` writes it; "" where nothing is."""
     expected = {*_POINT, METRICS[aim.metric].field}
-    if set(point) != expected:
+    if set(point) - {"metrics"} != expected:
         return f"its curve has {', '.join(sorted(point))}: expected {', '.join(sorted(expected))}"
     losses = [point["test_loss"], 0.0 if point["train_loss"] is None else point["train_loss"]]
     if not all(type(loss) in (int, float) and 0 <= loss < math.inf for loss in losses):
@@ -192,7 +206,7 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
-            facts = {name: getattr(course, name) for name in (*_KEPT, "engine")}
+            facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk")}
             write_checkpoint(path, checkpoint_of(course), facts, one)
         except DpbenchError as error:
             raise StoreError(str(error)) from error

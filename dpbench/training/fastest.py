@@ -1,16 +1,21 @@
-"""Which clipping engine is the fastest for a model on this machine: measured before training, where a spec names none.
+"""How a stack is trained fastest on this machine: measured before training, where a spec leaves it open.
+
+Tried are the clipping engines; on a CPU whether a stack goes whole or run by run (`BY_RUN`), for small work gains by
+being stacked, because its calls cost more than its numbers, and larger work loses, because layers have faster kernels
+for one run; and how much of a batch goes in one call, from what memory allows down to what the caches hold. Work that
+takes long enough to pay for a compiler tries that too (`COMPILED`).
 
 All engines compute the same sum up to rounding and draw nothing, so the choice is no part of a run's key; it is in the
-record. It is made on copies of one test example, so what is trained on has no part in it. Work that takes long enough
-to pay for a compiler tries that too (`COMPILED`).
+record. It is made on copies of one test example, so what is trained on has no part in it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -18,28 +23,43 @@ from torch import Tensor
 
 from dpbench.catalog import build, find
 from dpbench.clipping.vmap import Compiled
-from dpbench.step.clipped_sum import Examples
-from dpbench.step.functional import Network, smoothed
-from dpbench.store.run_key import COMPILED, PLAIN
+from dpbench.plan.cache import Cache
+from dpbench.plan.runs import Run
+from dpbench.plan.stacks import engine_question
+from dpbench.randomness import compile_words
+from dpbench.step.clipped_sum import Examples, RunByRun
+from dpbench.step.functional import Network, augmented, smoothed
+from dpbench.step.mechanism import Mechanism
+from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, PLAIN
+from dpbench.training.courses import Course
+from dpbench.training.execution import Execution, places_of_a_call
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
 LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes a minute or more
+SAME_ENGINE_MARGIN = 1.1  # as MARGIN: run by run, or with less at a time
 COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
+MANY_NORMALS = 3e9  # of a stack from which on to compile their bits saves more than the ten seconds that it takes
 SHORT = 15.0  # seconds of a stack with the first engine in which nothing else is tried: short runs repeat bit for bit
+NEAR = 2.0  # an engine that takes so many times the best one's seconds is not tried run by run
+MOST_CALLS, ENOUGH = 6, 0.2  # of a sum that is timed: so many calls, or seconds
+SHARE = 0.05  # of the work, after which nothing more is tried
+LEAST_CHUNK = 4  # places of a call below which less at a time is not tried
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The engine, and seconds of one clipped sum of those that were tried (none where the first is taken untried).
 
-    Where several were tried, the `plain` pass without clipping stands beside them. Where torch could not compile, a
-    sentence stands in place of the seconds. `made` is the engine if it is compiled.
+    `chunk` places of a run in a call are faster than all that memory allows; None where they are not. Where anything
+    was compared, the `plain` pass without clipping stands beside the engines. Where torch could not compile, a sentence
+    stands in place of the seconds. `made` is the engine if it is compiled.
     """
 
     engine: str
     seconds: Mapping[str, float | str] = field(default_factory=dict)
     made: Any = None
+    chunk: int | None = None
 
 
 def fastest(
@@ -51,65 +71,206 @@ def fastest(
     places: int,
     steps: int,
     chunk: Callable[[Any], int],
+    *,
     compiles: bool = True,
+    cuts: bool = True,
+    engines: Sequence[str] = ENGINES,
 ) -> Chosen:
-    """Try every engine on one batch of so many `places` a run, `chunk(engine)` of them in a call.
+    """Try these engines on one batch of so many `places` a run, at most `chunk(engine)` of them in a call.
 
-    `example` (no batch axis) and its `target` fill the places. An engine that cannot take the model is left out; one
-    alone is tried where the stack's `steps` take little time with it.
+    `example` (no batch axis) and its `target` fill the places; no more are computed than two calls take, and the time
+    is scaled. An engine that cannot take the model is left out; where the stack's `steps` take little time with the
+    first one, nothing else is tried. `compiles`: compiling may be tried; `cuts`: smaller chunks may.
     """
     runs, device = len(theta_RP), theta_RP.device
-    filled = torch.ones(runs, places, dtype=torch.bool, device=device)
-    inputs, targets = (value.expand(runs, places, *value.shape).clone() for value in (example, target))
-    examples = Examples(inputs, targets, filled)
-    clip_R = torch.ones(runs, dtype=torch.float64, device=device)
     shifts = getattr(mechanism, "places_of_a_record", 1)
+    of_all = slice(0, runs)
     # A smoothed loss is that of one run at a time.
-    trained, at_once = (smoothed(net, theta_RP.new_zeros(shifts, net.size)), 1) if shifts > 1 else (net, runs)
+    each = [slice(run, run + 1) for run in range(runs)] if shifts > 1 else [of_all]
+    trained = smoothed(net, theta_RP.new_zeros(shifts, net.size)) if shifts > 1 else net
 
-    def timed(engine: Any, calls: int = 2, of: Any = None) -> float | None:
-        """Seconds of the last of some calls, because torch remembers much in a first one; None if it raises."""
-        taken = math.inf
-        try:
-            places_of_call = chunk(of or engine)
-            for _ in range(calls):
-                begin = time.perf_counter()
-                for first in range(0, runs, at_once):
-                    of = slice(first, first + at_once)
-                    engine(trained, theta_RP[of], examples.runs(of), clip_R[of], places_of_call)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                taken = time.perf_counter() - begin
-        except Exception:  # noqa: BLE001 - it says so if it is the one that trains
-            return None
-        return taken
+    def timed(summing: Any, at_once: int, some: int, parts: Sequence[slice], net: Network) -> float:
+        """Seconds of a sum from `some` places, the least of a few calls after one that does not count."""
+        filled = torch.ones(runs, some, dtype=torch.bool, device=device)
+        inputs, targets = (value.expand(runs, some, *value.shape).clone() for value in (example, target))
+        examples, clip_R = Examples(inputs, targets, filled), torch.ones(runs, dtype=torch.float64, device=device)
+        taken: list[float] = []
+        while len(taken) < 2 or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
+            begin = time.perf_counter()
+            for of in parts:
+                summing(net, theta_RP[of], examples.runs(of), clip_R[of], at_once)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            taken.append(time.perf_counter() - begin)
+        return min(taken[1:]) * places / some
 
     seconds: dict[str, float] = {}
-    for name in ENGINES:
-        if (taken := timed(find("clipping", name).load())) is not None:
-            seconds[name] = taken
+    smaller: dict[str, int] = {}
+
+    def try_(name: str, cut: bool) -> None:
+        """The seconds of an engine with its chunk, or with a smaller one that is faster; none where it raises."""
+        try:
+            engine = engine_named(name, net)
+            at_once = min(chunk(engine), places)
+            some = min(places, 2 * at_once)
+            seconds[name] = timed(engine, at_once, some, each, trained)
+            while cut and at_once >= 2 * LEAST_CHUNK:
+                at_once = -(-at_once // 2)
+                taken = timed(engine, at_once, some, each, trained)
+                if SAME_ENGINE_MARGIN * taken >= seconds[name]:
+                    break
+                seconds[name], smaller[name] = taken, at_once
+        except Exception:  # noqa: BLE001 - it says so if it is the one that trains
+            return
+
+    for name in engines:
+        try_(name, False)
         if seconds.get(name, math.inf) * steps < SHORT:
             break
-    several = len(seconds) > 1
-    best = min(seconds, key=seconds.__getitem__, default=ENGINES[0])
-    usual = seconds.get(ENGINES[0])
-    if usual is not None and usual < MARGIN * seconds[best]:
-        best = ENGINES[0]
-    if several:
-        rule: Any = build("rules", "none")
-        taken = timed(lambda *call: rule.summed(None, *call), of=rule)
-        seconds |= {PLAIN: taken} if taken is not None else {}
-    worth = seconds.get(best, 0.0) * steps >= LONG and getattr(mechanism, "augmentation", None) is None
-    if not (compiles and worth and shifts == 1):
-        return Chosen(best, seconds)
+    if set(seconds) <= {engines[0]} and seconds.get(engines[0], 0.0) * steps < SHORT:
+        return Chosen(engines[0], seconds)
+    on_cpu, least = device.type == "cpu", min(seconds.values(), default=math.inf)
+    near = [name for name in seconds if seconds[name] < NEAR * least]
+    by_run = [way for way, of in BY_RUN.items() if of in near] if runs > 1 and on_cpu and shifts == 1 else []
+    if on_cpu and least * steps >= SHORT:
+        begun = time.perf_counter()
+        for name in [*by_run, *(near if cuts else [])]:
+            if time.perf_counter() - begun < SHARE * least * steps:
+                try_(name, cuts)
+    best = _best(seconds, engines, by_run)
+    none: Any = build("rules", "none")
+    with suppress(Exception):
+        some = min(places, 2 * chunk(none))
+        seconds[PLAIN] = timed(lambda *call: none.summed(None, *call), chunk(none), some, [of_all], net)
+    if not (compiles and seconds.get(best, 0.0) * steps >= LONG and shifts == 1):
+        return Chosen(best, seconds, chunk=smaller.get(best))
     made = Compiled(net)
-    taken, least = timed(made, 4), seconds[best]
-    if made.refusal or taken is None:
-        return Chosen(best, {**seconds, COMPILED: made.refusal or "it failed"})
+    try:
+        at_once = chunk(made)
+        taken = timed(made, at_once, min(places, 2 * at_once), each, trained)
+    except Exception:  # noqa: BLE001 - as above
+        return Chosen(best, {**seconds, COMPILED: made.refusal or "it failed"}, chunk=smaller.get(best))
+    if made.refusal:
+        return Chosen(best, {**seconds, COMPILED: made.refusal}, chunk=smaller.get(best))
     found = {**seconds, COMPILED: taken}
-    return Chosen(COMPILED, found, made) if COMPILED_MARGIN * taken < least else Chosen(best, found)
+    faster = COMPILED_MARGIN * taken < seconds[best]
+    return Chosen(COMPILED, found, made) if faster else Chosen(best, found, chunk=smaller.get(best))
+
+
+def _best(seconds: Mapping[str, float], engines: Sequence[str], by_run: Sequence[str]) -> str:
+    """The engine to take, whole or run by run; the first one where none is faster by its margin."""
+    ways = {name: name for name in engines if name in seconds}
+    for name in by_run:
+        if SAME_ENGINE_MARGIN * seconds.get(name, math.inf) < seconds[BY_RUN[name]]:
+            ways[BY_RUN[name]] = name
+    best = min(ways.values(), key=seconds.__getitem__, default=engines[0])
+    usual = ways.get(engines[0], best)
+    return usual if usual in seconds and seconds[usual] < MARGIN * seconds[best] else best
 
 
 def engine_named(name: str, net: Network) -> Any:
     """The clipping engine of a name, for training this network."""
-    return Compiled(net) if name == COMPILED else build("clipping", name)
+    if name in BY_RUN:
+        return RunByRun(find("clipping", BY_RUN[name]).load())
+    return Compiled(net) if name == COMPILED else find("clipping", name).load()
+
+
+def with_engine(
+    mechanism: Mechanism,
+    courses: Sequence[Course],
+    net: Network,
+    theta_RP: Tensor,
+    execution: Execution,
+    smoke: bool,
+    one: tuple[Tensor, Tensor],
+    cache: Cache,
+) -> tuple[Mechanism, Chosen]:
+    """The mechanism with the engine that is to sum its gradients, and what was tried.
+
+    An engine that the spec names stays, but it may go run by run and with less at a time. A run goes on as its
+    checkpoint says. What was tried before on this machine (`cache`) is not tried again; nothing is in a smoke test.
+    """
+    runs = [course.run for course in courses]
+    made: Any = mechanism
+    named = "" if FASTEST in runs[0].engine.values() else next(map(str, runs[0].engine.values()), "")
+    has_one = is_dataclass(made) and getattr(made, "engine", None) is not None
+    begun = next((course for course in courses if course.engine), None)
+    chosen, on_cpu = Chosen(""), theta_RP.device.type == "cpu"
+    if not has_one or (execution.engine is None and named not in ("", *ENGINES)):
+        pass
+    elif execution.engine is not None:
+        chosen = Chosen(execution.engine, chunk=execution.at_once)
+    elif begun is not None:  # run by run a GPU would wait, and another stack has other chunks
+        engine, (at_once, of) = begun.engine, begun.chunk or (None, 0)
+        chosen = Chosen(engine if on_cpu else BY_RUN.get(engine, engine), chunk=at_once if of == len(runs) else None)
+    elif smoke:
+        chosen = Chosen(named or ENGINES[0])
+    else:
+        chosen = _measured(made, runs, named, net, theta_RP, execution, one, cache)
+    if execution.places_per_call is not None or not on_cpu:
+        chosen = replace(chosen, chunk=None)
+    for course in courses:
+        course.engine = chosen.engine
+        course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
+    if not chosen.engine:
+        return mechanism, chosen
+    return replace(made, engine=chosen.made or engine_named(chosen.engine, net)), chosen
+
+
+def _measured(
+    mechanism: Any,
+    runs: Sequence[Run],
+    named: str,
+    net: Network,
+    theta_RP: Tensor,
+    execution: Execution,
+    one: tuple[Tensor, Tensor],
+    cache: Cache,
+) -> Chosen:
+    """The fastest way, remembered or tried now."""
+    augmentation = getattr(mechanism, "augmentation", None)  # which only the first engine takes, and no compiler
+    engines = (named,) if named else ENGINES[: 1 if augmentation is not None else None]
+    compiles = execution.compiles and not named and augmentation is None
+    question = engine_question(runs, torch.get_num_threads())
+    known = cache.engine(*question)
+    usable = [name for name in (*ENGINES, *BY_RUN) if BY_RUN.get(name, name) in engines]
+    if known is not None and known["engine"] in (*usable, *[COMPILED] * compiles):
+        return Chosen(known["engine"], known["seconds"], chunk=known["chunk"])
+    example, target = one
+    seen = net if augmentation is None else augmented(net)
+    if augmentation is not None:
+        example = example.expand(getattr(augmentation, "views", 1), *example.shape)
+    chunk, places = chunks(execution, runs, mechanism, net, one), expected_places(runs)
+    steps, cuts = max(run.steps for run in runs), execution.places_per_call is None
+    chosen = fastest(
+        mechanism, seen, theta_RP, example, target, places, steps, chunk, compiles=compiles, cuts=cuts, engines=engines
+    )
+    if execution.compiles and cuts and len(chosen.seconds) > 1:
+        at_once = chosen.chunk or chunk(chosen.made or engine_named(chosen.engine, net))
+        found = {"engine": chosen.engine, "chunk": at_once, "seconds": dict(chosen.seconds)}
+        cache.remember_engine(*question, found)
+        cache.write()
+    return chosen
+
+
+def compile_draws(mechanism: Any, parameters: int, runs: Sequence[Run]) -> None:
+    """Have torch compile the bits of random numbers where the stack draws many of them; they stay the same bits."""
+    shifts = getattr(mechanism, "places_of_a_record", 1)
+    each = (
+        mechanism.private + (shifts if shifts > 1 else 0) + getattr(getattr(mechanism, "rule", None), "projections", 0)
+    )
+    if each * parameters * sum(run.steps for run in runs) >= MANY_NORMALS:
+        compile_words()
+
+
+def chunks(
+    execution: Execution, runs: Sequence[Run], mechanism: Any, net: Network, one: tuple[Tensor, Tensor]
+) -> Callable[[Any], int]:
+    """`places_of_a_call` of these runs, by what sums the gradients."""
+    shifts = getattr(mechanism, "places_of_a_record", 1)
+    return lambda of: places_of_a_call(execution, len(runs), of, net, one, expected_places(runs), shifts)
+
+
+def expected_places(runs: Sequence[Run]) -> int:
+    """The places that the largest batch of these runs is expected to fill."""
+    return max(math.ceil(run.sampling_rate * run.examples) for run in runs)

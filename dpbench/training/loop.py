@@ -8,12 +8,10 @@ Letters: R runs of the stack, P parameters.
 from __future__ import annotations
 
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,11 @@ from torch import Tensor
 
 from dpbench import events, randomness
 from dpbench.catalog import build as build_one
-from dpbench.clipping.vmap import Compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError, visible
 from dpbench.plan.cache import Cache
-from dpbench.plan.parts import sizes
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
-from dpbench.plan.stacks import engine_question
-from dpbench.spec.loading import Spec
 from dpbench.step.functional import Network, evaluate, network
 from dpbench.step.mechanism import (
     Hyperparameters,
@@ -45,92 +39,25 @@ from dpbench.step.mechanism import (
 from dpbench.step.metric import Metric, Trained
 from dpbench.step.stages import most_places
 from dpbench.store.check_records import described
-from dpbench.store.run_key import COMPILED, FASTEST, PLAIN
+from dpbench.store.run_key import COMPILED
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
-from dpbench.training.fastest import ENGINES, Chosen, engine_named, fastest
+from dpbench.training.execution import Execution
+from dpbench.training.fastest import chunks, compile_draws, with_engine
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
-CPU_CALL_BYTES = 1 << 25  # of what a clipping engine keeps for all runs of a stack in one call: what caches hold
-SMALL_STEP = 2e8  # floating-point operations of a step that one thread does in some 10 ms
 AHEAD = 64  # steps whose places are computed at once where a step must not wait for the size of its batch
 NEVER_WAIT = ("cuda", "meta")  # devices that work while the next operators are sent to them
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 
 
 @dataclass(frozen=True)
-class Execution:
-    """How the work is executed. No part of a run's key, because it must not change results.
-
-    `places_per_call`: batch places of all runs together in one call; None chooses by device and memory.
-    `engine`: the clipping engine of mechanisms that take one; None takes what the spec names, else the fastest, which
-    may be compiled by torch if `compiles`.
-    `checkpoint_seconds`: the time between two checkpoints of a stack, taken after the step that is then at work.
-    """
-
-    device: str = "cpu"
-    places_per_call: int | None = None
-    engine: str | None = None
-    compiles: bool = True
-    checkpoint_seconds: float = 30.0
-
-    def chunk(self, runs: int, numbers: int, expected: int = 0) -> int:
-        """Batch places per call for one run of a stack of `runs`; a place takes so many `numbers`.
-
-        Where a batch has as many places as are `expected`, half as many again may go in one call: a second call for the
-        few that are left takes longer.
-
-        >>> [Execution().chunk(1, 100_000, expected) for expected in (0, 80, 100, 200)]
-        [83, 83, 124, 83]
-        """
-        if self.places_per_call is not None:
-            return max(1, self.places_per_call // runs)
-        if self.device.startswith("cuda"):
-            free, _ = torch.cuda.mem_get_info(self.device)
-            places = int(free * 0.25) // (16 * numbers)
-        else:
-            places = CPU_CALL_BYTES // (4 * numbers)
-        chunk = max(1, places // runs)
-        return 3 * chunk // 2 if chunk < expected <= 3 * chunk // 2 else chunk
-
-
-def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor, shifts: int = 1) -> int:
-    """How many numbers a place of a batch takes: a gradient, or what the engine's or rule's file says (`numbers`).
-
-    With a smoothed loss the gradient is one, the mean; what a file says is kept at each of the `shifts`.
-    """
-    own = getattr(summing, "numbers", None) or getattr(
-        sys.modules.get(getattr(summing, "__module__", "")), "numbers", None
-    )
-    return net.size if own is None else shifts * max(1, own(net, example, target))
-
-
-def usual_threads(spec: Spec, examples: float, device: str) -> int:
-    """Torch's threads for steps of so many examples: one for small work on a CPU, else torch's own number.
-
-    In small work threads wait for each other longer than they help, above all on a machine that is busy otherwise.
-    """
-    small = device == "cpu" and 3 * examples * sizes(spec)[0] < SMALL_STEP
-    return 1 if small else torch.get_num_threads()
-
-
-@contextmanager
-def on_threads(count: int) -> Iterator[None]:
-    """Torch on so many threads of the CPU inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
 class Progress:
     """Progress of the loop: the steps done by all runs of the stack together, and their total.
 
-    `engine` is the one that was chosen where the spec names none; `chunk` places of each run's batch are in one call.
+    `engine` is the one that sums the gradients, "" where the rule does; `chunk` places of each run's batch are in one
+    call.
     """
 
     done: int
@@ -145,8 +72,9 @@ class Outcome:
     """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
 
     `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
-    one that was chosen where the spec names none, `tried` seconds of a sum of the stack by each that was measured;
-    `chunk` places of each run's batch were in one call at the end.
+    one that summed the gradients, "" where the rule did, `tried` seconds of a sum of the stack by each that was
+    measured; `chunk` places of each run's batch were in one call at the end (JL on a CPU may take more, of one run at a
+    time).
     """
 
     run: Run
@@ -221,9 +149,12 @@ def train(
     ]
     state, hyper = _join(starts, device), hyperparameters(runs, device)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
-    mechanism, tried = _with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
+    mechanism, chosen = with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
+    if execution.compiles and not smoke and device.type == "cpu":
+        compile_draws(mechanism, net.size, runs)
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
-    chunk = _chunk(execution, runs, mechanism, net, one)(summing)
+    at_most, tried = chunks(execution, runs, mechanism, net, one)(summing), chosen.seconds
+    chunk = at_most if chosen.chunk is None else min(at_most, chosen.chunk)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
     sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
@@ -279,6 +210,9 @@ def train(
             if refusal := getattr(getattr(mechanism, "engine", None), "refusal", ""):
                 tried = {**tried, COMPILED: refusal}
             yield replace(outcome, engine=courses[at].engine, tried=tried, chunk=chunk)
+        for at in (one for one in due if one not in ended and courses[one].step in courses[one].measured_at):
+            found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]))
+            courses[at].curve[-1]["metrics"] = found
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
             index = torch.tensor(keep, dtype=torch.int64, device=device)
@@ -301,73 +235,6 @@ def _places_ahead(
     if state.theta_RP.device.type not in NEVER_WAIT or sample is None:
         return None
     return most_places(sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps)
-
-
-def places_of_a_call(
-    execution: Execution,
-    runs: int,
-    summing: Any,
-    net: Network,
-    one: tuple[Tensor, Tensor],
-    expected: int,
-    shifts: int = 1,
-) -> int:
-    """The places of one call for what sums the gradients, an engine or a rule; `one` is an example and its target."""
-    compiled = isinstance(summing, Compiled)  # calls that are not full are not compiled
-    return execution.chunk(runs, numbers_of_a_place(summing, net, *one, shifts), 0 if compiled else expected)
-
-
-def _chunk(
-    execution: Execution, runs: Sequence[Run], mechanism: Any, net: Network, one: tuple[Tensor, Tensor]
-) -> Callable[[Any], int]:
-    """`places_of_a_call` of these runs, by what sums the gradients."""
-    shifts = getattr(mechanism, "places_of_a_record", 1)
-    return lambda of: places_of_a_call(execution, len(runs), of, net, one, _expected_places(runs), shifts)
-
-
-def _expected_places(runs: Sequence[Run]) -> int:
-    return max(math.ceil(run.sampling_rate * run.examples) for run in runs)
-
-
-def _with_engine(
-    mechanism: Mechanism,
-    courses: Sequence[Course],
-    net: Network,
-    theta_RP: Tensor,
-    execution: Execution,
-    smoke: bool,
-    one: tuple[Tensor, Tensor],
-    cache: Cache,
-) -> tuple[Mechanism, Mapping[str, float | str]]:
-    """The mechanism with the engine that its spec leaves open, and the seconds of those that were tried.
-
-    A run goes on with the engine of its checkpoint. What was tried before on this machine (`cache`) is not tried again,
-    and nothing is in a smoke test, nor with `augment`, which only the first engine takes.
-    """
-    runs = [course.run for course in courses]
-    made: Any = mechanism
-    takes_one = is_dataclass(made) and getattr(made, "engine", None) is not None
-    if not takes_one or (execution.engine is None and FASTEST not in runs[0].engine.values()):
-        return mechanism, {}
-    begun = next((course.engine for course in courses if course.engine), "")
-    chosen = Chosen(execution.engine or begun or ENGINES[0])
-    if not (execution.engine or begun or smoke or getattr(mechanism, "augmentation", None) is not None):
-        question = engine_question(runs)
-        known = cache.engine(*question)
-        if known is not None and known["engine"] in (*ENGINES, *[COMPILED] * execution.compiles):
-            chosen = Chosen(known["engine"], known["seconds"])
-        else:
-            chunk, places = _chunk(execution, runs, mechanism, net, one), _expected_places(runs)
-            steps = max(run.steps for run in runs)
-            chosen = fastest(mechanism, net, theta_RP, *one, places, steps, chunk, execution.compiles)
-            if execution.compiles and execution.places_per_call is None and PLAIN in chosen.seconds:
-                summing = chosen.made or engine_named(chosen.engine, net)
-                found = {"engine": chosen.engine, "chunk": chunk(summing), "seconds": dict(chosen.seconds)}
-                cache.remember_engine(*question, found)
-                cache.write()
-    for course in courses:
-        course.engine = chosen.engine
-    return replace(made, engine=chosen.made or engine_named(chosen.engine, net)), chosen.seconds
 
 
 def _smaller(chunk: int, error: BaseException) -> int:
@@ -445,9 +312,9 @@ def _measured(
 ) -> list[dict[str, Any]]:
     """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
     found = []
-    there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.spec.metrics else state
+    there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.metrics else state
     trained = Trained(net, evaluated(mechanism, there), *data, EVALUATION_PLACES, lambda x: mechanism.view(there, x))
-    for one in run.spec.metrics:
+    for one in run.metrics:
         named = {"name": described(one.name, one.parameters)}
         try:
             metric: Metric = build_one("metrics", {"name": one.name, "parameters": one.parameters})

@@ -14,17 +14,10 @@ from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
+from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
-from dpbench.training.loop import (
-    Execution,
-    Interrupted,
-    Outcome,
-    Progress,
-    failure,
-    on_threads,
-    train,
-    usual_threads,
-)
+from dpbench.training.execution import Execution, on_threads
+from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
 
 Anew = Callable[[Run, str], None]
 
@@ -81,7 +74,13 @@ def trained(
             dataset_source(first.spec).load(how.data),
             build_mechanism(first.spec),
             builder(first),
-            Execution(first.device, how.places_per_call, how.engine, how.compiles, how.checkpoint_seconds),
+            Execution(
+                first.device,
+                how.places_per_call,
+                how.engine,
+                compiles=how.compiles,
+                checkpoint_seconds=how.checkpoint_seconds,
+            ),
             checkpoints=None if store is None else store.checkpoints_folder,
             smoke=how.smoke,
             watch=watch,

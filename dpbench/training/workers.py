@@ -133,7 +133,8 @@ class Cluster:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
-            raise WorkerLostError(f"its worker was lost: {visible(str(error).splitlines()[0])}") from error
+            why = visible(str(error).splitlines()[0].partition(" This can happen")[0])
+            raise WorkerLostError(f"its worker was lost: {why}") from error
 
     def cancel(self, task: Any) -> None:
         """A task that has not started does not start; one that has is interrupted."""
@@ -164,10 +165,16 @@ def connected(ray: Ray) -> Iterator[Cluster]:
         library.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         why = visible(str(error).strip().splitlines()[0])
+        if "InvalidAuthToken" in str(error.__cause__ or error.__context__):
+            why += "; it asks for a token: RAY_AUTH_MODE=token, with its head's ~/.ray/auth_token on this machine"
         raise DpbenchError(f"--address {address}: no Ray cluster answers ({why})") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, at_sigterm)  # Ray ends the program there, and what the caller does is lost
+    # Of a lost machine Ray would print the last log, on the caller's standard output.
+    within: Any = library._private.worker
+    printer, within.print_to_stdstream = getattr(within, "print_to_stdstream", None), lambda *_, **__: None
     try:
         yield Cluster(library)
     finally:
+        within.print_to_stdstream = printer
         library.shutdown()

@@ -51,11 +51,11 @@ def status(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 
 @pytest.fixture(params=["pipe", "socket", "device", "huge file"])
-def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def no_file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "odd.yaml"
     if request.param == "socket":
         with socket.socket(socket.AF_UNIX) as listening:
-            os.chdir(tmp_path)  # the name of a socket is short
+            monkeypatch.chdir(tmp_path)  # the name of a socket is short
             listening.bind("odd.yaml")
             yield path
         return

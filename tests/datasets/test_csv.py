@@ -6,6 +6,7 @@ Anybody's table: what its cells become, what a spec and a run's key know of it, 
 from __future__ import annotations
 
 import csv
+import html
 import json
 import os
 import re
@@ -124,6 +125,21 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
     assert table(tmp_path, (HEAD + ROWS).replace(",", ";"), delimiter=";", categorical=["w"]).sha256 == plain
 
 
+NUMBERS = "x,price\n" + "".join(f"{number},{number * 25}\n" for number in range(10))
+
+
+def test_a_number_is_the_target_of_a_regression(tmp_path: Path) -> None:
+    source = table(tmp_path, NUMBERS, target="price", task="regression")
+    (inputs, targets), kind = whole(source), source.arrays[1].dtype
+    assert (source.task, source.classes, source.tuned, kind) == ("regression", 1, "", np.float32)
+    assert (targets == 25 * inputs[:, 0]).all()
+    assert "the target 'price' exceeds 10: give its bounds under scale" in source.warning
+    scaled = table(tmp_path, NUMBERS, target="price", task="regression", scale={"price": [0, 200], "x": [0, 10]})
+    inputs, targets = whole(scaled)
+    assert targets.tolist() == np.minimum(np.float32(1.25) * inputs[:, 0], 1).astype(np.float32).tolist()
+    assert (targets.max(), scaled.warning) == (1.0, "")
+
+
 # Mistakes
 
 
@@ -144,7 +160,7 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
         ("x,y\n1,0\n2,\n", {}, "1 cell is without a value, the first in line 3, column 'y'"),
         ("x,y\n1,0\n2,0\n", {"classes": [1, 0]}, "target = 'y': every row has the class '0'"),
         ("x,y\n1,0\n2,0\n", {}, "target = 'y': every row has the class '0'; expected two or more"),
-        ("x,y\n" + "".join(f"{n},{n / 2}\n" for n in range(50)), {}, "has 50 different values in 50 rows"),
+        ("x,y\n" + "".join(f"{n},{n / 2}\n" for n in range(50)), {}, "has 50 different values.*task: regression"),
         ("x,y\n3,0\n3,1\n3,1\n", {}, "column 'x' is constant: "),
         ("x,y\n3,0\n4,1\n5,1\n", {"scale": {"x": [7, 9]}}, r"column 'x' is constant within its bounds \[7, 9\]: give"),
         ("x,w,y\n3,a,0\n4,a,1\n5,a,1\n", {"categorical": {"w": ["a", "b"]}}, "column 'w' is constant"),
@@ -152,10 +168,16 @@ def test_text_as_other_programs_write_it(tmp_path: Path) -> None:
         (HEAD + ROWS, {"features": ["x"], "classes": [1, 2]}, "5 cells are none of the values 1, 2"),
         (HEAD + ROWS, {"categorical": {"w": ["a", "a"]}}, "categorical: w: has 'a' twice"),
         (HEAD + ROWS, {"categorical": {"w": []}}, "categorical: w: has no values; list them, or write from_data"),
+        (HEAD + ROWS, {"features": ["x"], "scale": {"y": [0, 1]}}, "scale = 'y': is the target"),
+        (NUMBERS, {"target": "price", "task": "regression", "classes": [1]}, "classes: a regression has none"),
+        (HEAD + ROWS, {"target": "w", "task": "regression"}, r"10 cells are no number, .* column 'w' \('a'\)"),
+        ("x,y\n1,4\n2,4\n", {"task": "regression"}, "target = 'y': every row has the same number$"),
+        ("x,y\n1,4\n2,5\n", {"task": "regression", "scale": {"y": [0, 1]}}, "the same number within its bounds under"),
         (HEAD + ROWS, {"features": ["x", "y"]}, "features = 'y': is the target"),
         (HEAD + ROWS, {"features": ["x", "x"]}, "features = 'x': is named twice"),
         (HEAD + ROWS, {"features": ["z"]}, "features = 'z': the table has no such column; known: w, x, y"),
         (HEAD + ROWS, {"features": ["x"], "categorical": ["w"]}, "categorical = 'w': is no column of the inputs"),
+        (HEAD + ROWS, {"scale": {"x": [-1e308, 1e308]}}, "scale = 'x': .*: expected two finite numbers"),
         (HEAD + ROWS, {"scale": {"x": [3, 3]}}, r"scale = 'x': \[3, 3\]: expected two finite numbers"),
         (HEAD + ROWS, {"scale": {"w": [3, 4]}, "categorical": ["w"]}, "scale = 'w': is categorical"),
         (HEAD + ROWS, {"features": ["x"], "test": "w"}, "10 cells are none of the values train, test"),
@@ -277,6 +299,24 @@ def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
         spec(tmp_path, more=", catgorical: [w]")
     with pytest.raises(ProblemsError, match=r"parameters.scale.x: .* constant within its bounds \[20.0, 30.0\]"):
         spec(tmp_path, more=", scale: {x: [20, 30]}")
+    (tmp_path / "mine.csv").write_text(HEAD + "7,a,0\n7,b,1\n")
+    with pytest.raises(ProblemsError, match=r"parameters.scale.x: .* column 'x' is constant: .* about the target"):
+        spec(tmp_path, more=", scale: {x: [0, 30]}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "parameters", "message"),
+    [
+        ("7,a,0\n7,b,1\n", {"scale": {"x": [0, 10]}}, "'x' is constant: it says nothing about the target"),
+        ("7,a,0\n8,b,1\n", {"scale": {"x": [20, 30]}}, r"'x' is constant within its bounds \[20, 30\]"),
+        ("7,a,0\n8,b,1\n", {"features": ["x", "z"], "scale": {"v": [0, 1]}}, "features = 'z': .*; scale = 'v': the"),
+        ("7,a,no\n8,b,yes\n", {"task": "regression", "features": ["x"]}, "is for classification: delete task"),
+        ("7,a,1\n8,b,2\n", {"features": ["x"], "scale": {"y": [0, 3]}}, r"bounds of a target are for task: regression"),
+    ],
+)
+def test_what_to_do_is_what_helps(tmp_path: Path, rows: str, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(DpbenchError, match=message):
+        table(tmp_path, HEAD + rows, **{"categorical": ["w"] if "features" not in parameters else [], **parameters})
 
 
 def test_the_verbs_for_data_say_what_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,22 +377,33 @@ def test_three_classes_standardised_with_private_statistics(tmp_path: Path) -> N
     assert statistics == (Gaussian(8.0), 2)
     assert steps == (SampledGaussian(record["resolved"]["sampling_rate"], 1.0), 2)
     assert record["context"]["tuned"] == "the classes of kind are those that occur in the table"
-    assert record["context"]["tuned"] in (tmp_path / "out" / "report.html").read_text()
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert record["context"]["tuned"] in page
+    file, warning = record["context"]["of_file"], record["context"]["data_warning"]
+    assert file == "The table wine.csv: alcohol, malic_acid, ash, alcalinity_of_ash, ... for kind"
+    assert f"<dt>Made of a file</dt><dd>{file}</dd>" in page
+    assert re.match("numbers beyond 10 without bounds under scale hide the others: .*'proline'", warning)
+    assert f"{warning}." in page
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_walk_through_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk_through_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its table, its spec, its command, with one seed and few epochs: three mechanisms at the same ε, and a figure."""
     section = PAGE.read_text(encoding="utf-8").partition("## Your own table")[2].partition("\n## ")[0]
-    (code,), (text,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "yaml"))
+    (code,), texts = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "yaml"))
+    assert ["name: cancer\n" in texts[0], "cancer-plain" in texts[1], "task: regression" in texts[2]] == [True] * 3
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "export.py", "exec"), {})
     assert len(list(csv.reader(Path("cancer.csv").read_text().splitlines()))) == 570
-    Path("cancer.yaml").write_text(text.replace("epochs: 30", "epochs: 3").replace("[1, 3, 8]", "[1, 3]"))
+    for name, text in zip(("cancer", "plain", "radius"), texts, strict=True):
+        Path(f"{name}.yaml").write_text(text.replace("epochs: 30", "epochs: 3").replace("[0.7, 2, 8]", "[2, 8]"))
     commands = re.findall(r"^dpbench (.*?)(?:  +#.*)?$", section, re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["plan", "run"]
     with pytest.raises(SystemExit, match="0"):
         main([*commands[-1].split(), "--device", "cpu", "--seeds", "1"])
+    assert "  cancer · noisy SGD, epsilon=2: accuracy " in capsys.readouterr().out
     records = [json.loads(path.read_text()) for path in Path("reports", "records").glob("*.json")]
     assert len({record["resolved"]["mechanism"]["name"] for record in records}) == 3
     budgets = {record["context"]["target_epsilon"] for record in records}
@@ -362,6 +413,11 @@ def test_the_walk_through_of_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "csv (target = diagnosis" in page
     assert "mean_smoothness" in page  # how its inputs were prepared
     assert "accuracy against ε of every mechanism" in page
+    assert re.search(r'<a href="#[^"]*">cancer · private statistics</a>', page), "the legend has the labels"
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", "plain.yaml", "radius.yaml", "--device", "cpu", "--seeds", "1"])
+    said = capsys.readouterr().out
+    assert re.search(r"  cancer-plain: accuracy [\d.]+ %, without privacy, 1 seed\n  radius: RMSE 0\.\d+, ε 2", said)
 
 
 # Hostile tables

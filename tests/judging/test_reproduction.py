@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from dpbench.errors import DpbenchError
 from dpbench.events import from_json
-from dpbench.judging.reproduction import metric_verdict, number_verdict, prediction_interval, spread
+from dpbench.judging.reproduction import (
+    deviation_interval,
+    deviation_verdict,
+    metric_verdict,
+    number_verdict,
+    prediction_interval,
+    spread,
+)
 from dpbench.privacy.accounting import account
 from dpbench.reporting.collect import MOST_CURVE_POINTS, collect
 from dpbench.spec.keys import Printed
@@ -67,6 +74,59 @@ def test_the_prediction_interval_covers_as_often_as_it_says() -> None:
         first, last = prediction_interval(ours, runs=10)
         misses += not first <= theirs <= last
     assert low <= misses <= high
+
+
+# Upper 97.5 % points of Fisher's F from printed tables (two decimals), by degrees of freedom of both variances.
+FISHER = {(4, 4): 9.60, (1, 4): 12.22, (4, 9): 4.72, (9, 4): 8.90}
+
+
+@pytest.mark.parametrize(("first", "second"), FISHER)
+def test_deviations_against_a_printed_table(first: int, second: int) -> None:
+    """The lower point of F(a, b) is one over the upper one of F(b, a)."""
+    values = [95.0 + i for i in range(second + 1)]
+    ours = spread(values).deviation
+    assert ours is not None
+    low, high = deviation_interval(values, runs=first + 1)
+    assert (high / ours) ** 2 == pytest.approx(FISHER[first, second], abs=0.005)
+    if (second, first) in FISHER:
+        ratio = (low / ours) ** 2 * (first + 1) / first
+        assert 1 / ratio == pytest.approx(FISHER[second, first], abs=0.005)
+
+
+def test_a_printed_deviation() -> None:
+    """Ours is 0.2: five further runs print from 0.2·(4/5/9.605)^½ = 0.0577 to 0.2·9.605^½ = 0.6198, and half a unit."""
+    values = [95.0, 95.2, 94.8, 95.2, 94.8]
+    assert spread(values).deviation == pytest.approx(0.2)
+
+    def verdict(text: str, runs: int | None = 5, seeds: int = 5) -> str:
+        return deviation_verdict("row", values[:seeds], Printed.of(text), runs).verdict
+
+    assert [verdict(text) for text in ("0.058", "0.6198", "0.057", "0.63")] == ["holds", "holds", "refuted", "refuted"]
+    assert [verdict("0.05"), verdict("0.6")] == ["refuted", "holds"]  # 0.05 may stand for 0.055
+    assert [verdict("0.69"), verdict("0.69", None)] == ["refuted", "holds"]  # of two runs, as far as one knows
+    assert verdict("0.69", 1) == "holds"  # as a stored record may say
+    assert verdict("0.2", 5, 1) == "undecided"
+    assert verdict("0.2", 5, 0) == "not_run"
+    assert deviation_verdict("row", values, Printed.of("0.2"), 5, barred="reduced").verdict == "not_run"
+    with pytest.raises(ValueError, match="two or more"):
+        deviation_interval(values, 1)
+
+
+def test_the_interval_of_a_deviation_covers_as_often_as_it_says() -> None:
+    """Whichever denominator the paper has: at most 5 % of 4,000 papers miss, and about 3.5 to 4.8 % do.
+
+    The interval covers both denominators, so that one tail is below 2.5 % for each. More than 290 misses have a
+    probability below 1e-6 where 5 % miss (see above), and so have fewer than 70 where 3.5 % do (140, deviation 11.6).
+    """
+    draw, papers = random.Random(3), 4000
+    for denominator in (4, 5):
+        misses = 0
+        for _ in range(papers):
+            ours, theirs = ([draw.gauss(95.0, 0.3) for _ in range(5)] for _ in range(2))
+            printed_deviation = (spread(theirs).deviation or 0.0) * math.sqrt(4 / denominator)
+            low, high = deviation_interval(ours, 5)
+            misses += not low <= printed_deviation <= high
+        assert 70 < misses < 290
 
 
 def test_a_wrong_paper_is_refuted() -> None:

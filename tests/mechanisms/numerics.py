@@ -25,7 +25,7 @@ from dpbench.models.mlp import model
 from dpbench.step.functional import initial_parameters, network
 from dpbench.step.mechanism import Mechanism, acts_at_end, evaluated, step, with_public
 from dpbench.store.run_key import mechanism_entries, versions
-from dpbench.training.loop import on_threads
+from dpbench.training.execution import on_threads
 
 FILE = Path(__file__).with_name("numerics.json")
 N, STEPS, SHAPE, CLASSES = 24, 6, (2, 4, 4), 3

@@ -21,7 +21,8 @@ from dpbench.step.functional import evaluate, network
 from dpbench.step.mechanism import Setting, State, evaluated, step
 from dpbench.store.records import Store
 from dpbench.tasks import objective
-from dpbench.training.loop import Execution, Interrupted, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 N = 12

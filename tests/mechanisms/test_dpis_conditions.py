@@ -25,7 +25,8 @@ from dpbench.randomness import ESTIMATE, table
 from dpbench.spec.loading import load_specs
 from dpbench.step.mechanism import Hyperparameters, Setting, State
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Interrupted, Outcome, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, Outcome, train
 from tests.clipping.gradients import stepped
 from tests.mechanisms.dpis_problems import N, begin, forced, go, problem, put, same, small
 

@@ -164,8 +164,14 @@ def test_a_hessian_that_is_not_positive_definite_is_refused() -> None:
         hessian_PP = _influence.hessian(net, theta_P, inputs, targets, 0.0)
         assert float(torch.linalg.eigvalsh(hessian_PP)[0]) < 1e-12
         slope_NP = torch.randn(8, net.size, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-        with pytest.raises(DpbenchError, match=r"not positive definite.*regularisation"):
+        least = float(torch.linalg.eigvalsh(hessian_PP)[0])
+        with pytest.raises(DpbenchError, match=r"not positive definite.*regularisation.*eigenvalue is -") as caught:
+            _influence.factor(hessian_PP - 0.01 * torch.eye(net.size))
+        assert float(str(caught.value).rpartition(" ")[2]) == pytest.approx(least - 0.01, rel=0.01)
+        with pytest.raises(DpbenchError, match=r"not positive definite"):
             _influence.factor(hessian_PP - 1e-12 * torch.eye(net.size))
+        with pytest.raises(DpbenchError, match=r"most negative eigenvalue$"):
+            _influence.factor(hessian_PP * torch.nan)
         with pytest.raises(DpbenchError, match=r"not positive definite|conjugate gradients: no solution"):
             _influence.conjugate_gradients(net, theta_P, inputs, targets, slope_NP, -1e-12)
 

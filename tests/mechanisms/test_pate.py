@@ -37,7 +37,8 @@ from dpbench.spec.loading import load_specs
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Hyperparameters, State, step, with_public
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Interrupted, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, train
 from tests.references import votes as exact
 
 pytestmark = pytest.mark.usefixtures("one_thread")

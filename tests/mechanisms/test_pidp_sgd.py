@@ -22,10 +22,11 @@ from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.judging.papers.pidp2021.neighbours import Run, largest_passing
 from dpbench.mechanisms.pidp_sgd import PidpSgd, Regularised, mechanism
 from dpbench.mechanisms.presets import noisy_sgd
-from dpbench.plan.planning import Choices
+from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accounting import account
 from dpbench.randomness import ESTIMATE, NOISE, SAMPLE
 from dpbench.reporting.collect import collect
+from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network
 from dpbench.step.mechanism import Setting, State
@@ -235,6 +236,27 @@ def test_numbers_that_the_theorem_does_not_cover_are_refused(
 def test_bad_parameters(name: str, value: Any) -> None:
     with pytest.raises(DpbenchError, match=f"{name} = .*: expected"):
         mechanism(**{"variant": "as_printed"} | {name: value})
+
+
+def test_a_loss_that_need_not_be_convex_needs_damping() -> None:
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2))
+    with pytest.raises(DpbenchError, match=r"damping = 0: the model is no logistic regression.*expected damping"):
+        printed(damping=0.0).refuse_model(network)
+    printed().refuse_model(network)
+    printed(damping=0.0).refuse_model(nn.Linear(3, 2))
+
+
+def test_the_plan_counts_the_hessian(tmp_path: Path) -> None:
+    model = "model: {name: mlp, parameters: {hidden: [60]}}"
+    row = "as_printed, damping: 2, solver: dense, radius"
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("model: logistic", model).replace("as_printed, radius", row))
+    plan = make_plan(load_specs([tmp_path / "spec.yaml"]), Store(tmp_path), Choices(device="cpu"))
+    off, printed = (next(run for run in plan.runs if run.spec.label == label) for label in ("off", "printed"))
+    parameters, examples = 64 * 60 + 60 + 60 * 10 + 10, printed.examples
+    assert off.estimate is not None
+    assert printed.estimate is not None
+    assert printed.estimate > 30 * examples * parameters**2 / 2e10 > 5 * off.estimate
+    assert printed.estimate < 2 * 30 * examples * parameters**2 / 2e10
 
 
 # What is said of ε

@@ -39,7 +39,8 @@ from dpbench.plan.trial import TooLarge, try_build, try_clipping, try_network, t
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, initial_parameters, network
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Outcome, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Outcome, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

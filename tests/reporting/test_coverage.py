@@ -71,6 +71,53 @@ def test_one_verdict_on_a_table(labels: Mapping[str, float], seeds: int, verdict
     assert (line.verdict, line.reason) == (verdict, reason)
 
 
+def deviating(label: str, seed: int) -> dict[str, Any]:
+    """A record of Table 10, which prints a deviation and no mean."""
+    published = {"accuracy_deviation_percent": printed("0.184"), "averaged_over": 5, "epsilon": {}}
+    accuracy = 0.93 + 0.002 * (seed - 1)
+    found = run_json("dplis2021-table10", label, seed, accuracy=accuracy, context={"published": published})
+    return {**found, "run_key": hashlib.sha256(f"{label} {seed}".encode()).hexdigest()}
+
+
+def test_a_printed_deviation_is_compared_and_drawn() -> None:
+    report = with_coverage(collect([deviating("MNIST MLP none 5.01", seed) for seed in range(3)]))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Table 10")]
+    assert (line.verdict, line.reason) == ("undecided", "of 12 printed results 1 hold, 11 not compared")
+    (figure,) = coverage_figures(report)[line.id]
+    (point,) = figure.figure.series[1].points
+    assert (point.x, point.y) == (0.184, pytest.approx(0.2))
+    assert figure.figure.x_label == "Standard deviation of the test accuracy, %, printed"
+    assert "printed sd 0.184" in render(report)
+
+
+def test_printed_sharpness_is_drawn_without_a_verdict() -> None:
+    records = []
+    for seed in range(2):
+        published = {"sharpness": printed("0.8626"), "epsilon": {}}
+        record = run_json("dplis2021-table9", "MNIST MLP none 1.99", seed, context={"published": published})
+        record["result"]["metrics"] = [{"name": "sharpness", "records": 9, "value": 3.0 + 2 * seed}]
+        records.append(record)
+    report = with_coverage(collect(records))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Table 9")]
+    assert line.verdict == ""
+    (figure,) = coverage_figures(report)[line.id]
+    (point,) = figure.figure.series[1].points
+    assert (point.x, point.y, point.low, point.high) == (0.8626, 4.0, None, None)  # bars are prediction intervals
+    assert figure.figure.x_label == "Sharpness, printed"
+    assert "without a verdict" in point.says
+
+
+def test_a_refuted_deviation_is_told_where_the_mean_holds() -> None:
+    records = [deviating("MNIST MLP none 5.01", seed) for seed in range(3)]
+    for record in records:
+        more = {"accuracy_percent": printed("93.0"), "accuracy_deviation_percent": printed("0.001")}
+        record["context"]["published"] |= more
+    report = with_coverage(collect(records))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Table 10")]
+    assert line.verdict == "refuted"
+    assert "1 hold, 1 refuted" in line.reason
+
+
 def test_a_short_schedule_is_shown_and_compared_with_nothing() -> None:
     report, line = table_1([record("row 1", 0, 0.5, reduced="1 of 15 epochs")])
     assert (line.rows, len(line.reduced), line.verdict) == ((), 1, "not_run")
@@ -121,7 +168,7 @@ def test_a_table_that_prints_other_numbers_than_results_says_which() -> None:
         for item in file.items:
             specs = load_specs([shipped()[f"{file.paper}/{name}"] for name in item.specs])
             published = [spec.published for spec in specs if spec.published is not None]
-            if published and not any(one.result for one in published):
+            if published and not any(one.results for one in published):
                 assert item.prints, (file.paper, item.place)
     report, _ = table_1(rows({"row 1": 0.95}))
     said = {(line.paper, line.item.place): line.reason for line in report.coverage}

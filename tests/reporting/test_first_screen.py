@@ -26,6 +26,7 @@ from dpbench.reporting.contents import Report
 from dpbench.reporting.page import render, write_report
 from dpbench.reporting.rendering.exports import harmless, records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
+from dpbench.reporting.rendering.plots import comparison_figures
 from dpbench.store.records import Store
 from tests.reporting.loose_ends import loose_ends
 from tests.store.record_samples import example, run_json
@@ -135,6 +136,45 @@ def test_a_better_row_on_another_model_is_named_below_the_figure_and_one_seed_is
     assert "at best 90.00 % (one seed)" in html
     assert "Not in this figure" not in first_part(render(collect(rows[:2])))
     assert "(one seed)" not in first_part(render(collect([run_json(seed=seed) for seed in range(2)])))
+
+
+def test_the_best_row_without_privacy_stands_beside_the_best_private_one() -> None:
+    """And how many of the other means lie in its interval, 91 ± 0.25."""
+    private = [
+        run_json("mine", label, seed, accuracy=mean + spread * (seed - 1), sigma=sigma)
+        for label, mean, spread, sigma in (("a", 0.91, 0.001, 1.3), ("b", 0.9095, 0.0, 1.4), ("c", 0.85, 0.0, 1.5))
+        for seed in range(3)
+    ]
+    plain = [run_json(name, sigma=None, accuracy=mean) for name, mean in (("worse", 0.92), ("better", 0.95))]
+    report = collect([*private, *plain])
+    text = " ".join(re.sub(r"<[^>]*>", "", first_part(render(report))).split())
+    assert "(mine · a), in whose 95 % interval 1 of the other 2 means lies; 95.00 % without privacy." in text
+    assert [report.row(row_id).context.name for row_id in report.comparisons[0].baselines] == ["better", "worse"]
+    assert "how accurate is training at its ε" in text  # three rows of one mechanism
+
+
+def test_rows_stand_as_in_their_file_and_a_grid_has_its_label() -> None:
+    labels = ["zinc, epsilon=1", "zinc, epsilon=3", "acid, epsilon=1", "acid, epsilon=3"]
+    records = []
+    for number, label in enumerate(labels, 1):
+        record = run_json("mine", label, context={"number": number}, sigma=1.0 + number)
+        record["resolved"]["mechanism"]["name"] = "noisy_sgd" if label.startswith("zinc") else "noisy_adam"
+        records.append(record)
+    report = collect(reversed(records))
+    assert [row.label for row in report.rows()] == labels
+    assert [name for name, _ in report.comparisons[0].series] == ["mine · zinc", "mine · acid"]
+    alike = [
+        run_json("mine", f"{word}, epsilon=1", sigma=sigma) for word, sigma in (("a", 1.0), ("b", 1.1), ("c", 1.2))
+    ]
+    for record in alike[1:]:
+        record["resolved"]["mechanism"]["name"] = "noisy_adam"
+    assert [name for name, _ in collect(alike).comparisons[0].series] == ["mine · a, epsilon=1", "mine · epsilon=1"]
+    alike.append(run_json("mine", "d, epsilon=1", sigma=1.3))
+    assert [name for name, _ in collect(alike).comparisons[0].series] == ["mine: noisy_sgd", "mine: noisy_adam"]
+    records[0]["context"]["number"] = 0  # an older record
+    assert [row.label for row in collect(records).rows()] == sorted(labels)
+    (drawn,) = comparison_figures(report, report.comparisons[0])
+    assert [one.aside for one in drawn.figure.series] == [-2.5, 2.5]  # else the bars of one ε hide each other
 
 
 @pytest.mark.parametrize("epsilons", [(1.0, 3.0, 8.0), (0.5,), (1.0, 1.01, 8.0)])

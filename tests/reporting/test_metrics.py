@@ -90,7 +90,7 @@ def test_surfaces_are_drawn_of_the_first_seed_that_has_one() -> None:
 
 @pytest.mark.parametrize("losses", [BOWL, [[1.0] * 3] * 3, [[None] * 3] * 3, [[None, 1.0, 2.0], *BOWL[1:]]])
 def test_a_contour_is_clean_svg_whatever_it_holds(losses: list[list[float | None]]) -> None:
-    text = draw_contour(Contour("one", "a title", "words", tuple(AXIS), tuple(map(tuple, losses))))
+    text = draw_contour(Contour("one", "a title", "words", tuple(AXIS), tuple(AXIS), tuple(map(tuple, losses))))
     assert text.startswith("<svg")
     assert "style=" not in text
     assert 'id="one-title"' in text

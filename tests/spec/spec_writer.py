@@ -67,6 +67,7 @@ def to_yaml(spec: Spec) -> str:
         document["published"] = {name: _printed(value) for name, value in printed.items() if value not in (None, {})}
     metrics = [to_jsonable_python({"name": one.name, "parameters": dict(one.parameters)}) for one in spec.metrics]
     document |= {"metrics": metrics} if metrics else {}
+    document |= {"metrics_along": spec.metrics_along} if spec.metrics_along != 1 else {}
     if spec.weights is not None:
         document["weights"] = {
             name: list(value) if name == "frozen" else value for name, value in _given(spec.weights).items()

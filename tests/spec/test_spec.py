@@ -15,6 +15,7 @@ from pydantic import Field
 
 from dpbench.catalog import catalog
 from dpbench.errors import Problem, ProblemsError
+from dpbench.spec.keys import DEVIATION
 from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training, load_specs
 from dpbench.spec.points import MOST_RUNS
 from tests.spec.spec_writer import to_yaml
@@ -75,6 +76,7 @@ def test_a_file_becomes_one_spec(tmp_path: Path) -> None:
         label="",
         file="",
         line=0,
+        number=0,
         source="somewhere",
         dataset=Choice("digits"),
         model=Choice("mlp", {"hidden": (64,), "activation": "tanh"}),
@@ -87,14 +89,14 @@ def test_a_file_becomes_one_spec(tmp_path: Path) -> None:
         needs=("gpu",),
         tuned="by hand",
     )
-    assert (spec.file, spec.line) == (str(tmp_path / "f.yaml"), 2)
+    assert (spec.file, spec.line, spec.number) == (str(tmp_path / "f.yaml"), 2, 1)
     assert isinstance(spec.training.epochs, float)
 
 
 def test_the_target_spec_expands_to_three(tmp_path: Path) -> None:
     text = changed(("epsilon: 3, ", "")) + "grid: {budget.epsilon: [1, 3, 8]}\nseeds: 5\n"
     specs = specs_of(tmp_path, text)
-    assert [spec.label for spec in specs] == ["epsilon=1", "epsilon=3", "epsilon=8"]
+    assert [(spec.number, spec.label) for spec in specs] == [(1, "epsilon=1"), (2, "epsilon=3"), (3, "epsilon=8")]
     assert [spec.budget and spec.budget.epsilon for spec in specs] == [1.0, 3.0, 8.0]
     assert {spec.seeds for spec in specs} == {(0, 1, 2, 3, 4)}
 
@@ -342,6 +344,8 @@ def test_one_mistake_is_one_problem_at_its_place(
         ("published: {mu: 0x3}\n", "published.mu", "decimal digits"),
         ("published: {epsilon: {rpd: 1}}\n", "published.epsilon.rpd", "did you mean 'rdp'?"),
         ("published: {epsilon: {rdp: x}}\n", "published.epsilon.rdp", "a number above 0"),
+        (f"published: {{{DEVIATION}: 0.2, averaged_over: 1}}\n", "published.averaged_over", "how many runs"),
+        (f"published: {{{DEVIATION}: 0.2}}\nmetric: rmse\n", f"published.{DEVIATION}", "the metric of this run is"),
         ("published: {averaged_over: 2.0}\n", "published.averaged_over", "write 2"),
         ("published: {accuracy: 2.0}\n", "published.accuracy", "unknown key"),
         ("published: 95.0\n", "published", "a mapping of printed numbers"),

@@ -91,6 +91,7 @@ def specs(draw: st.DrawFn) -> Spec:
         label=draw(st.just("") | one_line),
         file="",
         line=0,
+        number=0,
         source=draw(texts),
         dataset=Choice(draw(st.sampled_from(["digits", "mnist"]))),
         model=draw(models),
@@ -106,6 +107,7 @@ def specs(draw: st.DrawFn) -> Spec:
         published=numbers,
         reduced=draw(st.none() | texts) if numbers is None else None,
         tuned=draw(st.none() | texts),
+        metrics_along=draw(st.integers(1, 100)),
     )
 
 

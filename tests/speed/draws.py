@@ -27,6 +27,22 @@ class Normals:
         self.randomness.normal(self.seed_R, self.randomness.NOISE, self.step_R, 1_000_000 // runs)
 
 
+class CompiledNormals(Normals):
+    """The same after torch has compiled the generator, as it does where a stack draws very many."""
+
+    def setup(self, runs: int) -> None:
+        super().setup(runs)
+        compile_words = getattr(self.randomness, "compile_words", None)
+        if compile_words is None:
+            raise NotImplementedError("nothing is compiled in this commit")
+        if refused := compile_words():
+            raise NotImplementedError(refused)
+        self.time_a_million_normals(runs)  # another number of runs is another shape to compile
+
+    def teardown(self, *_: int) -> None:
+        self.randomness._compiled = None  # `asv run --python=same` measures `Normals` in this process, too
+
+
 class Poisson:
     """The batches of one step: 256 of 60,000 examples are expected for each run."""
 

@@ -14,7 +14,9 @@ from torch import nn
 from dpbench.catalog import build, catalog
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.job import run
-from dpbench.plan.planning import Choices, make_plan
+from dpbench.plan.planning import Choices, context, make_plan
+from dpbench.reporting.collect import collect
+from dpbench.reporting.page import render
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, network
 from dpbench.step.metric import Trained
@@ -189,10 +191,15 @@ def test_specs_that_share_a_run_have_it_measured_once_with_all_that_they_ask(tmp
     third = spec(tmp_path, "third", "metrics: [{name: sharpness, parameters: {records: 5}}]\n")
     plan = make_plan(load_specs([first, second, third]), Store(tmp_path / "out"), Choices(device="cpu"))
     for one in plan.stacks[0].runs:
-        assert [(metric.name, dict(metric.parameters)) for metric in one.spec.metrics] == [
+        assert [(metric.name, dict(metric.parameters)) for metric in one.metrics] == [
             ("sharpness", {}),
             ("sharpness", {"records": 5}),
         ]
+    # The report expects of each spec what it asks for itself.
+    asked = {run.spec.name: context(run)["metrics"] for run in plan.runs}
+    assert asked == {"first": [], "second": ["sharpness"], "third": ["sharpness (records = 5)"]}
+    alone = make_plan(load_specs([first]), Store(tmp_path / "out"), Choices(device="cpu"))
+    assert [run.metrics for run in alone.runs] == [()] * len(alone.runs)
 
 
 def test_a_metric_that_fails_loses_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +222,71 @@ def test_the_chapter_shows_the_metric_of_a_regression(tmp_path: Path) -> None:
     chapter = page[page.index("Measured on private data and not released.") :]
     assert "RMSE" in chapter[: chapter.index("</table>")]
     assert "Test accuracy" not in chapter[: chapter.index("</table>")]
+
+
+def test_the_training_metric_is_the_run_s_own_on_the_first_records() -> None:
+    given = trained()
+    _, accuracy_R = evaluate(given.net, given.theta_RP, given.inputs[:12], given.targets[:12], 5)
+    found = build("metrics", {"name": "training_metric", "parameters": {"records": 12}}).measure(given)
+    assert found == {"records": 12, "value": pytest.approx(100 * float(accuracy_R[0]))}
+    with pytest.raises(DpbenchError, match="records = 0: expected a whole number, 1 or more"):
+        build("metrics", {"name": "training_metric", "parameters": {"records": 0}})
+
+
+ALONG = "metrics: [training_metric, {name: loss_surface, parameters: {directions: 1, points: 3, records: 50}}]\n"
+
+
+def test_metrics_along_the_training_change_nothing_and_stand_in_record_and_report(tmp_path: Path) -> None:
+    """Eight epochs of six steps and more: at about a third, two thirds, and the end; a curve, and a line for each."""
+    longer = [SPEC.replace("steps: 4", "steps: 48").format(name=name) for name in ("plain", "along")]
+    for name, text in zip(
+        ("plain", "along"), (longer[0] + ALONG, longer[1] + ALONG + "metrics_along: 3\n"), strict=True
+    ):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        run([tmp_path / f"{name}.yaml"], out=tmp_path / name, choices=Choices(device="cpu"))
+    records = {
+        name: sorted(Store(tmp_path / name).read().runs, key=lambda one: one.seed) for name in ("plain", "along")
+    }
+    for usual, one in zip(records["plain"], records["along"], strict=True):
+        assert one.run_key == usual.run_key
+        assert [point.test_loss for point in one.curve] == [point.test_loss for point in usual.curve]
+        assert one.result.metrics == usual.result.metrics
+        assert not any(point.metrics for point in usual.curve)
+        before = [point for point in one.curve if point.metrics]
+        assert len(before) == 2
+        assert before[-1].step < one.curve[-1].step
+        for point in before:
+            value, surface = point.metrics
+            assert (value.name, value.records) == ("training_metric", 1437)
+            assert surface.surface is not None
+        assert before[0].metrics != before[1].metrics
+    report = collect(records["along"])
+    (row,) = report.rows()
+    value, surface = row.metrics
+    assert [epoch for epoch, _ in value.along] == [records["along"][0].curve[place].epoch for place in (2, 5, 8)]
+    ends = [one.result.metrics[0].value or 0.0 for one in records["along"]]
+    assert value.along[-1][1].mean == pytest.approx(sum(ends) / 2)
+    assert [step for step, _ in surface.surfaces_along] == [point.step for point in before]
+    page = render(report)
+    assert "along: training metric along the training" in page
+    assert f"seed 0, step {before[0].step}" in page
+
+
+def test_a_run_goes_on_with_what_was_measured_before(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(
+        SPEC.replace("steps: 4", "steps: 48").format(name="one") + ALONG + "metrics_along: 3\n"
+    )
+    stops = iter([False] * 30 + [True] * 1000)
+    asked = [tmp_path / "one.yaml"]
+    assert run(asked, out=tmp_path / "cut", choices=Choices(device="cpu"), stop=lambda: next(stops)).interrupted
+    for name in ("cut", "whole"):
+        run(asked, out=tmp_path / name, choices=Choices(device="cpu"))
+    cut, whole = (sorted(Store(tmp_path / name).read().runs, key=lambda one: one.seed) for name in ("cut", "whole"))
+    assert all(one.resumed for one in cut)
+    assert [[point.metrics for point in one.curve] for one in cut] == [[p.metrics for p in one.curve] for one in whole]
+
+
+@pytest.mark.parametrize("wrong", ["0", "101", "2.5", "often"])
+def test_how_often_is_a_whole_number(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ProblemsError, match="metrics_along"):
+        load_specs([spec(tmp_path, more=f"{METRICS}metrics_along: {wrong}\n")])

@@ -21,7 +21,8 @@ from dpbench.spec.loading import load_specs
 from dpbench.step.functional import evaluate, initial_parameters, network
 from dpbench.step.recurrent import WrittenOut
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -42,7 +42,8 @@ from dpbench.store.differences import diff
 from dpbench.store.provenance import code_with_imports
 from dpbench.store.records import Store
 from dpbench.training.courses import hyperparameters
-from dpbench.training.loop import Execution, Interrupted, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, train
 from tests.store.record_samples import run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")

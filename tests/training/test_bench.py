@@ -31,6 +31,7 @@ from dpbench.training.bench import engine_names, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+SPECS = Path(__file__).parents[2] / "specs"
 SPEC = """
 kind: run
 name: {name}
@@ -57,7 +58,7 @@ def invoke(*arguments: str) -> Any:
 )
 def test_ghost_keeps_little_more_than_the_plain_pass(table: str, model: str, places: int) -> None:
     """At most 1.3 times its memory; nothing is kept of one call while the next one works."""
-    of_model = next(spec for spec in load_specs([Path("specs") / f"{table}.yaml"]) if spec.model.name == model)
+    of_model = next(spec for spec in load_specs([SPECS / f"{table}.yaml"]) if spec.model.name == model)
     plain, of_ghost = measure([of_model], places=places, engines=("plain", "ghost"), calls=1, data=Path("nowhere"))
     assert plain.peak_bytes is not None
     assert of_ghost.peak_bytes is not None

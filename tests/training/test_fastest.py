@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,21 +14,22 @@ import pytest
 import torch
 from torch import nn
 
-from dpbench.clipping import ghost, loop, vmap
-from dpbench.clipping.rules.automatic import rule as automatic
+from dpbench.clipping import ghost, vmap
 from dpbench.errors import DpbenchError
 from dpbench.job import run as run_job
 from dpbench.job import write_reports
-from dpbench.judging.check_tools.problems import batch, small_network
 from dpbench.mechanisms.presets import dplis, noisy_sgd
 from dpbench.plan.planning import Choices, make_plan
+from dpbench.reporting.collect import collect
 from dpbench.spec.loading import load_specs
+from dpbench.step.clipped_sum import Clipped, RunByRun
 from dpbench.step.functional import network
 from dpbench.store.reading import digest
 from dpbench.store.records import Store
 from dpbench.training import fastest
+from dpbench.training.execution import Execution, numbers_of_a_place, places_of_a_call
 from dpbench.training.fastest import Chosen
-from dpbench.training.loop import Execution, Interrupted, numbers_of_a_place
+from dpbench.training.loop import Interrupted
 from tests.training.test_train import losses, runs_of, trained
 
 SPEC = """
@@ -45,6 +44,10 @@ seeds: 1
 """
 
 
+BOTH = ("vmap", "ghost", "plain")
+WAYS = (*BOTH, "vmap run by run", "ghost run by run")
+
+
 def chosen(
     monkeypatch: pytest.MonkeyPatch,
     steps: int,
@@ -52,13 +55,20 @@ def chosen(
     ghost: float | None,
     compiled: float | None = None,
     compiles: bool = True,
+    alone: float = 0.02,
+    places: int = 5,
+    each: float = 0.0,
 ) -> Chosen:
-    """What is chosen if a sum takes so many seconds; None: the engine refuses, or torch cannot compile."""
+    """What is chosen if a sum of two runs takes so many seconds; None: the engine refuses, or torch cannot compile.
 
-    def engine(seconds: float | None) -> Callable[..., None]:
-        def clipping(*_: Any) -> None:
+    `alone`: seconds of one run's sum; `each`: seconds more for each place of a call.
+    """
+
+    def engine(seconds: float | None) -> Callable[..., Clipped]:
+        def clipping(_net: Any, theta_RP: torch.Tensor, examples: Any, _clip: Any, chunk: int) -> Clipped:
             assert seconds is not None, "refused"
-            time.sleep(seconds)
+            time.sleep((seconds if len(theta_RP) > 1 else alone) + each * min(chunk, examples.mask_RB.shape[1]))
+            return Clipped(theta_RP, theta_RP, theta_RP)
 
         return clipping
 
@@ -77,7 +87,15 @@ def chosen(
     monkeypatch.setattr(fastest, "find", lambda _, name: SimpleNamespace(load=lambda: named[name]))
     net = network(nn.Linear(2, 3))
     return fastest.fastest(
-        noisy_sgd(), net, torch.zeros(2, net.size), torch.zeros(2), torch.tensor(0), 5, steps, lambda _: 5, compiles
+        noisy_sgd(),
+        net,
+        torch.zeros(2, net.size),
+        torch.zeros(2),
+        torch.tensor(0),
+        places,
+        steps,
+        lambda _: 64,
+        compiles=compiles,
     )
 
 
@@ -85,90 +103,97 @@ def test_the_fastest_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(monkeypatch, 10**6, 0.02, 0.002).engine == "ghost"
     assert chosen(monkeypatch, 10**6, 0.002, 0.02).engine == "vmap"
     about_equal = chosen(monkeypatch, 10**6, 0.02, 0.018)
-    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {"vmap", "ghost", "plain", "vmap compiled"})
+    assert (about_equal.engine, set(about_equal.seconds)) == ("vmap", {*WAYS, "vmap compiled"})
+    long_and_short = chosen(monkeypatch, 1_000, 0.02, 0.002)
+    assert (long_and_short.engine, set(long_and_short.seconds)) == ("ghost", {*BOTH})
     short = chosen(monkeypatch, 10, 0.02, 0.002)  # it repeats bit for bit
     assert (short.engine, set(short.seconds)) == ("vmap", {"vmap"})
     assert chosen(monkeypatch, 10**6, 0.02, None).engine == "vmap"
 
 
+def test_an_engine_that_cannot_take_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of a user's, which `ghost` refuses when it is asked for the numbers of a place."""
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("bi,oi->bo", x, self.weight)
+
+    net, one = network(Sums()), (torch.ones(2), torch.tensor(0))
+    with pytest.raises(DpbenchError, match="ghost"):
+        numbers_of_a_place(ghost.clipping, net, *one)
+    monkeypatch.setattr(fastest, "SHORT", 0.0)
+    theta_RP = torch.ones(2, net.size)
+
+    def chunk(of: Any) -> int:
+        return places_of_a_call(Execution(), 2, of, net, one, 5)
+
+    for engines, expected in ((("vmap", "ghost"), "vmap"), (("ghost", "vmap"), "vmap"), (("ghost",), "ghost")):
+        found = fastest.fastest(noisy_sgd(), net, theta_RP, *one, 5, 100, chunk, engines=engines)
+        assert "ghost" not in found.seconds
+        assert found.engine.partition(" ")[0] == expected
+
+
+def test_a_stack_on_a_cpu_goes_run_by_run_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every engine that is not far slower than the best one, and not in short work."""
+    found = chosen(monkeypatch, 4_000, 0.02, 0.02, alone=0.005)
+    assert (found.engine, set(found.seconds)) == ("vmap run by run", {*WAYS})
+    other = chosen(monkeypatch, 4_000, 0.05, 0.02, alone=0.005)
+    assert (other.engine, set(other.seconds)) == ("ghost run by run", {*BOTH, "ghost run by run"})
+    assert chosen(monkeypatch, 4_000, 0.02, 0.02, alone=0.015).engine == "vmap"
+    assert set(chosen(monkeypatch, 100, 0.02, 0.02, alone=0.005).seconds) == {"vmap"}
+
+
+def test_run_by_run_the_calls_are_as_large_as_for_one_run() -> None:
+    net = network(nn.Linear(2, 3))
+    engine = fastest.engine_named("ghost run by run", net)
+    assert isinstance(engine, RunByRun)
+    assert engine.engine is ghost.clipping
+    one = torch.zeros(2), torch.tensor(0)
+    calls = [places_of_a_call(Execution(places_per_call=40), 8, of, net, one, 5) for of in (engine, ghost.clipping)]
+    assert calls == [40, 5]
+
+
+def test_measuring_takes_a_small_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of it, and what is under way then."""
+    monkeypatch.setattr(fastest, "SHARE", 0.0)
+    assert set(chosen(monkeypatch, 4_000, 0.02, 0.02, alone=0.005).seconds) == {*BOTH}
+    monkeypatch.setattr(fastest, "SHARE", 1e-4)
+    assert set(chosen(monkeypatch, 4_000, 0.02, 0.02, alone=0.005).seconds) == {*BOTH, "vmap run by run"}
+
+
+def test_less_at_a_time_is_taken_while_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves from the batch on, down to a few places; the seconds are those of what is taken."""
+    found = chosen(monkeypatch, 4_000, 0.005, None, places=40, each=0.001)
+    assert (found.engine, found.chunk) == ("vmap", 5)
+    assert 0.01 <= float(found.seconds["vmap"]) < 0.015
+    assert chosen(monkeypatch, 4_000, 0.02, None, places=40, each=0.00002).chunk is None
+    assert chosen(monkeypatch, 4_000, 0.02, None, places=7, each=0.1).chunk is None
+    assert chosen(monkeypatch, 10, 0.005, None, places=40, each=0.001).chunk is None
+
+
+@pytest.mark.parametrize("engine", ["vmap", "ghost"])
+def test_runs_of_a_stack_are_the_same_run_by_run(tmp_path: Path, engine: str) -> None:
+    runs = runs_of(tmp_path, SPEC.replace("seeds: 1", "seeds: 3"))
+    whole, apart = (trained(runs, execution=Execution(engine=name)) for name in (engine, f"{engine} run by run"))
+    for key, outcome in apart.items():
+        assert outcome.engine == f"{engine} run by run"
+        assert losses(outcome) == pytest.approx(losses(whole[key]), rel=1e-4)  # rounding, see test_train.py
+
+
 def test_compiling_is_tried_for_long_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 minutes, of 20 ms a step at least."""
     long = chosen(monkeypatch, 45_000, 0.02, 0.02, 0.005)
-    assert (long.engine, set(long.seconds)) == ("vmap compiled", {"vmap", "ghost", "plain", "vmap compiled"})
+    assert (long.engine, set(long.seconds)) == ("vmap compiled", {*WAYS, "vmap compiled"})
     assert long.made is not None
     assert chosen(monkeypatch, 45_000, 0.02, 0.02, 0.019).engine == "vmap"
     refused = chosen(monkeypatch, 45_000, 0.02, 0.02, None)
     assert (refused.engine, refused.seconds["vmap compiled"]) == ("vmap", "no compiler")
     for other in (chosen(monkeypatch, 20_000, 0.02, 0.02, 0.0), chosen(monkeypatch, 45_000, 0.02, 0.02, 0.0, False)):
-        assert (other.engine, set(other.seconds)) == ("vmap", {"vmap", "ghost", "plain"})
-
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-
-
-@needs_compiler
-@pytest.mark.parametrize("runs", [1, 2])
-def test_the_compiled_sum_is_that_of_the_loop(runs: int) -> None:
-    """Two full chunks and a rest, with empty places, of examples of very different sizes; the bound is float32's.
-
-    A gradient of 6 features is a sum of few products; the sum has at most 12 terms of size C or less, each off by about
-    100 roundings of 6e-8: 12 * 6e-6 = 7e-5 of C in all. Norms are relative to their size.
-    """
-    net = small_network()
-    theta_RP = torch.randn(runs, net.size, generator=torch.Generator().manual_seed(1))
-    examples = batch(torch.Generator().manual_seed(2), runs, 12)
-    examples = replace(examples, inputs=examples.inputs.float())
-    clip_R = torch.linspace(0.5, 1.0, runs).double()
-    engine = vmap.Compiled(net)
-    expected = loop.clipping(net, theta_RP, examples, clip_R, 5)
-    for _ in range(2):
-        found = engine(net, theta_RP, examples, clip_R, 5)
-        assert not engine.refusal
-        assert torch.allclose(found.sum_RP, expected.sum_RP, rtol=0, atol=7e-5)
-        assert torch.allclose(found.norm_RB, expected.norm_RB, rtol=1e-5, atol=1e-7)
-        assert torch.allclose(found.loss_RB, expected.loss_RB, rtol=1e-5, atol=1e-6)
-    weight = automatic().weight
-    other = engine(net, theta_RP, examples, clip_R, 5, weight)  # which is not compiled, and not forgotten
-    assert torch.equal(other.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5, weight).sum_RP)
-
-
-def test_what_torch_cannot_compile_is_computed_all_the_same() -> None:
-    class Breaks(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            torch._dynamo.graph_break()
-            return super().forward(input)
-
-    net = network(Breaks(6, 4))
-    theta_RP = torch.ones(1, net.size)
-    examples = batch(torch.Generator().manual_seed(2), 1, 10)
-    examples = replace(examples, inputs=examples.inputs.float())
-    engine, clip_R = vmap.Compiled(net), torch.ones(1).double()
-    found = engine(net, theta_RP, examples, clip_R, 5)
-    assert torch.equal(found.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5).sum_RP)
-    assert "graph_break" in engine.refusal or "Unsupported" in engine.refusal
-    assert "recurrent layers" in vmap.Compiled(network(nn.LSTM(2, 2))).refusal  # which would take many minutes
-
-
-@needs_compiler
-def test_a_compiled_run_is_the_same_run_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    (run,) = runs_of(tmp_path, SPEC)
-    usual = losses(trained([run], execution=Execution(engine="vmap"))[run.key])
-    execution = Execution(engine="vmap compiled", places_per_call=20)
-    whole = trained([run], execution=execution)[run.key]
-    assert (whole.engine, whole.tried) == ("vmap compiled", {})
-    assert losses(whole) == pytest.approx(usual, rel=1e-4)  # rounding, see test_train.py
-    done: list[int] = []
-    with pytest.raises(Interrupted):
-        trained(
-            [run],
-            execution=execution,
-            checkpoints=tmp_path / "kept",
-            watch=lambda p: done.append(p.done),
-            stop=lambda: len(done) >= 17,
-        )
-    resumed = trained([run], execution=Execution(places_per_call=20), checkpoints=tmp_path / "kept")[run.key]
-    assert resumed.engine == "vmap compiled"
-    assert losses(resumed) == losses(whole)
+        assert (other.engine, set(other.seconds)) == ("vmap", {*WAYS})
 
 
 @pytest.mark.parametrize("mechanism", [noisy_sgd(), dplis(smoothing_samples=3)], ids=["plain", "smoothed"])
@@ -187,6 +212,7 @@ def test_wide_layers_take_ghost(mechanism: Any) -> None:
     state = torch.random.get_rng_state()
     found = fastest.fastest(mechanism, net, theta_RP, example, target, 64, 10**6, chunk)
     assert found.engine == "ghost", found
+    assert "plain" in found.seconds  # of the loss itself
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -194,7 +220,9 @@ def test_the_record_says_what_was_used_and_a_named_engine_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())  # it takes seconds
-    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: Chosen("ghost", {"vmap": 0.5, "ghost": 0.1}))
+    monkeypatch.setattr(
+        "dpbench.training.fastest.fastest", lambda *_, **_more: Chosen("ghost", {"vmap": 0.5, "ghost": 0.1})
+    )
     found = {}
     for name, mechanism in (("open", "noisy_sgd"), ("named", "{name: noisy_sgd, parameters: {clipping: loop}}")):
         (tmp_path / f"{name}.yaml").write_text(SPEC.replace("noisy_sgd", mechanism))
@@ -210,24 +238,64 @@ def test_the_record_says_what_was_used_and_a_named_engine_stays(
     run_job([tmp_path / "named.yaml"], out=tmp_path / "told", choices=Choices(device="cpu"), engine="vmap")
     told = json.loads(Store(tmp_path / "told").run_path(run.key).read_text())
     assert told["environment"]["engine"] == {"clipping": "vmap"}
-    with pytest.raises(DpbenchError, match="engine = gost: expected one of ghost, loop, vmap, vmap compiled"):
+    with pytest.raises(
+        DpbenchError,
+        match="engine = gost: expected one of ghost, loop, vmap, vmap compiled, vmap run by run, ghost run by run",
+    ):
         run_job([tmp_path / "named.yaml"], out=tmp_path / "told", engine="gost")
     curves = [[point["test_loss"] for point in one["curve"]] for one in found.values()]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)  # rounding, see test_train.py
+
+
+def test_an_engine_that_a_spec_names_may_go_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a stack on a CPU; no other is tried; record and plan tell it, and the report takes it for the named one."""
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
+    tried: list[Any] = []
+
+    def answer(
+        _mechanism: Any, _net: Any, theta_RP: torch.Tensor, *_: Any, compiles: bool, engines: Any, **_more: Any
+    ) -> Chosen:
+        tried.append((len(theta_RP), compiles, engines))
+        if len(theta_RP) == 1:
+            return Chosen("ghost", {"ghost": 0.1})
+        return Chosen("ghost run by run", {"ghost": 0.4, "ghost run by run": 0.3, "plain": 0.1})
+
+    monkeypatch.setattr("dpbench.training.fastest.fastest", answer)
+    spec = tmp_path / "one.yaml"
+    text = SPEC.replace("noisy_sgd", "{name: noisy_sgd, parameters: {clipping: ghost}}")
+    spec.write_text(text.replace("seeds: 1", "seeds: 2"))
+    for name in ("first", "again"):
+        run_job([spec], out=tmp_path / name, choices=Choices(device="cpu"))
+    assert tried == [(2, False, ("ghost",))]
+    found = Store(tmp_path / "again").read().runs
+    assert [one.environment["engine"] for one in found] == [{"clipping": "ghost run by run"}] * 2
+    (row,) = collect(found).rows()
+    assert row.other_engine is None
+    plan = make_plan(load_specs([spec]), Store(tmp_path / "none"), Choices(device="cpu"))
+    assert "ghost run by run, " in plan.runs[0].reason
+    spec.write_text(text)  # one run
+    run_job([spec], out=tmp_path / "alone", choices=Choices(device="cpu"))
+    assert [one.environment["engine"] for one in Store(tmp_path / "alone").read().runs] == [{"clipping": "ghost"}]
+    assert tried[1:] == [(1, False, ("ghost",))]
 
 
 def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By model, size of the stack, steps and code; not where nothing was compared. The report has it with the time."""
     monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
-    answers = [Chosen("vmap", {"vmap": 0.3}), Chosen("ghost", {"vmap": 0.5, "ghost": 0.3, "plain": 0.1})]
+    answers = [
+        Chosen("vmap", {"vmap": 0.3}),
+        Chosen("ghost", {"vmap": 0.5, "ghost": 0.3, "plain": 0.1}, chunk=9),
+        Chosen("vmap", {}),
+    ]
     asked: list[str] = []
 
-    def answer(*_: Any) -> Chosen:
+    def answer(*_: Any, **_more: Any) -> Chosen:
         asked.append("")
         return answers[len(asked) - 1]
 
-    monkeypatch.setattr("dpbench.training.loop.fastest", answer)
+    monkeypatch.setattr("dpbench.training.fastest.fastest", answer)
     spec = tmp_path / "one.yaml"
     spec.write_text(SPEC)
 
@@ -244,15 +312,20 @@ def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, mo
     trained_in("untried")
     assert planned() == "no record yet"
     first = trained_in("first")
-    chunk = first["chunk"]
-    assert planned() == f"no record yet; ghost, {chunk} at a time, 3.0 × the plain pass"
+    assert first["chunk"] == 9
+    assert planned() == "no record yet; ghost, 9 at a time, 3.0 × the plain pass"
     page = write_reports(Store(tmp_path / "first"))[0].read_text()
-    assert f"ghost, {chunk} at a time, 3.0 × the plain pass" in page
+    assert "ghost, 9 at a time, 3.0 × the plain pass" in page
     again = trained_in("again")
     assert len(asked) == 2
     assert [one["engine"] for one in (first, again)] == [{"clipping": "ghost"}] * 2
     assert again["tried_engines"] == first["tried_engines"] == answers[1].seconds
-    assert again["chunk"] == chunk
+    assert again["chunk"] == 9
+    run_job([spec], out=tmp_path / "threads", choices=Choices(device="cpu"), threads=2)  # another question
+    assert len(asked) == 3
+    run_job([spec], out=tmp_path / "told", choices=Choices(device="cpu"), places_per_call=20)
+    (told,) = Store(tmp_path / "told").read().runs
+    assert (len(asked), told.environment["engine"], told.environment["chunk"]) == (3, {"clipping": "ghost"}, 20)
     spec.write_text(SPEC.replace("steps: ", "steps: 1"))  # other work
     assert planned() == "no record yet"
     spec.write_text(SPEC)
@@ -266,26 +339,47 @@ def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, mo
         assert trained_in(str(wrong)[:12])["engine"] == {"clipping": "vmap"}
 
 
-def test_a_checkpoint_keeps_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_keeps_engine_and_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = runs_of(tmp_path, SPEC)
-    answers = iter([Chosen("ghost"), Chosen("ghost")])
-    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: next(answers))
+    answers = iter([Chosen("ghost", chunk=7), Chosen("ghost", chunk=7)])
+    monkeypatch.setattr("dpbench.training.fastest.fastest", lambda *_, **_more: next(answers))
     whole = trained([run])[run.key]
     done: list[int] = []
     with pytest.raises(Interrupted):
         trained([run], checkpoints=tmp_path / "kept", watch=lambda p: done.append(p.done), stop=lambda: len(done) >= 17)
     resumed = trained([run], checkpoints=tmp_path / "kept")[run.key]  # a third measurement would raise
-    assert resumed.engine == "ghost"
+    assert (resumed.engine, resumed.chunk, whole.chunk) == ("ghost", 7, 7)
     assert losses(resumed) == losses(whole)
-    (path,) = (tmp_path / "kept").iterdir()
+    (other,) = runs_of(tmp_path, SPEC.replace("seeds: 1", "seeds: [1]"))
+    apart = trained([run, other], checkpoints=tmp_path / "kept")  # in another stack with the chunk of that
+    assert [one.chunk == 7 for one in apart.values()] == [False, False]
+    (path,) = (tmp_path / "kept").glob(f"{run.key}*")
     told: list[str] = []
     content = path.read_bytes()
     assert b'"engine": "ghost"' in content
     forge(path, content.replace(b'"engine": "ghost"', b'"engine": "no_eng"'))
-    monkeypatch.setattr("dpbench.training.loop.fastest", lambda *_: Chosen("vmap"))
+    monkeypatch.setattr("dpbench.training.fastest.fastest", lambda *_, **_more: Chosen("vmap"))
     again = trained([run], checkpoints=tmp_path / "kept", anew=lambda _, why: told.append(why))[run.key]
     assert "engine = 'no_eng': expected one of" in told[0]
     assert again.engine == "vmap"
+    forge(path, content.replace(b'"chunk": [7, 1]', b'"chunk": [0, 1]'))
+    trained([run], checkpoints=tmp_path / "kept", anew=lambda _, why: told.append(why))
+    assert "chunk = [0, 1]: expected places of a call and runs of the stack" in told[1]
+
+
+def test_a_stack_of_views_may_go_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`augment`: the first engine is tried with views of the example, in the stack and run by run, and no other."""
+    monkeypatch.setattr(fastest, "SHORT", 0.0)
+    text = SPEC.replace(
+        "noisy_sgd",
+        "{name: pipeline, parameters: {augment: {name: crop_and_flip, parameters: {views: 2, padding: 1}}}}",
+    )
+    runs = runs_of(tmp_path, text.replace("seeds: 1", "seeds: 2"))
+    (one, other) = trained(runs).values()
+    assert set(one.tried) == {"vmap", "vmap run by run", "plain"}
+    whole = trained(runs, execution=Execution(engine="vmap"))
+    for outcome in (one, other):
+        assert losses(outcome) == pytest.approx(losses(whole[outcome.run.key]), rel=1e-4)  # rounding, see test_train.py
 
 
 def forge(path: Path, content: bytes) -> None:

@@ -25,7 +25,8 @@ from dpbench.store.records import Store
 from dpbench.tasks import objective
 from dpbench.training.checkpoints import write_checkpoint
 from dpbench.training.courses import Course, checkpoint_of, start
-from dpbench.training.loop import Execution, Interrupted, evaluation_steps, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, evaluation_steps, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -26,7 +26,7 @@ from dpbench.judging.enclosures import TABLES, read_points
 from dpbench.plan.planning import Choices, Run, Stack
 from dpbench.store.records import Store
 from dpbench.training.loop import Outcome, Progress
-from dpbench.training.workers import Ray, connected, spread
+from dpbench.training.workers import Cluster, Ray, WorkerLostError, connected, spread
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -110,15 +110,25 @@ def figures(out: Path) -> dict[str, Any]:
     return {path.name: plain(json.loads(path.read_text())) for path in Store(out).records_folder.glob("*.json")}
 
 
+def started_here(process: int) -> bool:
+    """Whether a process comes from this one: tests beside it have a cluster of their own."""
+    while process > 1 and process != os.getpid():
+        try:
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return process == os.getpid()
+
+
 def workers_at_work() -> list[int]:
-    """The processes that train for Ray."""
+    """The processes that train for Ray in the cluster of this process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:
             continue
-        if words.startswith(b"ray::_called"):
+        if words.startswith(b"ray::_called") and started_here(int(path.parent.name)):
             found.append(int(path.parent.name))
     return found
 
@@ -132,9 +142,9 @@ def test_a_worker_that_is_killed_changes_no_record(specs: list[str | Path], tmp_
     out = tmp_path / "there"
 
     def kill() -> None:
-        """One worker, as soon as a checkpoint of the driver is half of the way there."""
+        """Every worker, as soon as the driver has a checkpoint: whose it is cannot be told."""
         if not killed and list(Store(out).checkpoints_folder.glob("*.pt")):
-            killed.extend(workers_at_work()[:1])
+            killed.extend(workers_at_work())
             for number in killed:
                 os.kill(number, signal.SIGKILL)
 
@@ -283,6 +293,56 @@ def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_p
         pass
     found = CliRunner().invoke(cli, ["run", "--address", "auto", str(tmp_path)], standalone_mode=False)
     assert "--address auto: is for --executor ray" in str(found.exception)
+
+
+def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+
+    def init(**_: Any) -> None:
+        try:
+            raise RuntimeError("Failed to connect to GCS. AuthenticationError: RPC error: InvalidAuthToken: ...")
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379") from error
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(DpbenchError, match=r"Failed to connect.*asks for a token: RAY_AUTH_MODE=token"):
+        list(spread(pow, [(2, 3)], ray=Ray("auto")))
+
+
+def test_a_lost_machine_is_told_in_short() -> None:
+    """Ray goes on for a paragraph about what may have happened."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+
+    class Lost:
+        exceptions = ray.exceptions
+
+        def get(self, _: Any) -> None:
+            raise ray.exceptions.NodeDiedError(
+                "Task failed: the node is dead. Node IP: 10.0.0.2. This can happen if ..."
+            )
+
+    cluster = object.__new__(Cluster)
+    cluster._ray = Lost()
+    with pytest.raises(WorkerLostError, match=r"^its worker was lost: .*the node is dead. Node IP: 10.0.0.2.$"):
+        cluster.result("a task")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_ray_prints_nothing_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a lost machine it would print the last log on standard output, by this function of its own."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'dpbench[ray]')")
+    from ray._private import worker
+
+    printer = worker.print_to_stdstream
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected(Ray()):
+        worker.print_to_stdstream({"lines": ["a log"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert worker.print_to_stdstream is printer
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
 
 
 def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,11 @@ from hypothesis import strategies as st
 from dpbench.job import run as run_job
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Choices, Run, make_plan
+from dpbench.plan.stacks import usual_threads
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
-from dpbench.training.loop import (
-    Execution,
-    Interrupted,
-    Outcome,
-    evaluation_steps,
-    on_threads,
-    train,
-    usual_threads,
-)
+from dpbench.training.execution import Execution, on_threads
+from dpbench.training.loop import Interrupted, Outcome, evaluation_steps, train
 
 SPEC = """
 kind: run
@@ -275,7 +269,7 @@ CHILD = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from dpbench.training.loop import Execution
+from dpbench.training.execution import Execution
 from tests.training.test_train import SPEC, runs_of, trained
 (run, *_) = runs_of(Path({folder!r}), {text!r})
 print("ready", flush=True)

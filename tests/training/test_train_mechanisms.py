@@ -24,7 +24,8 @@ from dpbench.spec.loading import load_specs
 from dpbench.step.mechanism import Hyperparameters, Observed, State, acts_at_end
 from dpbench.step.pipeline import Pipeline
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution, Interrupted, Outcome, train
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted, Outcome, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -27,7 +27,7 @@ from dpbench.step.mechanism import Hyperparameters
 from dpbench.step.mechanism import step as one_step
 from dpbench.step.samplers.poisson import PoissonSampler
 from dpbench.store.records import Store
-from dpbench.training.loop import Execution
+from dpbench.training.execution import Execution
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

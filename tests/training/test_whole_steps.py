@@ -12,11 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from dpbench.cli import cli
+from dpbench.clipping import ghost
 from dpbench.job import write_reports
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, own_speed, read_speed, write_speed
-from dpbench.training import whole_steps
+from dpbench.training import fastest, whole_steps
+from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,6 +98,23 @@ def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.1 <= line.seconds < 0.5
     assert line.floor is not None
     assert 0 < line.floor < 0.1
+
+
+def test_all_rounds_take_the_engine_and_the_chunk_of_the_first(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so do the two steps whose memory is measured; the engine is looked for once."""
+    asked: list[Chosen] = [Chosen("ghost", {"ghost": 0.1}, chunk=5)]
+    seen: list[int] = []
+    clipping = ghost.clipping
+
+    def watched(net: Any, theta_RP: Any, examples: Any, clip_R: Any, chunk: int, *rest: Any) -> Any:
+        seen.append(chunk)
+        return clipping(net, theta_RP, examples, clip_R, chunk, *rest)
+
+    monkeypatch.setattr(fastest, "fastest", lambda *_, **_more: asked.pop())
+    monkeypatch.setattr(ghost, "clipping", watched)
+    (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "open"], steps=2, runs=2)
+    assert (line.refusal, line.engine, line.chunk, set(seen)) == ("", "ghost", 5, {5})
+    assert len(seen) > 2 * whole_steps.ROUNDS
 
 
 def test_what_cannot_be_trained_is_a_refusal(spec: Path, tmp_path: Path) -> None:

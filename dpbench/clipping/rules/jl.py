@@ -151,10 +151,13 @@ class ProjectedSum:
     ) -> Clipped:
         """The clipped sum, with the projections of that step.
 
-        Works on as many runs at a time as have projections that fit into memory, at least one.
+        Works on as many runs at a time as have projections that fit into memory, at least one. On a CPU runs
+        go one after the other, with as many places in a call, unless one call has half a batch to spare: layers keep
+        their own kernels so.
         """
-        step = max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size))
-        parts = []
+        runs, step, parts = len(theta_RP), max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size)), []
+        if theta_RP.device.type == "cpu" and 2 * chunk < 3 * examples.mask_RB.shape[1]:
+            step, chunk = 1, chunk * runs
         for start in range(0, len(theta_RP), step):
             of = slice(start, start + step)
             parts.append(self._sum_of_runs(draw.runs(of), net, theta_RP[of], examples.runs(of), clip_R[of], chunk))
@@ -377,8 +380,9 @@ def _layer_by_layer(
     runs, count = loss_RB.shape[0], next(iter(tangents.values())).shape[1]
     products_RJB = loss_RB.new_zeros(runs, count, loss_RB.shape[1])
     for name, pieces in terms.items():
+        flat_RJN = tangents[name].reshape(runs, count, named[name][0].numel())  # of no axis or no element, too
         for piece in pieces:
-            products_RJB = products_RJB + piece.projected(tangents[name].flatten(2))
+            products_RJB = products_RJB + piece.projected(flat_RJN)
     weight_RB = over(weights)(products_RJB, *given)
     summed = {name: torch.zeros_like(value) for name, value in named.items()}
     for name, pieces in terms.items():

@@ -135,10 +135,8 @@ def verify(
 
 
 def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
-    """The runs of the specs that a claim names, or of any spec where their settings are compared."""
-    if claim.compares:
-        return tuple(runs)
-    return tuple(run for run in runs if run.file in claim.runs) if claim.rows else ()
+    """The runs, where training judges a claim."""
+    return tuple(runs) if claim.rows or claim.compares else ()
 
 
 def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:

@@ -183,14 +183,32 @@ def _wrong(record: VerdictRecord) -> str:
         return "a kind or a verdict that dpbench does not know"
     if not record.id.startswith(f"{record.paper}.") or not record.paper:
         return "the claim is of another paper"
-    return "" if record.plot is None or _is_plot(record.plot) else "its plot has no lines of equal length"
+    sound = record.plot is None or _is_plot(record.plot)
+    return "" if sound else "its plot has neither lines of equal length nor planes of the size of their axes"
 
 
 def _is_plot(plot: Mapping[str, Any]) -> bool:
-    def numbers(line: Any) -> bool:
-        return isinstance(line, list) and all(type(one) in (int, float) and math.isfinite(one) for one in line)
+    def numbers(line: Any, length: int | None = None) -> bool:
+        found = isinstance(line, list) and all(type(one) in (int, float) and math.isfinite(one) for one in line)
+        return found and len(line) > 0 and length in (None, len(line))
 
-    lines, labels = plot.get("lines"), (plot.get("x_label"), plot.get("y_label"))
-    every = [plot.get("x"), *lines.values()] if isinstance(lines, dict) and lines else []
-    same = every and all(map(numbers, every)) and len({len(line) for line in every}) == 1
-    return bool(same and every[0] and all(isinstance(label, str) for label in labels))
+    def pairs(dots: Any) -> bool:
+        return isinstance(dots, list) and all(numbers(dot, 2) for dot in dots)
+
+    def plane(one: Any) -> bool:
+        if not isinstance(one, dict) or set(one) != {"x", "y", "heights", "dots", "marked"}:
+            return False
+        x, y, heights = one["x"], one["y"], one["heights"]
+        sound = numbers(x) and numbers(y) and isinstance(heights, list) and len(heights) == len(x) > 1 < len(y)
+        return (
+            sound and all(numbers(line, len(y)) for line in heights) and all(map(pairs, (one["dots"], one["marked"])))
+        )
+
+    if not all(isinstance(plot.get(label), str) for label in ("x_label", "y_label")):
+        return False
+    lines, planes = plot.get("lines"), plot.get("planes")
+    if "planes" in plot:
+        return isinstance(planes, dict) and bool(planes) and all(map(plane, planes.values()))
+    if not numbers(plot.get("x")) or not isinstance(lines, dict) or not lines:
+        return False
+    return all(numbers(line, len(plot["x"])) for line in lines.values())

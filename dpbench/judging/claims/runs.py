@@ -21,17 +21,19 @@ from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
 from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
-from dpbench.judging.reproduction import metric_verdict
+from dpbench.judging.reproduction import result_verdicts
 from dpbench.plan.parts import dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
-from dpbench.store.records import Store
+from dpbench.store.records import RunRecord, Store
 from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
-from dpbench.tasks import Metric, task_of, unusual
+from dpbench.tasks import METRICS, Metric, task_of, unusual
 from dpbench.verdicts import Verdict
 
 OTHER = "the spec has changed since these runs"
+ALONG = "along_training"  # as a metric of a comparison
+Named = tuple[str, Spec]  # a row, and its file as a claim names it
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Trained:
     """What a record says that a claim needs: whose run it is, its setting, and its result in the metric's unit.
 
     `target` is the ε that its noise was calibrated to, at which δ and by which accountant; `metrics` what was measured
-    at its end, by name with parameters.
+    at its end, by name with parameters, and the mean over its curve (`ALONG`).
     """
 
     file: str
@@ -71,10 +73,16 @@ def trained(out: Path) -> tuple[Trained, ...]:
             reduced=run.context.reduced,
             real=run.facts.dataset_real,
             target=(run.context.target_epsilon, run.context.delta, run.context.calibrate_with),
-            metrics={one.name: one.value for one in run.result.metrics if one.value is not None},
+            metrics={one.name: one.value for one in run.result.metrics if one.value is not None} | _whole_curve(run),
         )
         for run in Store(out).read().runs
     )
+
+
+def _whole_curve(run: RunRecord) -> dict[str, float]:
+    """The mean of the run's metric over the evaluations of its curve: higher the sooner it is high."""
+    shown = [point.shown for point in run.curve]
+    return {ALONG: math.fsum(shown) / len(shown)} if shown else {}
 
 
 def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
@@ -87,18 +95,19 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     if not (claim.rows or claim.compares) or not runs:
         return Judgement("not_run", judged + "; there is no record of it" * bool(claim.rows or claim.compares))
     if claim.compares:
-        every = [spec for place in places.values() for spec in load_specs([place] if place else [])]
-        specs = {spec.label: spec for spec in every}
+        every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
+        specs = {spec.label: (file, spec) for file, spec in every}
         if len(specs) < len(every):
             return Judgement("not_run", f"{judged}; two of its rows have the same label, which `compares` cannot tell")
         return _compared(judged, claim, specs, runs)
     found = [
-        (spec.label, _verdict(spec, [run for run in runs if (run.file, run.label) == (file, spec.label)]))
+        (spec.label, verdict)
         for file, place in places.items()
         for spec in load_specs([place] if place else [])
         if any(fnmatchcase(spec.label, pattern) for pattern in claim.rows)
+        for verdict in _verdicts((file, spec), runs)
     ]
-    return _together(judged, [(label, verdict) for label, verdict in found if verdict is not None])
+    return _together(judged, found)
 
 
 def _place(run: str, file: str) -> Path | None:
@@ -108,7 +117,7 @@ def _place(run: str, file: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _compared(judged: str, claim: Claim, specs: Mapping[str, Spec], runs: Sequence[Trained]) -> Judgement:
+def _compared(judged: str, claim: Claim, specs: Mapping[str, Named], runs: Sequence[Trained]) -> Judgement:
     """The verdict on a claim about pairs of rows."""
     results: dict[tuple[str, str], tuple[list[float], str]] = {}
     pairs = []
@@ -123,47 +132,56 @@ def _compared(judged: str, claim: Claim, specs: Mapping[str, Spec], runs: Sequen
     return judge_pairs(judged, pairs, claim.share == "most")
 
 
-def _results(spec: Spec, metric: str, runs: Sequence[Trained]) -> tuple[list[float], str]:
-    """What the seeds of a row gave, whatever file they were run from, and why they may not be compared, if so."""
-    named = [run for run in runs if run.label == spec.label]
+def _of(named: Named, runs: Sequence[Trained]) -> tuple[list[Trained], str]:
+    """The whole runs on real data of a row's setting, one of each seed, whatever spec they were run for.
+
+    And why there is none where some have its label: of the row's own file, or of its setting.
+    """
+    file, spec = named
+    alike = [run for run in runs if run.label == spec.label]
+    own = any(run.file == file for run in alike)
     try:
-        setting = _setting(spec) if named else {}
-    except DpbenchError as error:
-        return [], f"its setting cannot be told ({error})"
-    kept = {run.seed: run for run in named if _is_of(spec, setting, run) and run.real and not run.reduced}
-    values = [run.result for run in kept.values()]
+        setting = _setting(spec) if alike else {}
+    except DpbenchError as error:  # such as a dataset of a file that is not there
+        return [], f"its setting cannot be told ({error})" if own else ""
+    kept = [run for run in alike if _is_of(spec, setting, run, run.file == file)]
+    if spec.reduced:
+        return [], f"this setting is reduced ({spec.reduced})"
+    whole = {run.seed: run for run in kept if run.real and not run.reduced}
+    if whole or not kept:
+        return list(whole.values()), OTHER if own and not kept else ""
+    reduced = next((run.reduced for run in kept if run.reduced), None)
+    return [], f"this setting is reduced ({reduced})" if reduced else "the data are synthetic"
+
+
+def _results(named: Named, metric: str, runs: Sequence[Trained]) -> tuple[list[float], str]:
+    """What the seeds of a row gave, and why they may not be compared, if so."""
+    kept, why = _of(named, runs)
+    if why:
+        return [], why
+    values = [run.result for run in kept]
     if metric:  # by its name, without parameters
         values = [
             value
-            for run in kept.values()
+            for run in kept
             for name, value in run.metrics.items()
             if re.fullmatch(rf"{re.escape(metric)}(\W.*)?", name)
         ]
     return values, "" if len(values) > 1 else f"{len(values)} of its seeds have a record, expected two or more"
 
 
-def _verdict(spec: Spec, runs: Sequence[Trained]) -> Verdict | None:
-    """The verdict on the printed result of one row; None where it prints none."""
+def _verdicts(named: Named, runs: Sequence[Trained]) -> list[Verdict]:
+    """The verdicts on the printed results of one row."""
+    _, spec = named
     published = spec.published
-    if published is None or published.result is None:
-        return None
-    metric, printed = published.result
-    barred = spec.reduced and f"this setting is reduced ({spec.reduced})"
-    kept: dict[int, Trained] = {}
-    if runs:
-        try:
-            setting = _setting(spec)
-            kept = {run.seed: run for run in runs if _is_of(spec, setting, run)}
-            barred = barred or (None if kept else OTHER)
-        except DpbenchError as error:  # such as a dataset of a file that is not there
-            barred = barred or f"its setting cannot be told ({error})"
-    for run in kept.values():
-        barred = barred or (run.reduced and f"this setting is reduced ({run.reduced})")
-        barred = barred or (None if run.real else "the data are synthetic")
-    results = [run.result for run in kept.values() if run.metric == metric]
-    found = metric_verdict(spec.label, results, printed, published.averaged_over, metric=metric, barred=barred)
-    stale = sum(bool(changed_versions(run.resolved)) for run in kept.values())
-    return replace(found, reason=f"{found.reason}; {stale} of its runs are stale") if stale else found
+    if published is None or not published.results:
+        return []
+    metric = published.result[0] if published.result else METRICS["accuracy"]
+    kept, why = _of(named, runs)
+    values = [run.result for run in kept if run.metric == metric]
+    found = result_verdicts(spec.label, values, published, metric, barred=why or None)
+    stale = sum(bool(changed_versions(run.resolved)) for run in kept)
+    return [replace(one, reason=f"{one.reason}; {stale} of its runs are stale") for one in found] if stale else found
 
 
 def _setting(spec: Spec) -> dict[str, Any]:
@@ -184,8 +202,12 @@ def _setting(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained) -> bool:
-    """Whether a record is of the spec's setting; calibrated noise is compared by its target."""
+def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained, own: bool) -> bool:
+    """Whether a record is of the spec's setting; calibrated noise is compared by its target.
+
+    What the spec leaves to a default may be anything in a run of its `own` file: the accountant that calibrates, which
+    is `exact` where it covers the mechanism, and the bytes of its weights.
+    """
     resolved, budget = run.resolved, spec.budget
     sigma = resolved.get("noise_multiplier")
     if budget is None:
@@ -194,10 +216,11 @@ def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained) -> bool:
         same = _equal(budget.noise_multiplier, sigma)
     else:
         epsilon, delta, by = run.target
-        same = _equal(budget.epsilon, epsilon) and _equal(budget.delta, delta) and budget.calibrate_with in (None, by)
+        same = _equal(budget.epsilon, epsilon) and _equal(budget.delta, delta)
+        same &= by == (budget.calibrate_with or "exact") or (own and budget.calibrate_with is None)
     weights = resolved["model"].get("weights")
     same &= (spec.weights is None) == (weights is None)
-    if spec.weights is not None and spec.weights.sha256 is not None:
+    if spec.weights is not None and not (own and spec.weights.sha256 is None):
         same &= (weights or {}).get("sha256") == spec.weights.sha256
     same &= {name: resolved[name] for name in ("loss", "metric") if resolved.get(name)} == setting["objective"]
     numbers = ("sampling_rate", "steps", "learning_rate", "clip_norm")
@@ -221,10 +244,12 @@ def _same(stated: Mapping[str, Any], recorded: Mapping[str, Any], exact: bool) -
 def _together(judged: str, found: Sequence[tuple[str, Verdict]]) -> Judgement:
     """The verdict on a claim whose rows have these verdicts."""
     if not found:
-        return Judgement("not_run", f"{judged}; its rows print no accuracy")
+        return Judgement("not_run", f"{judged}; its rows print no result")
     counts = Counter[str](verdict.verdict for _, verdict in found)
     compared = len(found) - counts["not_run"]
-    evidence = {label or "result": verdict.reason for label, verdict in found if verdict.reason != "no finished run"}
+    rows = Counter(label for label, _ in found)
+    named = [(f"{label}: {one.check}" if rows[label] > 1 else label or "result", one) for label, one in found]
+    evidence = {label: verdict.reason for label, verdict in named if verdict.reason != "no finished run"}
     if not compared:
         why = next(iter(evidence.values()), "no record of them")
         return Judgement("not_run", f"{judged}; {why}", evidence=evidence)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dpbench.errors import DpbenchError
 from dpbench.plan.probe._trial import (
@@ -66,7 +67,7 @@ def probe_model(
     with generators_put_back(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = build().cpu()
-        size = sum(value.numel() for value in module.parameters())
+        size = sum(0 if is_lazy(value) else value.numel() for value in module.parameters())
         for dtype in (torch.float64, torch.float32) if size <= MOST_DOUBLES else (torch.float32,):
             trial = Trial(module, dtype)
             if trial.run([_extremes_last(x) for x in kinds], build):
@@ -104,9 +105,13 @@ def try_model(build: Callable[[], nn.Module], input_shape: tuple[int, ...], clas
             raise DpbenchError("the model's factory gives the same module twice: expected a new one at every call")
         others: dict[str, Tensor] = dict(modules[1].named_parameters())
         given = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-        frozen = [name for name, value in given.items() if not torch.equal(value, others[name])]
+        frozen = [name for name, value in given.items() if not is_lazy(value) and not torch.equal(value, others[name])]
         others = dict(modules[1].named_buffers())
-        buffers = [name for name, value in module.named_buffers() if not torch.equal(value, others[name])]
+        buffers = [
+            name
+            for name, value in module.named_buffers()
+            if not is_lazy(value) and not torch.equal(value, others[name])
+        ]
         del module, modules, others, given  # a large model's probe takes memory enough
         refuse_model(build, input_shape, classes)
         output = build()(torch.zeros(1, *input_shape))

@@ -27,7 +27,7 @@ and the bound itself reveals something of the votes (`dpbench.privacy.smooth_sen
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 
 from dpbench.errors import DpbenchError
 from dpbench.events import ConfidentGNMax, Event
@@ -75,6 +75,7 @@ def log_moment(event: Event, order: float) -> float:
     return (order - 1) * total
 
 
+@lru_cache(maxsize=1 << 14)  # a curve asks for every order anew
 def log_miss(votes: tuple[int, ...], noise: float) -> float:
     """log q̃ of Proposition 7: log ½ Σ erfc((n* − n_i)/(2σ)) over the other classes, at most 0.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dpbench.reporting.contents import CoverageLine, Report
-from dpbench.reporting.coverage import result_verdict
+from dpbench.reporting.contents import CoverageLine, Report, Row
+from dpbench.reporting.coverage import verdicts_on_results
 from dpbench.reporting.rendering.figures import Figure, Point, Series
 from dpbench.reporting.rendering.plots import Drawn
 
@@ -18,39 +19,60 @@ def coverage_figures(report: Report) -> dict[str, list[Drawn]]:
     return {name: [figure] for name, figure in found.items() if figure is not None}
 
 
-def _figure(report: Report, line: CoverageLine) -> Drawn | None:
-    series: list[Series] = []
-    legend: list[tuple[int, str]] = []
-    said: list[str] = []
-    places: list[float] = []
-    by_section: dict[str, list[Point]] = {}
-    for row in map(report.row, line.rows):
-        verdict = result_verdict(row)
-        if verdict is None or "mean" not in verdict.evidence:
-            continue
-        printed, ours = float(verdict.evidence["printed"]), verdict.evidence["mean"]
-        low, high = (verdict.evidence.get(end) for end in ("low", "high"))
-        half = (high - low) / 2 if low is not None and high is not None else None
-        least, most = (None, None) if half is None else (ours - half, ours + half)
+@dataclass(frozen=True)
+class _Pair:
+    """A printed number beside ours, its interval if there is one, and what is said of them."""
+
+    printed: float
+    ours: float
+    least: float | None
+    most: float | None
+    said: str
+    of: str  # what they are, with the unit
+
+
+def _pair(row: Row) -> _Pair | None:
+    """The printed result of a row, else the sharpness that a source prints, which gets no verdict."""
+    verdicts = verdicts_on_results(row)
+    if verdicts:
+        verdict, evidence = verdicts[0], verdicts[0].evidence
+        ours = evidence.get("mean", evidence.get("deviation"))
+        if ours is None:
+            return None
         words = f"{row.title}: {verdict.reason} ({verdict.verdict.replace('_', ' ')})"
-        by_section.setdefault(row.context.name, []).append(Point(printed, ours, least, most, says=words))
-        said.append(words)
-        places += [printed, ours]
-    if not places:
+        of = row.metric.label if "mean" in evidence else "Standard deviation of the test accuracy, %"
+        return _Pair(float(evidence["printed"]), ours, evidence.get("low"), evidence.get("high"), words, of)
+    printed = row.context.published.sharpness if row.context.published else None
+    found = next((one.value for one in row.metrics if one.name.startswith("sharpness") and one.value), None)
+    if printed is None or found is None:
         return None
-    margin = max(0.06 * (max(places) - min(places)), 0.2)
+    words = f"{row.title}: ours at least {found.mean:.4g}, printed {printed.text}, without a verdict"
+    return _Pair(printed.value, found.mean, None, None, words, "Sharpness")  # bars are prediction intervals
+
+
+def _figure(report: Report, line: CoverageLine) -> Drawn | None:
+    pairs = [(row, pair) for row in map(report.row, line.rows) if (pair := _pair(row)) is not None]
+    if not pairs:
+        return None
+    by_section: dict[str, list[Point]] = {}
+    for row, one in pairs:
+        point = Point(one.printed, one.ours, one.least, one.most, says=one.said)
+        by_section.setdefault(row.context.name, []).append(point)
+    places = [place for _, one in pairs for place in (one.printed, one.ours)]
+    margin = max(0.06 * (max(places) - min(places)), 0.2 if max(places) > 1 else 0.02)
     same = [min(places) - margin, max(places) + margin]
-    series.append(Series(_DIAGONAL, tuple(Point(x, x) for x in same), says="printed = measured"))
-    legend.append((_DIAGONAL, "printed = measured"))
+    series = [Series(_DIAGONAL, tuple(Point(x, x) for x in same), says="printed = measured")]
+    legend = [(_DIAGONAL, "printed = measured")]
     for style, (name, points) in enumerate(by_section.items()):
         series.append(Series(style, (), tuple(points), says=name))
         legend.append((style, name))
+    of = " or ".join(dict.fromkeys(one.of for _, one in pairs))
     figure = Figure(
         id=f"{line.id}-figure",
         title=f"{line.paper}, {line.item.place}: printed against measured",
-        description=_sentence(line, said),
-        x_label="Printed, %",
-        y_label="Measured, %",
+        description=_sentence(line, [one.said for _, one in pairs]),
+        x_label=f"{of}, printed",
+        y_label="Measured",
         series=tuple(series),
         whole=True,
     )

@@ -77,7 +77,7 @@ def _accountants(row: Row) -> Iterable[str]:
 
 def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequence[Metric]) -> dict[str, Any]:
     context, published = row.context, row.context.published or Published()
-    found = row.metric_verdict
+    found, spread = row.metric_verdict, row.verdict("printed_accuracy_deviation")
     evidence: Mapping[str, Any] = found.evidence if found else {}
     cells: dict[str, Any] = {
         "spec": section.name,
@@ -92,6 +92,8 @@ def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequen
         "checked": row.checked and row.checked.verdict,
         "checked_reason": row.checked and row.checked.reason,
         **{name: value for metric in metrics for name, value in _metric_cells(row, metric).items()},
+        "accuracy_deviation_percent_printed": published.accuracy_deviation_percent,
+        "accuracy_deviation_verdict": spread and spread.verdict,
         "printed_averaged_over": published.averaged_over,
         "prediction_low_95": evidence.get("low"),
         "prediction_high_95": evidence.get("high"),

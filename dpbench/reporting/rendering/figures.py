@@ -79,7 +79,8 @@ class Point:
 class Series:
     """One row or spec: a line (with a band where intervals are known) and points on top; `style` counts from 0.
 
-    `says`: what the line is.
+    `says`: what the line is. `aside`: how far to the right its points are drawn of their place, in points of 1/72 inch,
+    so that those of several series at one place do not hide each other.
     """
 
     style: int
@@ -87,6 +88,7 @@ class Series:
     points: tuple[Point, ...] = ()
     joined: bool = False
     says: str = ""
+    aside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def draw(figure: Figure) -> str:
         axes = canvas.add_subplot()
         # Margins in points: a layout engine would take longer than the drawing.
         width, height = figure.width, figure.height
-        canvas.subplots_adjust(left=48 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
+        canvas.subplots_adjust(left=58 / width, right=1 - 8 / width, bottom=42 / height, top=1 - 8 / height)
         hover = _Hover()
         for place, (level, low, high, text) in enumerate(figure.levels):
             _draw_level(axes, level, low, high, text, below=place > 0)
@@ -189,22 +191,27 @@ def _draw_series(axes: Any, series: Series, hover: _Hover) -> None:
             lows, highs = [point.low for point in band], [point.high for point in band]
             axes.fill_between([point.x for point in band], lows, highs, color=colour, alpha=0.14, linewidth=0)
     solid = [point for point in series.points if not point.hollow]
+    if series.aside:
+        from matplotlib.transforms import ScaledTranslation
+
+        line |= {"transform": axes.transData + ScaledTranslation(series.aside / 72, 0, axes.figure.dpi_scale_trans)}
+    beside = {name: line[name] for name in ("transform",) if name in line}
     if series.joined and len(solid) > 1:
         axes.plot([p.x for p in solid], [p.y for p in solid], **line, gid=hover(series.says))
     whiskers = [(p.x, p.low, p.high) for p in solid if p.low is not None and p.high is not None]
     if whiskers:  # one line with gaps: drawing takes its time by the number of lines
         xs = [place for x, _, _ in whiskers for place in (x, x, x)]
         ys = [height for _, low, high in whiskers for height in (low, high, math.nan)]
-        axes.plot(xs, ys, "_-", color=colour, linewidth=1.6, markersize=6, zorder=4)
+        axes.plot(xs, ys, "_-", color=colour, linewidth=1.6, markersize=6, zorder=4, **beside)
     for point in series.points:
         name = hover(point.says)
         if point.hollow:
             hollow = {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": colour, "zorder": 4}
-            axes.plot([point.x], [point.y], "D", gid=name, **hollow)
+            axes.plot([point.x], [point.y], "D", gid=name, **hollow, **beside)
             continue
         size = 9.5 if marker == "*" else 6.5  # a star is mostly air
         style = {"markersize": size, "markeredgecolor": _PAPER, "markeredgewidth": 0.7}
-        axes.plot([point.x], [point.y], marker, color=colour, zorder=5, gid=name, **style)
+        axes.plot([point.x], [point.y], marker, color=colour, zorder=5, gid=name, **style, **beside)
 
 
 def _limits(axes: Any, figure: Figure) -> None:

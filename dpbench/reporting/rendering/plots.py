@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpbench.judging.claims.record import VerdictRecord
 from dpbench.privacy.formatting import bound, number
@@ -15,6 +15,7 @@ from dpbench.reporting.rendering.view import by
 from dpbench.tasks import METRICS, Metric
 
 MANY_ROWS = 8  # above this, bands would hide each other
+_BESIDE = 5.0  # between the points of two lines at one ε, in points of 1/72 inch
 Level = tuple[float, float | None, float | None, str]
 
 
@@ -139,6 +140,9 @@ def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
             shown += rows
     if not series:
         return []
+    middle = (len(series) - 1) / 2
+    beside = min(_BESIDE, _BESIDE * 6 / len(series))
+    series = [replace(one, aside=beside * (place - middle)) for place, one in enumerate(series)]
     figure = Figure(
         id=f"{comparison.id}-epsilon",
         title=f"{comparison.dataset}, {comparison.model}: {comparison.metric.title} against ε of every mechanism",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpbench.judging.claims.record import VerdictRecord
 from dpbench.judging.reproduction import Spread
 from dpbench.privacy.formatting import bound, words
 from dpbench.reporting.contents import MetricLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import _FAINT, _INK, _RC, _STAND_INS, Figure, Point, Series, inline_svg
-from dpbench.reporting.rendering.plots import Drawn, epsilon_label, epsilon_of
+from dpbench.reporting.rendering.plots import Drawn, claim_figure, epsilon_label, epsilon_of
 from dpbench.reporting.rendering.view import by
 
 MOST_CONTOURS = 6  # of a spec; the other surfaces are in its records
@@ -20,13 +22,18 @@ LEVELS = 9
 
 @dataclass(frozen=True)
 class Contour:
-    """A surface to draw: the loss at every pair of places on the axis, None where it is not finite."""
+    """A surface to draw: the loss at every place of `x` and `y`, None where it is not finite, and dots on it."""
 
     id: str
     title: str
     description: str
-    axis: tuple[float, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
     losses: tuple[tuple[float | None, ...], ...]
+    x_label: str = "α"
+    y_label: str = "β"
+    dots: tuple[tuple[float, float], ...] = ()
+    marked: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,34 @@ def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
     for section in report.sections:
         figures: list[Drawn | DrawnContour] = []
         figures += _values(section)
+        figures += _along(section)
         figures += _lines(section)
         figures += _contours(section)
         if figures:
             found[f"metrics-{section.id}"] = figures
+    return found
+
+
+def claim_figures(record: VerdictRecord) -> Sequence[Drawn | DrawnContour]:
+    """What a claim's evidence holds to be drawn: a curve, or a contour with dots for each of the plot's `planes`."""
+    plot = record.plot or {}
+    if "planes" not in plot:
+        return [claim_figure(record)]
+    found = []
+    for number, (name, plane) in enumerate(plot["planes"].items(), 1):
+        contour = Contour(
+            id=f"figure-{re.sub(r'[^a-z0-9]+', '-', record.id)}-{number}",
+            title=f"{record.id}: {name}",
+            description=record.reason,
+            x=tuple(plane["x"]),
+            y=tuple(plane["y"]),
+            losses=tuple(map(tuple, plane["heights"])),
+            x_label=plot["x_label"],
+            y_label=plot["y_label"],
+            dots=tuple((x, y) for x, y in plane["dots"]),
+            marked=tuple((x, y) for x, y in plane["marked"]),
+        )
+        found.append(DrawnContour(contour, caption=name))
     return found
 
 
@@ -96,6 +127,33 @@ def _values(section: Section) -> list[Drawn]:
     return found
 
 
+def _along(section: Section) -> list[Drawn]:
+    """Each metric along the training, a line for each row."""
+    found = []
+    for number, name in enumerate(dict.fromkeys(line.name for row in section.rows for line in row.metrics), 1):
+        drawn = [(row, line) for row in section.rows for line in row.metrics if line.name == name and line.along]
+        series = [
+            Series(
+                style, tuple(Point(epoch, one.mean, one.least, one.most) for epoch, one in line.along), says=row.title
+            )
+            for style, (row, line) in enumerate(drawn)
+        ]
+        if series:
+            title = f"{section.name}: {words(name)} along the training"
+            ends = "; ".join(f"{row.title}: {line.along[-1][1].mean:.4g} at the end" for row, line in drawn)
+            figure = Figure(
+                id=f"metrics-{section.id}-along-{number}",
+                title=title,
+                description=f"{title}; bands from the lowest to the highest seed. {ends}.",
+                x_label="Epoch",
+                y_label=words(name).partition(" (")[0].capitalize(),
+                series=tuple(series),
+                whole=True,
+            )
+            found.append(Drawn(figure, tuple((style, row.title) for style, (row, _) in enumerate(drawn))))
+    return found
+
+
 def _first(point: tuple[float, Row, Spread]) -> float:
     return point[0]
 
@@ -111,13 +169,18 @@ def _lines(section: Section) -> list[Drawn]:
     lines = _surfaces(section, deep=False)
     if not lines:
         return []
-    series, legend = [], []
-    for style, row, line, surface in lines:
-        pairs = zip(surface["axis"], surface["losses"], strict=True)
-        points = tuple(Point(alpha, loss) for alpha, loss in pairs if loss is not None)
+    series: list[Series] = []
+    legend = []
+    for _, row, line, surface in lines:
         text = f"{row.title}, seed {line.surface_seed}"
-        series.append(Series(style, points, says=text))
-        legend.append((style, text))
+        earlier = [(f"{text}, step {step}", one) for step, one in line.surfaces_along]
+        for says, one in [*earlier, (text, surface)]:
+            style = len(series)
+            pairs = zip(one["axis"], one["losses"], strict=True)
+            series.append(
+                Series(style, tuple(Point(alpha, loss) for alpha, loss in pairs if loss is not None), says=says)
+            )
+            legend.append((style, says))
     said = "; ".join(_said(row, line, surface) for _, row, line, surface in lines)
     figure = Figure(
         id=f"metrics-{section.id}-line",
@@ -138,7 +201,8 @@ def _contours(section: Section) -> list[DrawnContour]:
             id=f"metrics-{section.id}-contour-{number}",
             title=f"{row.full_title}: loss surface, seed {line.surface_seed}",
             description=f"Contours of the mean training loss along two directions. {_said(row, line, surface)}.",
-            axis=tuple(surface["axis"]),
+            x=tuple(surface["axis"]),
+            y=tuple(surface["axis"]),
             losses=tuple(tuple(line) for line in surface["losses"]),
         )
         found.append(DrawnContour(contour))
@@ -172,13 +236,14 @@ def draw_contour(contour: Contour) -> str:
             low, high = float(known.min()), float(known.max())
             # Closer where the loss is low: the levels of a bowl lie at equal distances then.
             levels = [low + (high - low) * ((step + 0.5) / LEVELS) ** 2 for step in range(LEVELS)]
-            lines = axes.contour(
-                contour.axis, contour.axis, losses.T, levels=levels, colors=_STAND_INS[0], linewidths=1.1
-            )
+            lines = axes.contour(contour.x, contour.y, losses.T, levels=levels, colors=_STAND_INS[0], linewidths=1.1)
             axes.clabel(lines, fontsize=8, fmt="%.3g", colors=_INK)
-        axes.plot([0], [0], "+", color=_FAINT, markersize=9)
-        axes.set_xlabel("α")
-        axes.set_ylabel("β")
+        if contour.marked:
+            axes.plot(*zip(*contour.marked, strict=True), "+", color=_FAINT, markersize=9)
+        if contour.dots:
+            axes.plot(*zip(*contour.dots, strict=True), "o", color=_STAND_INS[1], markersize=3.2, alpha=0.8)
+        axes.set_xlabel(contour.x_label)
+        axes.set_ylabel(contour.y_label)
         file = io.StringIO()
         canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return inline_svg(file.getvalue(), contour.id, contour.title, contour.description, {})

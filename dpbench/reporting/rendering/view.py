@@ -71,6 +71,16 @@ def best(rows: Iterable[Row]) -> Row | None:
     return min((row for row in rows if row.promised), key=lambda row: row.metric.first(row.measured.mean), default=None)
 
 
+def close_to(rows: Iterable[Row], row: Row) -> int:
+    """How many other rows have a mean in the row's interval."""
+    low, high = row.measured.low, row.measured.high
+    return sum(
+        low <= other.measured.mean <= high
+        for other in rows
+        if other.id != row.id and low is not None and high is not None
+    )
+
+
 def checks(rows: Iterable[Row]) -> list[tuple[str, int]]:
     """The verdicts of the checks of mechanisms, and how many mechanisms have each; a mechanism counts at its worst."""
     found: dict[str, list[Checked | None]] = {}
@@ -170,6 +180,7 @@ FILTERS = (
         rows_named,
         rows_of,
         best,
+        close_to,
         checks,
         worst_check,
         metrics,

@@ -14,10 +14,12 @@ from dpbench.datasets import find_dataset
 from dpbench.judging.claims.claim import Claim
 from dpbench.judging.claims.judging import Choice, verify
 from dpbench.judging.claims.record import VerdictRecord
-from dpbench.judging.claims.runs import OTHER, Trained, judge_runs, trained
+from dpbench.judging.claims.runs import ALONG, OTHER, Trained, judge_runs, trained
 from dpbench.spec.loading import load_specs
+from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, chosen
 from dpbench.tasks import METRICS
+from tests.store.record_samples import run_json
 
 ROOT = Path(__file__).parents[3]
 FILE = "specs/bu2020/table1.yaml"
@@ -78,7 +80,6 @@ def test_a_table_holds_when_all_of_it_came_out() -> None:
         ([], "not_run", "no record"),
         ([replace(one, reduced="2 epochs") for one in table()], "not_run", "this setting is reduced (2 epochs)"),
         ([replace(one, real=False) for one in table()], "not_run", "synthetic"),
-        ([replace(one, file="mine/table1.yaml") for one in table()], "not_run", "judged by training"),
     ],
 )
 def test_what_rows_say_together(runs: list[Trained], verdict: str, words: str) -> None:
@@ -132,6 +133,7 @@ budget: BUDGET
     ("budget", "noise", "target", "counts"),
     [
         ("{epsilon: 3, delta: 1e-4}", 1.1, (3.0, 1e-4, "exact"), True),
+        ("{epsilon: 3, delta: 1e-4}", 1.1, (3.0, 1e-4, "rdp"), True),
         ("{epsilon: 3, delta: 1e-4}", 1.1, (2.0, 1e-4, "exact"), False),
         ("{epsilon: 3, delta: 1e-4}", 1.1, (3.0, 1e-5, "exact"), False),
         ("{epsilon: 3, delta: 1e-4, calibrate_with: rdp}", 1.1, (3.0, 1e-4, "rdp"), True),
@@ -173,6 +175,9 @@ def test_runs_of_another_budget_do_not_count(
     ]
     claim = replace(CLAIM, runs=("mine.yaml",), file=str(tmp_path / "claims.yaml"))
     assert judge_runs(claim, rows).verdict == ("holds" if counts else "not_run")
+    others = [replace(one, file="other.yaml") for one in rows]
+    known = counts and target[2] == {"none": None}.get(budget, "rdp" if "rdp" in budget else "exact")
+    assert judge_runs(claim, others).verdict == ("holds" if known else "not_run")
 
 
 def test_runs_of_older_code_count_and_are_called_stale() -> None:
@@ -191,7 +196,7 @@ def test_only_the_rows_that_a_claim_names_count() -> None:
 
 def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
     claim = replace(CLAIM, runs=("specs/bu2020/figure4.yaml",))
-    assert "its rows print no accuracy" in judge_runs(claim, table()).reason
+    assert "its rows print no result" in judge_runs(claim, table()).reason
 
 
 def compared(higher: str, lower: str, runs: list[Trained], **one: str) -> str:
@@ -207,10 +212,41 @@ def test_one_row_gives_more_than_another() -> None:
     assert compared("row 2", "row 1", runs, by="1.6") == "holds"
     assert compared("row 2", "row 1", runs, by="0.1") == "refuted"
     assert compared("row 2", "row 1", table(seeds=1)) == "not_run"
-    elsewhere = [replace(one, file="specs/other.yaml") for one in runs]
-    assert compared("row 2", "row 1", elsewhere) == "holds"  # the same setting, run from another file
     for lost in ({"reduced": "short"}, {"real": False}, {"resolved": runs[0].resolved | {"steps": 1}}):
         assert compared("row 2", "row 1", [replace(one, **lost) for one in runs]) == "not_run"
+
+
+def test_runs_of_other_files_count_where_they_are_of_the_setting() -> None:
+    """Not where a default may be another one there, and what is wrong with them is no reason against a row."""
+    elsewhere = [replace(one, file="specs/other.yaml") for one in table()]
+    assert judge_runs(CLAIM, elsewhere).verdict == "holds"
+    changed = [replace(one, resolved=one.resolved | {"steps": 1}) for one in elsewhere]
+    found = judge_runs(CLAIM, changed)
+    assert found.verdict == "not_run"
+    assert OTHER not in found.reason
+    assert OTHER in judge_runs(CLAIM, [replace(one, file=FILE) for one in changed]).reason
+    tried = [replace(one, seed=999, reduced="a try") for one in elsewhere]
+    assert judge_runs(CLAIM, [*table(), *tried]).verdict == "holds"
+    assert compared("row 2", "row 1", [*table(), *tried]) == "holds"
+
+
+def test_rows_of_one_label_cannot_be_compared() -> None:
+    twice = replace(CLAIM, rows=(), runs=(*CLAIM.runs, *CLAIM.runs), compares=({"higher": "row 2", "lower": "row 1"},))
+    assert judge_runs(twice, table()).verdict == "holds"  # the same file is read once
+    other = replace(twice, runs=(FILE, "specs/bu2020/table2.yaml", "specs/bu2020/table3.yaml"))
+    found = judge_runs(other, table())
+    assert (found.verdict, "two of its rows have the same label" in found.reason) == ("not_run", True)
+
+
+def test_the_whole_curve_is_compared(tmp_path: Path) -> None:
+    """Of records: the same end, reached earlier."""
+    for seed in range(3):
+        for label, first in (("early", 0.9), ("late", 0.5)):
+            record = run_json("mine", label, seed, accuracy=0.95, epochs=2)
+            record["curve"][0]["test_accuracy"] = first + 0.001 * seed
+            Store(tmp_path).write_run(record)
+    found = {run.label: run.metrics[ALONG] for run in trained(tmp_path) if run.seed == 1}
+    assert found == {"early": pytest.approx(100 * (0.901 + 0.95) / 2), "late": pytest.approx(100 * (0.501 + 0.95) / 2)}
 
 
 def test_a_metric_is_compared_in_place_of_the_result() -> None:
@@ -237,12 +273,16 @@ def test_a_claim_that_was_not_run_may_come_to_a_verdict(verdict: str, expected: 
 def test_published_records_judge_the_table_that_they_are_of(tmp_path: Path) -> None:
     """Through the front door, with the records that came with the project."""
     shutil.copytree(ROOT / "reports" / "published" / "records", tmp_path / "published" / "records")
-    if not any(one.file == FILE for one in trained(tmp_path)):
-        pytest.skip(f"no records of {FILE} came with the project")
+    if not trained(tmp_path):
+        pytest.skip("no records came with the project")
     folder = [ROOT / "dpbench/judging/papers/bu2020"]
     (found,) = verify(folder, Choice(names=("bu2020.table1-accuracy",)), out=tmp_path).verdicts
     assert found.verdict != "not_run"
     assert "row 1" in found.evidence
     assert found.judge.startswith("dpbench/judging/claims/runs.py:")
+    (shared,) = verify(
+        [ROOT / "dpbench/judging/papers/dplis2021"], Choice(names=("dplis2021.table-10-mnist-mlp",)), out=tmp_path
+    ).verdicts
+    assert "deviates by" in shared.evidence["MNIST MLP none 5.01"], "runs of Table 2 are those of Table 10"
     (other,) = verify(folder, Choice(names=("bu2020.table1-accuracy",)), out=tmp_path / "empty").verdicts
     assert other.verdict == "not_run"

@@ -174,6 +174,7 @@ def written(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
+PLANE = {"x": [0, 1], "y": [0, 1, 2], "heights": [[0, 1, 2], [1, 2, 3]], "dots": [[0.5, 0.5]], "marked": []}
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "FIFO": fifo,
     "folder": folder,
@@ -196,6 +197,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "certified": forged(certified="yes"),
     "runs": forged(runs=3),
     "plot": forged(plot={"x": [1, 2], "lines": {"a": [1]}, "x_label": "", "y_label": ""}),
+    **{
+        f"plane, {name}": forged(plot={"x_label": "", "y_label": "", "planes": planes})
+        for name, planes in {
+            "none": {},
+            "no mapping": [PLANE],
+            "its heights": {"a": {**PLANE, "heights": [[1, 2]]}},
+            "its dots": {"a": {**PLANE, "dots": [[1, 2, 3]]}},
+            "a key": {"a": {**PLANE, "z": []}},
+            "one place wide": {"a": {**PLANE, "x": [0], "heights": [[0, 1, 2]]}},
+            "not a number": {"a": {**PLANE, "x": [0, "1"]}},
+        }.items()
+    },
     "unknown": forged(extra=1),
     "control": lambda path: path.write_text(path.read_text().replace('"reason": "', '"reason": "\\u001b[31m')),
 }
@@ -231,6 +244,17 @@ def test_markup_in_texts_stays_text(card: Path, out: Path) -> None:
     verify([card], out=out)
     assert script not in page_of(report_of(out))
     assert script.replace("<", "&lt;").replace(">", "&gt;") in page_of(report_of(out))
+
+
+def test_a_plane_is_drawn_with_its_dots(out: Path) -> None:
+    forged(plot={"x_label": "across", "y_label": "along", "planes": {"2c: ends": PLANE}})(out / FALSE)
+    found = report_of(out)
+    assert found.left_out == ()
+    page = page_of(found)
+    assert "<figcaption>2c: ends</figcaption>" in page
+    assert re.search(r">across<.*>along<", page, re.DOTALL)
+    (picture,) = re.findall(r"<figcaption>2c: ends</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
+    assert ">0.2<" in picture, "both axes are numbers, also where nothing is marked"
 
 
 def test_the_page_says_when_and_from_where(out: Path) -> None:

@@ -54,6 +54,25 @@ def _shares(places: Any, distance: float) -> tuple[float, float]:
     return float((to_u < 4).mean()), float((to_v < 2).mean())
 
 
+def _plane(distance: float, scale: float, ends: Any) -> dict[str, Any]:
+    """The loss smoothed with that scale, by Gauss and Hermite's rule, around both centres, and dots on it."""
+    first, second = np.linspace(-8, distance + 8, 53), np.linspace(-8, 8, 33)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    across, along = np.meshgrid(first, second, indexing="ij")
+    heights = sum(
+        one * other * toy(across + scale * to_first, along + scale * to_second, distance)
+        for to_first, one in zip(nodes, weights, strict=True)
+        for to_second, other in zip(nodes, weights, strict=True)
+    )
+    return {
+        "x": first.round(4).tolist(),
+        "y": second.round(4).tolist(),
+        "heights": (heights / weights.sum() ** 2).round(4).tolist(),
+        "dots": ends.round(3).tolist(),
+        "marked": [[0.0, 0.0], [distance, 0.0]],
+    }
+
+
 @shown(control={"radius": 0.0}, pair="runs with the same starts, learning rate and noise, without and with smoothing")
 def ends(
     runs: int,
@@ -69,17 +88,11 @@ def ends(
     common = (distance, rate, noise, clip)
     plain, smoothed = (_ends(runs, *common, way, samples, steps) for way in (0.0, radius))
     (at_u, at_v), (smoothed_u, smoothed_v) = _shares(plain, distance), _shares(smoothed, distance)
-    bins = np.linspace(-8, distance + 8, 27)
-    lines = {
-        name: [float(share) for share in np.histogram(np.clip(places[:, 0], -8, distance + 8), bins)[0] / len(places)]
-        for name, places in (("without smoothing", plain), ("with smoothing", smoothed))
+    planes = {
+        "2c: the loss, and where runs end without smoothing": _plane(distance, 0.0, plain),
+        "2d: the smoothed loss, and where smoothed runs end": _plane(distance, radius * rate * noise * clip, smoothed),
     }
-    plot = {
-        "x": [float(x) for x in (bins[1:] + bins[:-1]) / 2],
-        "x_label": "place along the line from the flat to the sharp minimum",
-        "y_label": "share of runs",
-        "lines": lines,
-    }
+    plot = {"x_label": "θ₁, from the flat minimum to the sharp one", "y_label": "θ₂", "planes": planes}
     reason = f"{at_u:.0%} of the runs end at the flat minimum and {at_v:.0%} at the sharp one; with smoothing "
     evidence = {"flat": [at_u, smoothed_u], "sharp": [at_v, smoothed_v]}
     holds = min(at_u, at_v) >= 0.2 and smoothed_u >= 0.95

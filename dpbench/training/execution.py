@@ -1,0 +1,100 @@
+"""How the work of a run is executed: the device, torch's threads, and how much of a batch goes in one call.
+
+None of it changes what a run computes beyond rounding, so none is part of a run's key.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbench.clipping.vmap import Compiled
+from dpbench.step.clipped_sum import RunByRun
+from dpbench.step.functional import Network
+
+CPU_CALL_BYTES = 1 << 25  # of what a clipping engine keeps for all runs of a stack in one call: what caches hold
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is executed. No part of a run's key, because it must not change results.
+
+    `places_per_call`: batch places of all runs together in one call; None chooses by device and memory, and measures.
+    `engine`: the clipping engine of mechanisms that take one; None takes what the spec names, else the fastest, which
+    may be compiled by torch if `compiles`.
+    `at_once`: with `engine`, no more places of a run's batch than so many in one call.
+    `checkpoint_seconds`: the time between two checkpoints of a stack, taken after the step that is then at work.
+    """
+
+    device: str = "cpu"
+    places_per_call: int | None = None
+    engine: str | None = None
+    at_once: int | None = None
+    compiles: bool = True
+    checkpoint_seconds: float = 30.0
+
+    def chunk(self, runs: int, numbers: int, expected: int = 0) -> int:
+        """Batch places per call for one run of a stack of `runs`; a place takes so many `numbers`.
+
+        Where a batch has as many places as are `expected`, half as many again may go in one call: a second call for the
+        few that are left takes longer.
+
+        >>> [Execution().chunk(1, 100_000, expected) for expected in (0, 80, 100, 200)]
+        [83, 83, 124, 83]
+        """
+        if self.places_per_call is not None:
+            return max(1, self.places_per_call // runs)
+        if self.device.startswith("cuda"):
+            free, _ = torch.cuda.mem_get_info(self.device)
+            places = int(free * 0.25) // (16 * numbers)
+        else:
+            places = CPU_CALL_BYTES // (4 * numbers)
+        chunk = max(1, places // runs)
+        return 3 * chunk // 2 if chunk < expected <= 3 * chunk // 2 else chunk
+
+
+def numbers_of_a_place(summing: Any, net: Network, example: Tensor, target: Tensor, shifts: int = 1) -> int:
+    """How many numbers a place of a batch takes: a gradient, or what the engine's or rule's file says (`numbers`).
+
+    With a smoothed loss the gradient is one, the mean; what a file says is kept at each of the `shifts`.
+    """
+    summing = summing.engine if isinstance(summing, RunByRun) else summing
+    own = getattr(summing, "numbers", None) or getattr(
+        sys.modules.get(getattr(summing, "__module__", "")), "numbers", None
+    )
+    return net.size if own is None else shifts * max(1, own(net, example, target))
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Torch on so many threads of the CPU inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def places_of_a_call(
+    execution: Execution,
+    runs: int,
+    summing: Any,
+    net: Network,
+    one: tuple[Tensor, Tensor],
+    expected: int,
+    shifts: int = 1,
+) -> int:
+    """The places of one call for what sums the gradients, an engine or a rule; `one` is an example and its target.
+
+    A smoothed loss is that of one run at a time.
+    """
+    runs = 1 if shifts > 1 or isinstance(summing, RunByRun) else runs
+    compiled = isinstance(summing, Compiled)  # calls that are not full are not compiled
+    return execution.chunk(runs, numbers_of_a_place(summing, net, *one, shifts), 0 if compiled else expected)
