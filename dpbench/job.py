@@ -18,8 +18,9 @@ from dpbench.spec.loading import Spec, load_specs
 from dpbench.spec.trust import trust
 from dpbench.store.check_records import code_of, described, read_checks
 from dpbench.store.provenance import environment
-from dpbench.store.records import Checked, Contents, Store
+from dpbench.store.records import Contents, Store
 from dpbench.store.run_key import UNNAMED, shipped
+from dpbench.store.shapes import Checked
 from dpbench.training.workers import Ray
 
 if TYPE_CHECKING:

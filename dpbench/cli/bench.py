@@ -62,7 +62,13 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 )
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only specs whose name, label or file name matches.")
 @click.option("--device", default="cpu", show_default=True, callback=checked_device, help="cpu or cuda[:n].")
-@click.option("--places-per-call", "chunk", type=click.IntRange(min=1), help="Chunk (default: what training chooses).")
+@click.option(
+    "--chunk",
+    "--places-per-call",
+    "chunk",
+    type=click.IntRange(min=1),
+    help="Batch places per call (default: what training chooses).",
+)
 @THREADS
 @click.option(
     "--calls", type=click.IntRange(min=1), default=5, show_default=True, help="Calls of each; the median counts."

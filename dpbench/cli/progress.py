@@ -25,7 +25,7 @@ from dpbench.tasks import metric_of
 
 if TYPE_CHECKING:
     from dpbench.job import Summary
-    from dpbench.store.records import Checked
+    from dpbench.store.shapes import Checked
     from dpbench.training.loop import Outcome, Progress
 
 

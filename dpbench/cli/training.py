@@ -103,9 +103,11 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
 @click.option("--download", is_flag=True, help="Fetch absent datasets first; without it nothing is downloaded.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first run that fails.")
 @click.option(
+    "--chunk",
     "--places-per-call",
+    "places_per_call",
     type=click.IntRange(min=1),
-    help="Batch places of all runs of a stack per call, when memory is short; changes numbers by rounding only.",
+    help="Batch places of all runs of a stack per call, by default measured; changes numbers by rounding only.",
 )
 @THREADS
 @click.option(

@@ -8,8 +8,8 @@ from typing import Any
 
 from dpbench.catalog import is_code
 from dpbench.spec.loading import Spec
-from dpbench.store.records import RunRecord
 from dpbench.store.run_key import FORMAT, plain
+from dpbench.store.shapes import RunRecord
 
 
 def parts(resolved: Any) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ from dpbench.privacy.statement import large_delta
 from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.store.check_records import SHIPPED
-from dpbench.store.records import Checked
+from dpbench.store.shapes import Checked
 
 Action = Literal["train", "exists", "stale", "skip"]
 

@@ -37,18 +37,9 @@ from dpbench.spec.trust import Trust
 from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
 from dpbench.store.provenance import environment
-from dpbench.store.records import (
-    Checked,
-    Context,
-    Damaged,
-    FailureRecord,
-    RunRecord,
-    failure_record,
-    run_context,
-    run_record,
-    taken_on_trust,
-)
+from dpbench.store.records import Damaged, taken_on_trust
 from dpbench.store.run_key import changed_versions
+from dpbench.store.shapes import Checked, Context, FailureRecord, RunRecord, failure_record, run_context, run_record
 from dpbench.store.speed import engine_words
 from dpbench.tasks import Metric
 from dpbench.verdicts import Verdict

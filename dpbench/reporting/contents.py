@@ -15,8 +15,9 @@ from dpbench.judging.coverage import CoveredItem
 from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
 from dpbench.spec.keys import Printed
-from dpbench.store.records import Checked, Context, Facts, FailureRecord, finite
+from dpbench.store.records import finite
 from dpbench.store.run_key import BY_RUN, FASTEST
+from dpbench.store.shapes import Checked, Context, Facts, FailureRecord
 from dpbench.store.speed import Speed
 from dpbench.tasks import METRICS, Metric, MetricName
 from dpbench.verdicts import VERDICTS, Verdict

@@ -16,7 +16,7 @@ from dpbench.privacy.shuffling import of_shuffled
 from dpbench.reporting.contents import GuaranteeLine
 from dpbench.spec.trust import Trust
 from dpbench.store.agreement import MOST_EVENTS
-from dpbench.store.records import Checked, Context, RunRecord
+from dpbench.store.shapes import Checked, Context, RunRecord
 
 MU_ACCOUNTANT = "gdp_clt"  # whose μ a printed μ is compared with
 BOUND, EXACT = "rdp", "exact"  # an exact answer above the bound, another package's below exact: `account` withdraws it

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpbench.judging.reproduction import Spread, spread
 from dpbench.reporting.contents import MetricLine
-from dpbench.store.records import Context, RunRecord
+from dpbench.store.shapes import Context, RunRecord
 
 
 def metric_lines(runs: Sequence[RunRecord], context: Context) -> tuple[MetricLine, ...]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dpbench.privacy.statement import large_delta
 from dpbench.reporting.contents import Notice, Row, Section
-from dpbench.store.records import Damaged, FailureRecord, RunRecord
+from dpbench.store.records import Damaged
 from dpbench.store.run_key import FORMAT, key_format
+from dpbench.store.shapes import FailureRecord, RunRecord
 
 MOST_NOTICES = 3  # refuted numbers that are listed one by one
 

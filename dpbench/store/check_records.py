@@ -23,7 +23,7 @@ from dpbench.errors import DpbenchError
 from dpbench.store.agreement import refuted
 from dpbench.store.provenance import code_hash
 from dpbench.store.reading import check_digest, printable, read_json, signed
-from dpbench.store.records import Checked, Damaged, RunRecord, finite, json_files, restored
+from dpbench.store.records import Damaged, finite, json_files, restored
 from dpbench.store.run_key import (
     code_modules,
     full_parameters,
@@ -32,6 +32,7 @@ from dpbench.store.run_key import (
     shipped,
     step_modules,
 )
+from dpbench.store.shapes import Checked, RunRecord
 
 RULES = 2  # raised when new checks make old verdicts invalid
 SHIPPED = Checked("holds", "a mechanism of dpbench: covered by the contract tests of its source")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dpbench.store.records import RunRecord, finite, run_record
+from dpbench.store.records import finite
+from dpbench.store.shapes import RunRecord, run_record
 from dpbench.tasks import METRICS, MetricName
 
 Matched = Literal["run_key", "name", "only_a", "only_b"]

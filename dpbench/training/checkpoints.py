@@ -24,8 +24,9 @@ from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
 from dpbench.store.reading import parse_json
-from dpbench.store.records import CurvePoint, finite, restored
+from dpbench.store.records import finite, restored
 from dpbench.store.run_key import UNNAMED
+from dpbench.store.shapes import CurvePoint
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()

@@ -253,14 +253,18 @@ def _measured(
     return chosen
 
 
-def compile_draws(mechanism: Any, parameters: int, runs: Sequence[Run]) -> None:
-    """Have torch compile the bits of random numbers where the stack draws many of them; they stay the same bits."""
+def compile_draws(mechanism: Any, parameters: int, runs: Sequence[Run]) -> str:
+    """Have torch compile the bits of random numbers where the stack draws many of them; they stay the same bits.
+
+    Returns why torch could not, "" where it could or nothing was to be compiled.
+    """
     shifts = getattr(mechanism, "places_of_a_record", 1)
     each = (
         mechanism.private + (shifts if shifts > 1 else 0) + getattr(getattr(mechanism, "rule", None), "projections", 0)
     )
     if each * parameters * sum(run.steps for run in runs) >= MANY_NORMALS:
-        compile_words()
+        return compile_words()
+    return ""
 
 
 def chunks(

@@ -39,7 +39,7 @@ from dpbench.step.mechanism import (
 from dpbench.step.metric import Metric, Trained
 from dpbench.step.stages import most_places
 from dpbench.store.check_records import described
-from dpbench.store.run_key import COMPILED
+from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution
@@ -73,8 +73,8 @@ class Outcome:
 
     `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
     one that summed the gradients, "" where the rule did, `tried` seconds of a sum of the stack by each that was
-    measured; `chunk` places of each run's batch were in one call at the end (JL on a CPU may take more, of one run at a
-    time).
+    measured, or why torch cannot compile it; `chunk` places of each run's batch were in one call at the end (JL on a
+    CPU may take more, of one run at a time).
     """
 
     run: Run
@@ -150,10 +150,11 @@ def train(
     state, hyper = _join(starts, device), hyperparameters(runs, device)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     mechanism, chosen = with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
-    if execution.compiles and not smoke and device.type == "cpu":
-        compile_draws(mechanism, net.size, runs)
+    tried = dict(chosen.seconds)
+    if execution.compiles and not smoke and device.type == "cpu" and (why := compile_draws(mechanism, net.size, runs)):
+        tried[COMPILED_DRAWS] = why
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
-    at_most, tried = chunks(execution, runs, mechanism, net, one)(summing), chosen.seconds
+    at_most = chunks(execution, runs, mechanism, net, one)(summing)
     chunk = at_most if chosen.chunk is None else min(at_most, chosen.chunk)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.

@@ -25,7 +25,7 @@ from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.exports import rows_csv, tables_latex
 from dpbench.store.check_records import code_of, read_checks
-from dpbench.store.records import Checked, RunRecord, run_record
+from dpbench.store.shapes import Checked, RunRecord, run_record
 from tests.store.record_samples import printed, run_json
 
 pytestmark = pytest.mark.usefixtures("one_thread")

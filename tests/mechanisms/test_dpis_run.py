@@ -21,7 +21,7 @@ from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
 from dpbench.step.mechanism import Hyperparameters, State
 from dpbench.step.mechanism import step as one_step
-from dpbench.store.records import run_record
+from dpbench.store.shapes import run_record
 from tests.mechanisms.dpis_problems import (
     VARIANTS,
     N,

@@ -21,8 +21,9 @@ from dpbench.events import to_json
 from dpbench.job import write_reports
 from dpbench.store.check_records import SHIPPED, CheckRecord, of_record, read_checks, write_check
 from dpbench.store.reading import digest, read_json, signed
-from dpbench.store.records import Damaged, Store, run_record, taken_on_trust
+from dpbench.store.records import Damaged, Store, taken_on_trust
 from dpbench.store.run_key import run_key
+from dpbench.store.shapes import run_record
 from tests.store.record_samples import failure_json, run_json
 
 Change = Callable[[dict[str, Any]], Any]

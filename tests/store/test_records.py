@@ -28,7 +28,8 @@ from dpbench.atomic import clean_folder, write_bytes, writing
 from dpbench.errors import DpbenchError
 from dpbench.store import provenance, records
 from dpbench.store.provenance import code_hash, environment
-from dpbench.store.records import NewerRecord, RunRecord, Store, finite, restored
+from dpbench.store.records import NewerRecord, Store, finite, restored
+from dpbench.store.shapes import RunRecord, run_record
 from tests.store.record_samples import failure_json, run_json
 
 ROOT = Path(__file__).parents[2]
@@ -578,5 +579,5 @@ def test_code_hash_counts_columns_in_characters(module: Any) -> None:
 
 
 def test_typed_records_are_plain_data_inside() -> None:
-    record = records.run_record(run_json())
-    assert records.run_record(asdict(record)) == record
+    record = run_record(run_json())
+    assert run_record(asdict(record)) == record

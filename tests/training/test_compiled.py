@@ -167,10 +167,16 @@ def test_they_are_not_compiled_in_a_smoke_test_or_without_a_compiler(
 ) -> None:
     (run,) = runs_of(tmp_path, SPEC)
     called: list[int] = []
-    monkeypatch.setattr(fastest, "compile_words", lambda: called.append(1))
+
+    def no_compiler() -> str:
+        called.append(1)
+        return "no C++ compiler"
+
+    monkeypatch.setattr(fastest, "compile_words", no_compiler)
     monkeypatch.setattr(fastest, "MANY_NORMALS", 1)
     trained([run], execution=Execution(compiles=False))
     trained([run], smoke=True)
     assert not called
-    trained([run])
+    told = trained([run])[run.key]
     assert called == [1]
+    assert told.tried["compiled draws"] == "no C++ compiler"

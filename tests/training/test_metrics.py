@@ -23,7 +23,8 @@ from dpbench.spec.keys import Printed
 from dpbench.spec.loading import load_specs
 from dpbench.store.agreement import disagreement
 from dpbench.store.differences import diff
-from dpbench.store.records import RunRecord, Store
+from dpbench.store.records import Store
+from dpbench.store.shapes import RunRecord
 from dpbench.tasks import METRICS
 
 SPEC = """\

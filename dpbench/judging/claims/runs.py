@@ -26,8 +26,9 @@ from dpbench.plan.parts import dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
-from dpbench.store.records import RunRecord, Store
+from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
+from dpbench.store.shapes import RunRecord
 from dpbench.tasks import METRICS, Metric, task_of, unusual
 from dpbench.verdicts import Verdict
 

@@ -10,7 +10,7 @@ from typing import Any
 from dpbench.privacy import formatting
 from dpbench.reporting.contents import Comparison, GuaranteeLine, Report, Row, Section
 from dpbench.store.check_records import worst
-from dpbench.store.records import Checked
+from dpbench.store.shapes import Checked
 from dpbench.tasks import Metric
 
 
