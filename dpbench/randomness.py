@@ -167,6 +167,12 @@ def compile_words() -> str:
     return ""
 
 
+def forget_compiled() -> None:
+    """Draw without compiled code again in this process: the same bits, as measurements compare them."""
+    global _compiled
+    _compiled = None
+
+
 def uniform_bits(keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
     """Whole numbers, uniform on [0, 2^53): int64 of shape (R, count), elements `first` to `first + count`.
 

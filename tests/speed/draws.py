@@ -40,7 +40,7 @@ class CompiledNormals(Normals):
         self.time_a_million_normals(runs)  # another number of runs is another shape to compile
 
     def teardown(self, *_: int) -> None:
-        self.randomness._compiled = None  # `asv run --python=same` measures `Normals` in this process, too
+        self.randomness.forget_compiled()  # `asv run --python=same` measures `Normals` in this process, too
 
 
 class Poisson:
