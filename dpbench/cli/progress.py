@@ -249,7 +249,7 @@ def plan_table(plan: Plan, width: int) -> Table:
             "wasted": _wasted(first),
             "δ": "–" if first.spec.budget is None else f"{first.spec.budget.delta:g}",
             "T": f"{first.steps:,}",
-            "time": duration(sum(run.estimate or 0.0 for run in runs)) if action == "train" else "–",
+            "time": duration(sum(run.estimate or 0.0 for run in runs)) if first.estimate else "–",
             "what": f"{action} ({notes[action, reason]})",
         }
         table.add_row(*(cell for column, cell in cells.items() if column not in left_out))

@@ -114,6 +114,10 @@ def diff(first: Path, second: Path, as_json: bool, gates: tuple[Gate, ...]) -> i
     for folder, runs in zip((first, second), sides, strict=True):
         if not runs:
             raise DpbenchError(f"{folder}: there are no records here; name a folder that `dpbench run --out` wrote")
+    measured = sorted({run.result.metric.name for runs in sides for run in runs})
+    for name in (name for gate in gates for name in gate or ()):
+        if name not in measured:
+            raise DpbenchError(f"--fail-if {name}=N: no run here has that metric; the runs have {', '.join(measured)}")
     found = compare(*sides)
     if as_json:
         for row in found:

@@ -40,7 +40,7 @@ def clipping(
 
 
 class Compiled:
-    """The engine for one network and flat clipping, with full chunks compiled; the rest of a batch is not.
+    """The engine for one network and one rule's weight, with full chunks compiled; the rest of a batch is not.
 
     So there is one shape to compile, in the first call (a quarter of a minute or more). Any other network or weight is
     computed as by `clipping`, and so is all that follows where torch cannot compile: `refusal` then says why.
@@ -49,13 +49,13 @@ class Compiled:
     since to send its operators one by one takes longer than they do. More sizes than `MOST_SIZES` are not compiled.
     """
 
-    def __init__(self, net: Network) -> None:
-        self._net, self.refusal = net, not_compiled(net.module)
+    def __init__(self, net: Network, weight: Weight = clip_weight) -> None:
+        self._net, self._weight, self.refusal = net, weight, not_compiled(net.module)
         torch.compiler.reset()  # else torch gives up after eight networks of one process
         self._sizes: set[tuple[int, ...]] = set()
         self._as_graph = any(value.is_cuda for value in net.module.parameters())
         mode = "reduce-overhead" if self._as_graph else None
-        self._full = torch.compile(partial(_each, net), fullgraph=True, dynamic=False, mode=mode)
+        self._full = torch.compile(partial(_each, net, weight=weight), fullgraph=True, dynamic=False, mode=mode)
 
     def __call__(
         self,
@@ -67,9 +67,9 @@ class Compiled:
         weight: Weight = clip_weight,
     ) -> Clipped:
         def part_sum(named: dict[str, Tensor], part: Examples) -> Part:
-            known, size = net is self._net and weight is clip_weight and not self.refusal, tuple(part.mask_RB.shape)
+            known, size = net is self._net and weight == self._weight, tuple(part.mask_RB.shape)
             fits = size in self._sizes or len(self._sizes) < MOST_SIZES
-            if known and fits and (self._as_graph or size[1] == chunk):
+            if known and fits and not self.refusal and (self._as_graph or size[1] == chunk):
                 self._sizes.add(size)
                 # Copies, because a view's strides depend on the batch, and each would be compiled.
                 own = (value.clone(memory_format=torch.contiguous_format) for value in vars(part).values())

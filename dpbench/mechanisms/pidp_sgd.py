@@ -133,7 +133,11 @@ class PidpSgd:
         return self.regularisation + self.damping
 
     def check(self, setting: Setting) -> None:
-        """Raise DpbenchError if influence functions need not exist, or Theorem 5 does not say which noise to add."""
+        """Raise DpbenchError if influence functions need not exist, or Theorem 5 does not say which noise to add.
+
+        Its constants are those of cross-entropy.
+        """
+        setting.expect_cross_entropy("pidp_sgd, variant as_printed,")
         if not self.curvature > 0:
             raise DpbenchError(
                 "regularisation = 0: the Hessian may be singular, and then influence functions do not exist; expected"

@@ -36,8 +36,8 @@ def stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
 
 
 def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
-    """Estimated seconds of each run to be trained: from similar records on this kind of device, else from its size."""
-    if not any(run.action == "train" for run in runs):
+    """Estimated seconds of each run to be trained, or skipped for want of data: from similar records on this kind of device, else from its size."""
+    if not any(run.action in ("train", "skip") for run in runs):
         return tuple(runs)
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in records:
@@ -53,7 +53,7 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
                 measured.setdefault((like, kind), []).append((expected, seconds / steps))
     priced = []
     for run in runs:
-        if run.action != "train":
+        if run.action not in ("train", "skip"):
             priced.append(run)
             continue
         expected = run.sampling_rate * run.examples

@@ -198,6 +198,8 @@ def solve(
         return _by_the_tightest(find, make_composition, first, asked)
     chosen = load_accountant(accountant)
     adaptive, refusal = first.adaptive, chosen.supports(first)
+    if refusal and hasattr(chosen, "supports_target"):  # of an accountant whose theorem is about some ε alone
+        refusal = chosen.supports_target(epsilon / group_size)
     if isinstance(refusal, No):
         raise Refused(f"cannot calibrate with accountant {accountant!r}: {refusal.reason}")
     if chosen.kind not in (*PROMISES, "approximation"):

@@ -38,7 +38,7 @@ from dpbench.store.check_records import CheckRecord, of_record, worst
 from dpbench.store.differences import flatten
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, taken_on_trust
-from dpbench.store.run_key import changed_versions
+from dpbench.store.run_key import COMPILED, changed_versions
 from dpbench.store.shapes import Checked, Context, FailureRecord, RunRecord, failure_record, run_context, run_record
 from dpbench.store.speed import engine_words
 from dpbench.tasks import Metric
@@ -254,12 +254,19 @@ def _row(
 
 
 def _summed_by(environment: Mapping[str, Any]) -> str:
-    """The clipping engine that training chose, its chunk, its time over that of the plain pass; "" if it is named."""
-    name, tried = (environment.get("engine") or {}).get("clipping"), environment.get("tried_engines")
-    chunk = environment.get("chunk")
-    if isinstance(name, str) and isinstance(tried, Mapping) and isinstance(chunk, int):
-        return engine_words(name, chunk, tried)
-    return ""
+    """The clipping engine that training chose, its chunk, its time over that of the plain pass; "" if it is named.
+
+    In brackets, also of one that is named: why torch did not compile it, and what became less for want of memory.
+    """
+    name, chunk = (environment.get("engine") or {}).get("clipping"), environment.get("chunk")
+    found = environment.get("tried_engines")
+    tried = found if isinstance(found, Mapping) else {}
+    refused = tried.get(COMPILED)
+    notes = [f"not compiled: {refused}"] if isinstance(refused, str) else []
+    notes += [note for key in ("memory", "stack") if isinstance(note := environment.get(key), str)]
+    if not isinstance(name, str) or not isinstance(chunk, int) or not (tried or notes):
+        return ""
+    return engine_words(name, chunk, tried) + "".join(f" ({note})" for note in notes)
 
 
 def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -127,6 +127,8 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
     if (chunk := facts.get("chunk")) is not None and not _is_chunk(chunk):
         return f"chunk = {chunk!r}: expected places of a call and runs of the stack, 1 or more each"
+    if type(memory := facts.get("memory", "")) is not str or len(memory) > 200:
+        return f"memory = {str(memory)[:40]!r}: expected a text of a line"
     for name in ("seconds", "share", "drawn", "loss", "clipped"):
         value = facts.get(name)
         if type(value) not in (int, float) or not 0 <= value < math.inf:

@@ -41,7 +41,9 @@ class Course:
     bad: int = -1  # the first step whose gradient was not finite
     measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
     engine: str = ""  # the clipping engine that training has chosen, or was told
-    chunk: tuple[int, int] | None = None  # places of its batch in one call, and for a stack of how many: where measured
+    # Places of its batch in one call, and for a stack of how many: where measured, or made fewer for want of memory.
+    chunk: tuple[int, int] | None = None
+    memory: str = ""  # where it became less for want of memory
 
     @property
     def measured_at(self) -> frozenset[int]:
@@ -128,7 +130,7 @@ def start(
     facts, state = kept
     for name in _KEPT:
         setattr(course, name, facts[name])
-    course.engine = facts.get("engine", "")
+    course.engine, course.memory = facts.get("engine", ""), facts.get("memory", "")
     course.chunk = None if facts.get("chunk") is None else tuple(facts["chunk"])
     course.resumed = True
     return state
@@ -206,7 +208,7 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
             continue
         one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
-            facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk")}
+            facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk", "memory")}
             write_checkpoint(path, checkpoint_of(course), facts, one)
         except DpbenchError as error:
             raise StoreError(str(error)) from error

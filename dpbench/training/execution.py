@@ -96,5 +96,8 @@ def places_of_a_call(
     A smoothed loss is that of one run at a time.
     """
     runs = 1 if shifts > 1 or isinstance(summing, RunByRun) else runs
-    compiled = isinstance(summing, Compiled)  # calls that are not full are not compiled
-    return execution.chunk(runs, numbers_of_a_place(summing, net, *one, shifts), 0 if compiled else expected)
+    compiled = isinstance(summing, Compiled) and not execution.device.startswith("cuda")
+    places = execution.chunk(runs, numbers_of_a_place(summing, net, *one, shifts), 0 if compiled else expected)
+    if not compiled or execution.places_per_call is not None:
+        return places
+    return min(places, max(1, 9 * expected // 20))  # only full calls are compiled: also a smaller batch is to fill two

@@ -27,7 +27,7 @@ from dpbench.plan.cache import Cache
 from dpbench.plan.runs import Run
 from dpbench.plan.stacks import engine_question
 from dpbench.randomness import compile_words
-from dpbench.step.clipped_sum import Examples, RunByRun
+from dpbench.step.clipped_sum import Examples, RunByRun, Weight, clip_weight
 from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Mechanism
 from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, PLAIN
@@ -88,6 +88,8 @@ def fastest(
     # A smoothed loss is that of one run at a time.
     each = [slice(run, run + 1) for run in range(runs)] if shifts > 1 else [of_all]
     trained = smoothed(net, theta_RP.new_zeros(shifts, net.size)) if shifts > 1 else net
+    weight = weight_of(mechanism)
+    weighted = () if weight is clip_weight else (weight,)  # an engine of another package may know clipping alone
 
     def timed(summing: Any, at_once: int, some: int, parts: Sequence[slice], net: Network) -> float:
         """Seconds of a sum from `some` places, the least of a few calls after one that does not count."""
@@ -98,7 +100,7 @@ def fastest(
         while len(taken) < 2 or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
             begin = time.perf_counter()
             for of in parts:
-                summing(net, theta_RP[of], examples.runs(of), clip_R[of], at_once)
+                summing(net, theta_RP[of], examples.runs(of), clip_R[of], at_once, *weighted)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - begin)
@@ -110,7 +112,7 @@ def fastest(
     def try_(name: str, cut: bool) -> None:
         """The seconds of an engine with its chunk, or with a smaller one that is faster; none where it raises."""
         try:
-            engine = engine_named(name, net)
+            engine = engine_named(name, net, weight)
             at_once = min(chunk(engine), places)
             some = min(places, 2 * at_once)
             seconds[name] = timed(engine, at_once, some, each, trained)
@@ -141,13 +143,13 @@ def fastest(
     none: Any = build("rules", "none")
     with suppress(Exception):
         some = min(places, 2 * chunk(none))
-        seconds[PLAIN] = timed(lambda *call: none.summed(None, *call), chunk(none), some, [of_all], net)
+        seconds[PLAIN] = timed(lambda *call: none.summed(None, *call[:5]), chunk(none), some, [of_all], net)
     if not (compiles and seconds.get(best, 0.0) * steps >= LONG and shifts == 1):
         return Chosen(best, seconds, chunk=smaller.get(best))
-    made = Compiled(net)
+    made = Compiled(net, weight)
     try:
         at_once = chunk(made)
-        taken = timed(made, at_once, min(places, 2 * at_once), each, trained)
+        taken = timed(made, at_once, min(places, 3 * at_once), each, trained)
     except Exception:  # noqa: BLE001 - as above
         return Chosen(best, {**seconds, COMPILED: made.refusal or "it failed"}, chunk=smaller.get(best))
     if made.refusal:
@@ -168,11 +170,17 @@ def _best(seconds: Mapping[str, float], engines: Sequence[str], by_run: Sequence
     return usual if usual in seconds and seconds[usual] < MARGIN * seconds[best] else best
 
 
-def engine_named(name: str, net: Network) -> Any:
-    """The clipping engine of a name, for training this network."""
+def weight_of(mechanism: Any) -> Weight:
+    """How much of a gradient of some norm the mechanism's rule takes."""
+    weight: Weight = getattr(getattr(mechanism, "rule", None), "weight", clip_weight)
+    return weight
+
+
+def engine_named(name: str, net: Network, weight: Weight = clip_weight) -> Any:
+    """The clipping engine of a name, for training this network with this weight."""
     if name in BY_RUN:
         return RunByRun(find("clipping", BY_RUN[name]).load())
-    return Compiled(net) if name == COMPILED else find("clipping", name).load()
+    return Compiled(net, weight) if name == COMPILED else find("clipping", name).load()
 
 
 def with_engine(
@@ -196,13 +204,13 @@ def with_engine(
     has_one = is_dataclass(made) and getattr(made, "engine", None) is not None
     begun = next((course for course in courses if course.engine), None)
     chosen, on_cpu = Chosen(""), theta_RP.device.type == "cpu"
+    begun_chunk = next((course.chunk[0] for course in courses if course.chunk and course.chunk[1] == len(runs)), None)
     if not has_one or (execution.engine is None and named not in ("", *ENGINES)):
-        pass
+        chosen = Chosen("", chunk=begun_chunk)
     elif execution.engine is not None:
-        chosen = Chosen(execution.engine, chunk=execution.at_once)
-    elif begun is not None:  # run by run a GPU would wait, and another stack has other chunks
-        engine, (at_once, of) = begun.engine, begun.chunk or (None, 0)
-        chosen = Chosen(engine if on_cpu else BY_RUN.get(engine, engine), chunk=at_once if of == len(runs) else None)
+        chosen = Chosen(execution.engine, chunk=execution.at_once or begun_chunk)
+    elif begun is not None:  # run by run a GPU would wait
+        chosen = Chosen(begun.engine if on_cpu else BY_RUN.get(begun.engine, begun.engine), chunk=begun_chunk)
     elif smoke:
         chosen = Chosen(named or ENGINES[0])
     else:
@@ -214,7 +222,7 @@ def with_engine(
         course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
     if not chosen.engine:
         return mechanism, chosen
-    return replace(made, engine=chosen.made or engine_named(chosen.engine, net)), chosen
+    return replace(made, engine=chosen.made or engine_named(chosen.engine, net, weight_of(made))), chosen
 
 
 def _measured(

@@ -43,7 +43,8 @@ from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution
-from dpbench.training.fastest import chunks, compile_draws, with_engine
+from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
+from dpbench.training.memory import smaller
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -74,7 +75,7 @@ class Outcome:
     `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
     one that summed the gradients, "" where the rule did, `tried` seconds of a sum of the stack by each that was
     measured, or why torch cannot compile it; `chunk` places of each run's batch were in one call at the end (JL on a
-    CPU may take more, of one run at a time).
+    CPU may take more, of one run at a time). `memory` says where they had to become fewer.
     """
 
     run: Run
@@ -86,6 +87,7 @@ class Outcome:
     engine: str = ""
     tried: Mapping[str, float | str] = field(default_factory=dict)
     chunk: int | None = None
+    memory: str = ""
 
 
 class Interrupted(DpbenchError):
@@ -176,8 +178,11 @@ def train(
                 try:
                     state, seen = step(mechanism, net, state, known, inputs, targets, chunk)
                     break
-                except (MemoryError, RuntimeError) as error:
-                    chunk = _smaller(chunk, error)  # a step writes into nothing that it is given: again, with less
+                except (MemoryError, RuntimeError) as error:  # a step writes into nothing that it is given
+                    chunk = smaller(min(chunk, expected_places(runs)), error)
+                    for course in courses:
+                        course.chunk = chunk, len(runs)
+                        course.memory = f"from step {course.step} on, {chunk} places at a time: more found no memory"
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
@@ -208,9 +213,10 @@ def train(
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
+            used = courses[at].engine
             if refusal := getattr(getattr(mechanism, "engine", None), "refusal", ""):
-                tried = {**tried, COMPILED: refusal}
-            yield replace(outcome, engine=courses[at].engine, tried=tried, chunk=chunk)
+                used, tried[COMPILED] = ENGINES[0], refusal
+            yield replace(outcome, engine=used, tried=tried, chunk=chunk, memory=courses[at].memory)
         for at in (one for one in due if one not in ended and courses[one].step in courses[one].measured_at):
             found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]))
             courses[at].curve[-1]["metrics"] = found
@@ -238,24 +244,6 @@ def _places_ahead(
     return most_places(sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps)
 
 
-def _smaller(chunk: int, error: BaseException) -> int:
-    """Half the chunk after a call that found no memory. Raises DpbenchError where it was one place, else the error."""
-    words = str(error).lower()
-    lacking = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        said in words for said in ("out of memory", "can't allocate memory", "not enough memory")
-    )
-    if not lacking:
-        raise error
-    if chunk == 1:
-        raise DpbenchError(
-            f"out of memory with one example of each run at a time ({visible(str(error).splitlines()[0])}): the model"
-            " and its stack need more than the device has; train fewer runs at once with --seeds or --only"
-        ) from error
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return chunk // 2
-
-
 def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:
     """The data without the test examples that the mechanism takes as public inputs, and the mechanism with them."""
     taken = public_examples(mechanism)
@@ -281,8 +269,13 @@ def _evaluated(
         return
     index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
-    places = max(50, EVALUATION_PLACES // len(due))
-    loss_R, metric_R = evaluate(net, evaluated(mechanism, there), *test, places, lambda x: mechanism.view(there, x))
+    places, theta_RP = max(50, EVALUATION_PLACES // len(due)), evaluated(mechanism, there)
+    while True:
+        try:
+            loss_R, metric_R = evaluate(net, theta_RP, *test, places, lambda x: mechanism.view(there, x))
+            break
+        except (MemoryError, RuntimeError) as lack:
+            places = smaller(min(places, len(test[1])), lack)
     released = mechanism.released(there, chosen)
     if hasattr(mechanism, "measured"):
         for at, counted in zip(due, mechanism.measured(there), strict=True):

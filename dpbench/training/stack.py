@@ -18,6 +18,7 @@ from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
+from dpbench.training.memory import lacks_memory
 
 Anew = Callable[[Run, str], None]
 
@@ -111,16 +112,17 @@ def _kept(
 
     A checkpoint may be anybody's, and what it cannot be refused for shows later. So a run that went on from one and
     fails, or whose record contradicts itself, is trained once more from its start; so are those that fell with it.
+    A stack that finds too little memory goes on as two halves.
     """
-    due = {one.key: one for one in runs}
-    went_on = set() if store is None else {key for key in due if store.has_checkpoint(key)}
+    stacks = [{one.key: one for one in runs}]
+    went_on = set() if store is None else {key for key in stacks[0] if store.has_checkpoint(key)}
 
     def told(one: Run, why: str) -> None:
         went_on.discard(one.key)
         anew(one, why)
 
-    while due:
-        again: dict[str, Run] = {}
+    while stacks:
+        due, again = stacks.pop(0), dict[str, Run]()
         outcomes = outcomes_of(tuple(due.values()), told)
         while due:
             spoiled = False
@@ -128,7 +130,11 @@ def _kept(
                 ended = [next(outcomes)]
             except (Interrupted, StoreError, BrokenPipeError):
                 raise
-            except Exception as error:  # noqa: BLE001 - any error fails the runs of the stack
+            except Exception as error:  # noqa: BLE001 - any other error fails the runs of the stack
+                if lacks_memory(error) and len(due) > 1:
+                    stacks[:0] = _halves(due)
+                    facts = {**facts, "stack": f"halved: {len(due)} runs found no memory"}
+                    break
                 ended = [failure(one, error) for one in due.values()]
                 spoiled = not went_on.isdisjoint(due)
             for outcome in ended:
@@ -146,7 +152,14 @@ def _kept(
                 else:
                     yield outcome, keep(record, outcome.run, store)
         outcomes.close()
-        due, went_on = again, set()
+        went_on -= again.keys()
+        stacks += [again] if again else []
+
+
+def _halves(due: Mapping[str, Run]) -> list[dict[str, Run]]:
+    """Two stacks of the runs of one."""
+    runs = list(due.items())
+    return [dict(runs[: len(runs) // 2]), dict(runs[len(runs) // 2 :])]
 
 
 def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,6 +174,8 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
     if outcome.chunk is not None:
         facts["chunk"] = outcome.chunk
+    if outcome.memory:
+        facts["memory"] = outcome.memory
     if outcome.tried:
         facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {

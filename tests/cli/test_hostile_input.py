@@ -237,3 +237,5 @@ def test_diff_is_a_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert gate("fewer", "a", "accuracy=0")[0] == 0
     for wrong in ("accuracy", "accuracy=-1", "accuracy=x", "accuracy=nan", "different=1", "speed=1"):
         assert gate("a", "b", wrong)[0] == 2
+    code, said = gate("a", "worse", "accuracy=100", "rmse=0.1")
+    assert (code, "--fail-if rmse=N: no run here has that metric; the runs have accuracy" in said) == (2, True)

@@ -206,6 +206,7 @@ def test_a_run_without_a_positive_definite_hessian_stops(solver: str) -> None:
         ({}, {"delta": 1e-308}, r"delta = 1e-308: .* too small"),
         ({"rounds": 51}, {}, r"rounds = 51: expected at most the 50 steps"),
         ({}, {"epsilon": None, "noise_multiplier": 1.0}, r"budget: .* expected epsilon and delta"),
+        ({}, {"loss": "squared_error"}, r"loss = squared_error: pidp_sgd, .* trains with cross-entropy alone"),
     ],
 )
 def test_numbers_that_the_theorem_does_not_cover_are_refused(

@@ -438,6 +438,16 @@ class TestSolve:
         assert found.seconds > 0
         assert not solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="gdp_clt").promise
 
+    def test_a_target_that_the_theorem_is_not_about_is_refused(self) -> None:
+        """In place of the noise of ε = 1, which meets a larger target, too."""
+        target = {"delta": 1e-5, "accountant": "classical_gaussian"}
+        assert calibration.solve("noise_multiplier", Gaussian, epsilon=1.0, **target).value == 4.84481
+        with pytest.raises(DpbenchError, match=r"epsilon = 2: .* up to 1 only; use `analytic_gaussian`$"):
+            calibration.solve("noise_multiplier", Gaussian, epsilon=2.0, **target)
+        assert calibration.solve("noise_multiplier", Gaussian, epsilon=2.0, group_size=2, **target).attained.safe <= 2
+        with pytest.raises(DpbenchError, match=r"epsilon = 1\.5: "):
+            calibration.solve("noise_multiplier", Gaussian, epsilon=3.0, group_size=2, **target)
+
     def test_groups_need_more_noise_and_the_bound_is_kept(self) -> None:
         alone = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="rdp").value
         found = solve("noise_multiplier", Gaussian, epsilon=1.0, delta=1e-5, accountant="rdp", group_size=3)

@@ -1,4 +1,4 @@
-"""A row of shuffled batches: their own accountant is asked, and says what calling them Poisson would hide."""
+"""Which accountants a row asks: that of shuffled batches wherever there are some, and the one that set the noise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHUFFLED = Composition(((SampledGaussian(0.1, 2.0, "zero_out", "shuffled"), 20),
 POISSON = Composition(((SampledGaussian(0.1, 2.0), 20),))
 
 
-def lines(ledger: Composition, asked: tuple[str, ...] = ()) -> dict[str, Any]:
+def lines(ledger: Composition, asked: tuple[str, ...] = (), calibrated: str | None = None) -> dict[str, Any]:
     run: Any = SimpleNamespace(ledger=to_json(ledger), facts=SimpleNamespace(claimed_by=None))
-    context: Any = SimpleNamespace(accountants=asked, published=None, delta=1e-5)
+    context: Any = SimpleNamespace(accountants=asked, published=None, delta=1e-5, calibrate_with=calibrated)
     return {line.accountant: line for line in guarantees([run], context, Accounts())}
 
 
@@ -57,3 +57,9 @@ def test_nothing_of_it_stands_beside_poisson_batches() -> None:
     found = lines(POISSON)
     assert "shuffled" not in found
     assert not any(line.remark for line in found.values())
+
+
+def test_the_accountant_that_set_the_noise_is_asked_and_a_theorem_is_none() -> None:
+    assert list(lines(POISSON, ("exact",), "lattice")) == ["exact", "lattice"]
+    assert list(lines(POISSON, ("exact",), "exact")) == ["exact"]
+    assert list(lines(POISSON, ("exact",), "pidp2021, Theorem 5")) == ["exact"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,6 +145,44 @@ def test_a_compiled_run_is_the_same_run_and_goes_on_from_its_checkpoint(tmp_path
     resumed = trained([run], execution=Execution(places_per_call=20), checkpoints=tmp_path / "kept")[run.key]
     assert resumed.engine == "vmap compiled"
     assert losses(resumed) == losses(whole)
+
+
+@pytest.mark.parametrize("mechanism", ["noisy_sgd", "automatic_sgd"])
+def test_what_is_called_compiled_calls_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str
+) -> None:
+    """Also where memory allows more places than a batch has, and with every rule's weight."""
+    places = 0
+
+    def compiled(function: Any, **_: Any) -> Any:
+        def counted(named: Any, inputs: Any, *rest: Any) -> Any:
+            nonlocal places
+            places += inputs.shape[1]
+            return function(named, inputs, *rest)
+
+        return counted
+
+    (run,) = runs_of(tmp_path, SPEC.replace("noisy_sgd", mechanism))
+    usual = trained([run], execution=Execution(engine="vmap"))[run.key]
+    monkeypatch.setattr(torch, "compile", compiled)
+    told = trained([run], execution=Execution(engine="vmap compiled"))[run.key]
+    assert told.engine == "vmap compiled"
+    assert places > 0.7 * 64 * run.steps
+    assert losses(told) == pytest.approx(losses(usual), rel=1e-4)  # rounding, see test_train.py
+
+
+@needs_compiler
+def test_a_record_says_that_there_is_no_compiler(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC, encoding="utf-8")
+    absent = {"CXX": str(tmp_path / "no-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "kept")}
+    command = [sys.executable, "-m", "dpbench", "run", str(spec), "--device", "cpu", "--engine", "vmap compiled"]
+    subprocess.run([*command, "--out", str(tmp_path / "out")], env=os.environ | absent, check=True)
+    (path,) = (tmp_path / "out" / "records").iterdir()
+    made = json.loads(path.read_text(encoding="utf-8"))["environment"]
+    assert made["engine"] == {"clipping": "vmap"}
+    assert "no-compiler" in made["tried_engines"]["vmap compiled"]
+    assert "(not compiled: " in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

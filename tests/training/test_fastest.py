@@ -387,32 +387,3 @@ def forge(path: Path, content: bytes) -> None:
     head, _, rest = content.partition(b"\n")
     body = rest.partition(b"\n")[2]
     path.write_bytes(head + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-
-
-def test_out_of_memory_halves_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same step again with less at a time, down to one place; what is no lack of memory is raised as it is."""
-    (run,) = runs_of(tmp_path, SPEC)
-    whole = trained([run])[run.key]
-    clipping, seen = vmap.clipping, []
-
-    def little(most: int, words: str) -> Callable[..., Any]:
-        def limited(net: Any, theta_RP: Any, examples: Any, clip_R: Any, chunk: int, *rest: Any) -> Any:
-            seen.append(chunk)
-            if chunk > most:
-                raise RuntimeError(words)
-            return clipping(net, theta_RP, examples, clip_R, chunk, *rest)
-
-        return limited
-
-    monkeypatch.setattr(
-        vmap, "clipping", little(20, "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
-    )
-    told = trained([run], execution=Execution(places_per_call=100, engine="vmap"))[run.key]
-    assert (seen[:4], told.chunk) == ([100, 50, 25, 12], 12)
-    assert losses(told) == pytest.approx(losses(whole), rel=1e-4)
-    monkeypatch.setattr(vmap, "clipping", little(0, "CUDA out of memory. Tried to allocate 2 TiB"))
-    with pytest.raises(DpbenchError, match="out of memory with one example of each run at a time"):
-        trained([run], execution=Execution(places_per_call=4, engine="vmap"))
-    monkeypatch.setattr(vmap, "clipping", little(0, "shapes do not fit"))
-    with pytest.raises(RuntimeError, match=r"^shapes do not fit$"):
-        trained([run], execution=Execution(engine="vmap"))

@@ -22,7 +22,7 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
 from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
 from dpbench.judging.reproduction import result_verdicts
-from dpbench.plan.parts import dataset_source, objective_of, rate_and_steps
+from dpbench.plan.parts import build_mechanism, dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
@@ -93,8 +93,10 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     missing = [run for run, place in places.items() if place is None]
     if missing:
         return Judgement("not_run", f"{judged}; not written yet: {', '.join(missing)}")
-    if not (claim.rows or claim.compares) or not runs:
-        return Judgement("not_run", judged + "; there is no record of it" * bool(claim.rows or claim.compares))
+    if not (claim.rows or claim.compares):
+        return Judgement("not_run", f"{judged}; the claim names no rows to compare" if claim.runs else judged)
+    if not runs:
+        return Judgement("not_run", f"{judged}; there is no record of it")
     if claim.compares:
         every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
         specs = {spec.label: (file, spec) for file, spec in every}
@@ -207,7 +209,8 @@ def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained, own: bool) -> b
     """Whether a record is of the spec's setting; calibrated noise is compared by its target.
 
     What the spec leaves to a default may be anything in a run of its `own` file: the accountant that calibrates, which
-    is `exact` where it covers the mechanism, and the bytes of its weights.
+    is `exact` where it covers the mechanism, and the bytes of its weights. No accountant calibrates a mechanism that
+    spends the budget itself.
     """
     resolved, budget = run.resolved, spec.budget
     sigma = resolved.get("noise_multiplier")
@@ -218,7 +221,8 @@ def _is_of(spec: Spec, setting: Mapping[str, Any], run: Trained, own: bool) -> b
     else:
         epsilon, delta, by = run.target
         same = _equal(budget.epsilon, epsilon) and _equal(budget.delta, delta)
-        same &= by == (budget.calibrate_with or "exact") or (own and budget.calibrate_with is None)
+        free = budget.calibrate_with is None and (own or build_mechanism(spec).spends_budget)
+        same &= free or by == (budget.calibrate_with or "exact")
     weights = resolved["model"].get("weights")
     same &= (spec.weights is None) == (weights is None)
     if spec.weights is not None and not (own and spec.weights.sha256 is None):

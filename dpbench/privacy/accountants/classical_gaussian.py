@@ -27,6 +27,8 @@ from dpbench.privacy.accountants.analytic_gaussian import one_gaussian_support
 from dpbench.privacy.answers import (
     Estimate,
     GuaranteeKind,
+    No,
+    Yes,
     as_real,
     check_delta,
     check_epsilon,
@@ -81,7 +83,18 @@ class ClassicalCurve:
         return Estimate(min(value, 1.0), None, min(value, 1.0))
 
 
-accountant = Published(
+@dataclass(frozen=True)
+class Classical(Published):
+    """The accountant, which also says to which ε it can calibrate."""
+
+    def supports_target(self, epsilon: float) -> Yes | No:
+        """No above 1: the noise that it would give is that of ε = 1, more than the target needs."""
+        if epsilon <= 1:
+            return Yes()
+        return No(f"epsilon = {epsilon:g}: {THEOREM} holds for epsilon up to 1 only; use `analytic_gaussian`")
+
+
+accountant = Classical(
     "classical_gaussian",
     "upper_bound",
     partial(one_gaussian_support, theorem=THEOREM),

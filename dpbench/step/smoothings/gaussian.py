@@ -70,11 +70,14 @@ class GaussianSmoothing:
 
     def __post_init__(self) -> None:
         count, radius = self.smoothing_samples, self.smoothing_radius
+        wrong = []
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise DpbenchError(f"smoothing_samples = {count!r}: expected a whole number, 1 or more")
+            wrong.append(f"smoothing_samples = {count!r}: expected a whole number, 1 or more")
         number = isinstance(radius, int | float) and not isinstance(radius, bool)
         if not number or not 0 <= radius < math.inf:
-            raise DpbenchError(f"smoothing_radius = {radius!r}: expected a finite number, 0 (no smoothing) or more")
+            wrong.append(f"smoothing_radius = {radius!r}: expected a finite number, 0 (no smoothing) or more")
+        if wrong:
+            raise DpbenchError("; ".join(wrong))
 
     def shifts(
         self, draw: Draw, learning_rate_R: Tensor, deviation_R: Tensor, size: int, dtype: torch.dtype

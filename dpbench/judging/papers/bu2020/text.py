@@ -182,6 +182,14 @@ def moments_epsilon(sigma: float, epochs: float, delta: float) -> Routes:
 
 
 @number()
+def clt_epsilon(sigma: float, epochs: float, delta: float) -> Routes:
+    """ε by the CLT on MNIST with batches of 256: by the accountant, and where (3.2) has the μ of (3.1)."""
+    row = mnist(sigma, epochs)
+    solved = brentq(lambda epsilon: mu_at(epsilon, delta) - row.mu, 0.01, 100.0, xtol=1e-12)
+    return {"accountant": row.curve("gdp_clt").epsilon(delta).value, "(3.2) solved": float(solved)}
+
+
+@number()
 def sigma_tilde(sigma: float, epochs: float, delta: float) -> Routes:
     """(3.4) solved for σ̃: by halving from μ̃ at ε_MA(δ), and with ε by the CLT accountant's own solver."""
     epsilon = float(mnist(sigma, epochs).curve("moments").epsilon(delta).value)

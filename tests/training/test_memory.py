@@ -1,0 +1,120 @@
+"""Too little memory: the same work with less at a time, a stack in halves, and a record that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpbench.clipping import vmap
+from dpbench.errors import DpbenchError
+from dpbench.job import run as run_job
+from dpbench.plan.planning import Choices
+from dpbench.training import loop
+from dpbench.training.execution import Execution
+from dpbench.training.loop import Interrupted
+from tests.training.test_fastest import SPEC
+from tests.training.test_train import losses, runs_of, trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+GPU = "CUDA out of memory. Tried to allocate 2 TiB"
+
+
+def little(monkeypatch: pytest.MonkeyPatch, most: int, words: str, runs: int = 99) -> list[int]:
+    """Memory for so many places and runs in a call of the engine `vmap`; returns the places that were asked for."""
+    clipping, asked = vmap.clipping, list[int]()
+
+    def limited(net: Any, theta_RP: Any, examples: Any, clip_R: Any, chunk: int, *rest: Any) -> Any:
+        asked.append(chunk)
+        if chunk > most or len(theta_RP) > runs:
+            raise RuntimeError(words)
+        return clipping(net, theta_RP, examples, clip_R, chunk, *rest)
+
+    monkeypatch.setattr(vmap, "clipping", limited)
+    return asked
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in (out / "records").iterdir()]
+    return sorted(found, key=lambda record: int(record["seed"]))
+
+
+def test_it_halves_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same step again with less at a time, down to one place; what is no lack of memory is raised as it is."""
+    (run,) = runs_of(tmp_path, SPEC)
+    whole = trained([run])[run.key]
+    with monkeypatch.context() as patch:
+        asked = little(patch, 20, CPU)
+        told = trained([run], execution=Execution(places_per_call=6000, engine="vmap"))[run.key]
+    assert (asked[:3], told.chunk) == ([6000, 32, 16], 16)  # a batch has 64 places: half of 6000 would help nothing
+    assert told.memory == "from step 0 on, 16 places at a time: more found no memory"
+    assert losses(told) == pytest.approx(losses(whole), rel=1e-4)  # rounding, see test_train.py
+    for words, error, said in (
+        (GPU, DpbenchError, "out of memory with one example of each run at a time"),
+        ("shapes do not fit", RuntimeError, r"^shapes do not fit$"),
+    ):
+        with monkeypatch.context() as patch:
+            little(patch, 0, words)
+            with pytest.raises(error, match=said):
+                trained([run], execution=Execution(places_per_call=4, engine="vmap"))
+
+
+def test_a_checkpoint_keeps_the_smaller_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    done: list[int] = []
+    how: Any = {"execution": Execution(engine="vmap"), "checkpoints": tmp_path / "kept"}
+    asked = little(monkeypatch, 20, CPU)
+    with pytest.raises(Interrupted):
+        trained([run], watch=lambda p: done.append(p.done), stop=lambda: len(done) >= 7, **how)
+    asked.clear()
+    told = trained([run], **how)[run.key]
+    assert set(asked) == {16}
+    assert told.memory.startswith("from step 0 on, 16 places at a time")
+
+
+def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs of which one alone fits: every record is that of the run alone, and says why."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 3"), encoding="utf-8")
+    run_job([spec], out=tmp_path / "usual", choices=Choices(device="cpu"), engine="vmap")
+    little(monkeypatch, 99_999, GPU, runs=1)
+    ended = run_job([spec], out=tmp_path / "parted", choices=Choices(device="cpu"), engine="vmap")
+    assert not ended.failures
+    usual, parted = records(tmp_path / "usual"), records(tmp_path / "parted")
+    assert [record["stack_runs"] for record in usual] == [3, 3, 3]
+    assert [record["stack_runs"] for record in parted] == [1, 1, 1]
+    for one, other in zip(usual, parted, strict=True):
+        assert other["result"]["test_loss"] == pytest.approx(one["result"]["test_loss"], rel=1e-4)  # as above
+        assert "found no memory" in other["environment"]["stack"]
+        assert "stack" not in one["environment"]
+
+
+def test_evaluation_halves_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    whole, evaluate, asked = trained([run])[run.key], loop.evaluate, list[int]()
+
+    def limited(net: Any, theta_RP: Any, inputs: Any, targets: Any, places: int, *rest: Any) -> Any:
+        asked.append(places)
+        if places > 30:
+            raise torch.OutOfMemoryError(GPU)
+        return evaluate(net, theta_RP, inputs, targets, places, *rest)
+
+    monkeypatch.setattr(loop, "evaluate", limited)
+    told = trained([run])[run.key]
+    assert asked[-1] <= 30 < asked[0]
+    assert losses(told) == pytest.approx(losses(whole), rel=1e-6)  # the mean of a few hundred float32 losses
+
+
+def test_the_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC, encoding="utf-8")
+    little(monkeypatch, 20, CPU)
+    run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"), engine="vmap")
+    (record,) = records(tmp_path / "out")
+    assert record["environment"]["memory"] == "from step 0 on, 16 places at a time: more found no memory"
+    assert "16 places at a time: more found no memory" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
