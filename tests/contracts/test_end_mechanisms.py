@@ -87,6 +87,19 @@ def test_training_is_the_same_alone_in_a_stack_and_in_chunks(name: str) -> None:
 
 
 @every_end_mechanism
+def test_more_places_than_examples_change_no_draw_and_no_result(name: str) -> None:
+    """As `test_mechanisms.py` asks of the others; the bound is that of the test above."""
+    mechanism, hyper = MECHANISMS[name], stack(0, 1, 2)
+    padded = replace(hyper, places=N + 4)
+    start = begin(mechanism, hyper)
+    for (one, seen), (other, again) in zip(
+        course(mechanism, start, hyper, STEPS), course(mechanism, start, padded, STEPS), strict=True
+    ):
+        assert torch.equal(seen.drawn_R, again.drawn_R)
+        assert float((one.theta_RP - other.theta_RP).abs().max()) < 1e-10
+
+
+@every_end_mechanism
 def test_runs_of_a_stack_do_not_touch_each_other(name: str) -> None:
     """A run whose parameters are NaN leaves its neighbours as they were, and says so itself."""
     mechanism, hyper = MECHANISMS[name], stack(0, 1, 2)

@@ -1,12 +1,14 @@
 """A step that runs on torch's `meta` device reads no value and mixes no devices, so it never waits for a GPU.
 
 Tensors of that device have shapes and no values: an operator that needs a value on the host raises, and so does one
-with a tensor of the CPU. So nothing here measures time.
+with a tensor of the CPU. So nothing here measures time. Where a step must look at a value, `Looks` answers and notes
+it, so that the rest of the step is tested as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import dpbench
+from dpbench.catalog import find
+from dpbench.events import batches_per_epoch
 from dpbench.judging.check_tools.problems import hyperparameters, linear_network
 from dpbench.mechanisms.presets import noisy_sgd
 from dpbench.randomness import table
@@ -24,6 +30,7 @@ from dpbench.step.mechanism import step as one_step
 from dpbench.step.samplers import fixed_size, poisson, shuffled
 from dpbench.step.stages import filled, most_places
 from dpbench.training import loop
+from dpbench.training.fastest import ENGINES
 from tests.contracts.test_mechanisms import MECHANISMS
 from tests.contracts.test_models import CLASSES, FACTORIES, shape_of
 from tests.training.test_train import SPEC, losses, runs_of, trained
@@ -31,17 +38,82 @@ from tests.training.test_train import SPEC, losses, runs_of, trained
 RUNS, N, PLACES = 3, 12, 8
 META = torch.device("meta")
 
-# What reads values on the host within a step, and for what.
-WAITS = {
-    "dp_adam_jl": "sums that are to be formed again",
-    "dp_sgd_jl": "sums that are to be formed again",
-    "dpis": "which runs begin an epoch, and what passes the rejection",
-    "microbatched_sgd": "the sizes of the groups",
-    "objective_perturbation": "the solver works on the CPU",
-    "output_perturbation": "the step sizes of each run",
-    "pipeline": "its example has the rule jl",
-    "shuffled_sgd": "the batches of an epoch",
+# Where a step reads values on the host, and for what; all the functions that do.
+JL = {"clipping/rules/jl.py: ProjectedSum._sum_of_runs": "runs whose sums rounding spoiled: their gradients are formed"}
+AT_THE_END = {"mechanisms/_at_the_end.py: letting_go": "which runs have come to their end"}
+WAITS: dict[str, dict[str, str]] = {
+    "dp_adam_jl": JL,
+    "dp_sgd_jl": JL,
+    "pipeline": JL,  # the rule of its example
+    "dpis": {
+        "mechanisms/dpis.py: Dpis._opened": "which runs begin an epoch",
+        "mechanisms/dpis.py: Dpis.release": "which runs take part",
+        "step/stages.py: filled": "the size of the batch, which is known only after the rejection",
+    },
+    "microbatched_sgd": {
+        "clipping/rules/microbatch.py: Microbatches.summed": "the number of groups",
+        "clipping/rules/microbatch.py: places": "the size of the largest group",
+    },
+    "objective_perturbation": AT_THE_END
+    | {"mechanisms/objective_perturbation.py: ObjectivePerturbation.release": "the solver works on the CPU"},
+    "output_perturbation": AT_THE_END
+    | {
+        "mechanisms/output_perturbation.py: OutputPerturbation.release": "the step sizes, and which runs have ended",
+        "mechanisms/output_perturbation.py: _places": "the largest batch",
+        "mechanisms/output_perturbation.py: _setting": "the numbers of each run, for its sensitivity",
+    },
 }
+BREAKS_OFF = ("dpis",)  # its step goes on with the records that passed the rejection, and of none there is no step
+GHOST = {
+    "clipping/ghost.py: _add_part": "examples whose products cancel: their gradients are formed",
+    "clipping/_ghost_terms.py: _gram_norms": "examples whose squared norms cancel: their gradients are formed",
+}
+# Every mechanism, with each engine that training may choose if it takes one.
+CASES = [
+    (name, engine)
+    for name, made in MECHANISMS.items()
+    for engine in (ENGINES if getattr(made, "engine", None) is not None else ("",))
+]
+every_case = pytest.mark.parametrize(("name", "engine"), CASES, ids=[" ".join(case).strip() for case in CASES])
+
+
+def made_with(name: str, engine: str) -> Mechanism:
+    """The mechanism of a case."""
+    made: Any = MECHANISMS[name]
+    return replace(made, engine=find("clipping", engine).load()) if engine else made
+
+
+class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers when a tensor without values is looked at (nothing is found, a number is 1), and notes who looked."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.places: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        to_host = name == "_to_copy" and str(kwargs.get("device", META)) == "cpu"
+        if not (name in ("nonzero", "_local_scalar_dense") or to_host) or args[0].device != META:
+            return func(*args, **kwargs)
+        self.places.add(_place())
+        if name == "nonzero":
+            return torch.empty(0, args[0].dim(), dtype=torch.int64, device=META)
+        if to_host:
+            return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        return False if args[0].dtype == torch.bool else torch.ones((), dtype=args[0].dtype).item()
+
+
+def _place() -> str:
+    """The innermost function of dpbench that runs now, with its file."""
+    house, frame = str(Path(dpbench.__file__).parent) + "/", sys._getframe(1)
+    while not frame.f_code.co_filename.startswith(house):
+        assert frame.f_back is not None, "called by a test alone"
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.removeprefix(house)}: {frame.f_code.co_qualname.split('.<locals>')[0]}"
 
 
 def step_on_meta(mechanism: Mechanism, net: Network, shape: tuple[int, ...], runs: int = RUNS) -> tuple[State, Any]:
@@ -53,25 +125,42 @@ def step_on_meta(mechanism: Mechanism, net: Network, shape: tuple[int, ...], run
     return one_step(mechanism, net, state, stack, inputs, targets, 4)
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_a_step_of_every_mechanism_but_those_named_waits_for_nothing(name: str) -> None:
-    if name in WAITS:
-        with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|no data"):
-            step_on_meta(MECHANISMS[name], linear_network(6, 2), (6,))
+@every_case
+def test_a_step_of_every_mechanism_waits_only_where_it_is_said(name: str, engine: str) -> None:
+    """With `vmap` nowhere, but for what `WAITS` names; with `ghost` also to see whether products cancel."""
+    expected = {*WAITS.get(name, {}), *(list(GHOST)[:1] if engine == "ghost" else [])}
+    looks = Looks()
+    if name in BREAKS_OFF:
+        with looks, pytest.raises(NotImplementedError, match="nonzero"):
+            step_on_meta(made_with(name, engine), linear_network(6, 2), (6,))
+        assert looks.places == expected
         return
-    state, seen = step_on_meta(MECHANISMS[name], linear_network(6, 2), (6,))
+    with looks:
+        state, seen = step_on_meta(made_with(name, engine), linear_network(6, 2), (6,))
+    assert looks.places == expected
     tensors = [state.theta_RP, state.step_R, *state.memory.values(), *state.private.values()]
     tensors += [seen.drawn_R, seen.loss_R, seen.clipped_R, seen.finite_R]
     assert {value.device.type for value in tensors} == {"meta"}
     assert state.theta_RP.shape == (RUNS, 12)
 
 
+def test_without_an_answer_a_look_raises() -> None:
+    """And what is named as waiting exists."""
+    assert set(WAITS) <= set(MECHANISMS)
+    for name in WAITS:
+        with pytest.raises((NotImplementedError, RuntimeError), match=r"meta|no data"):
+            step_on_meta(MECHANISMS[name], linear_network(6, 2), (6,))
+
+
 @pytest.mark.parametrize("runs", [1, RUNS])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", FACTORIES)
-def test_a_step_of_every_model_waits_for_nothing(model: str, runs: int) -> None:
-    shape = shape_of(FACTORIES[model])
-    state, _ = step_on_meta(noisy_sgd(), network(FACTORIES[model](shape, CLASSES)), shape, runs)
+def test_a_step_of_every_model_waits_for_nothing_or_for_what_cancels(model: str, engine: str, runs: int) -> None:
+    shape, looks = shape_of(FACTORIES[model]), Looks()
+    with looks:
+        state, _ = step_on_meta(made_with("noisy_sgd", engine), network(FACTORIES[model](shape, CLASSES)), shape, runs)
     assert state.theta_RP.device.type == "meta"
+    assert looks.places <= (set(GHOST) if engine == "ghost" else set())
 
 
 def test_a_tensor_of_the_host_and_a_look_at_a_value_are_found() -> None:
@@ -117,6 +206,18 @@ def test_places_computed_ahead_hold_every_batch(name: str, rate: float) -> None:
         for run in range(2):
             assert torch.equal(own.index_RB[run][own.mask_RB[run]], padded.index_RB[run][padded.mask_RB[run]])
             assert set(padded.index_RB[run].tolist()) <= {*own.index_RB[run].tolist()}, "no other example is read"
+
+
+def test_batches_of_an_epoch_computed_on_the_device_are_the_exact_ones() -> None:
+    """For N and b drawn over nine decades, multiples and their neighbours, and for the smallest rates."""
+    generator = torch.Generator().manual_seed(0)
+    sizes, counts = (10 ** (9 * torch.rand(2, 4000, generator=generator).double())).long().tolist()
+    pairs = [
+        (b, max(b, min(n // b * b + past, 999 * 10**6))) for b, n in zip(sizes, counts, strict=True) for past in (0, 1)
+    ]
+    rates = [min(1.0, b / n) for b, n in pairs] + [1.0, 0.5, 1e-300, 5e-324]
+    expected = [min(batches_per_epoch(rate), 2**62) for rate in rates]
+    assert shuffled.batches_of(torch.tensor([*rates, 0.0], dtype=torch.float64)).tolist() == [*expected, 1]
 
 
 def test_too_few_places_are_an_error_and_lose_no_example() -> None:

@@ -76,7 +76,7 @@ from dpbench.clipping.rules._jl_forward import Forward, Unrecorded
 from dpbench.clipping.rules._jl_refuse import refuse
 from dpbench.errors import DpbenchError
 from dpbench.events import Event, RandomSensitivityGaussian, Sampler
-from dpbench.step.clipped_sum import Clipped, Draw, Examples, clip_factor
+from dpbench.step.clipped_sum import Clipped, Draw, Examples, clip_factor, no_place_is_empty
 from dpbench.step.functional import Augmented, Network, trained
 
 NUMERICS = 1
@@ -394,7 +394,7 @@ def _layer_by_layer(
 def _refilled(examples: Examples) -> Examples:
     """Fill each empty place with a copy of its run's first filled one, so that its content reaches no derivative."""
     mask_RB = examples.mask_RB
-    if bool(mask_RB.all()):
+    if no_place_is_empty(mask_RB):
         return examples
     first_R, run_R = mask_RB.int().argmax(1), torch.arange(len(mask_RB), device=mask_RB.device)
 

@@ -123,19 +123,23 @@ class Microbatches:
     ) -> Clipped:
         """The sum of the clipped means over the microbatches."""
         count_R = self.count(draw.rate_R, draw.examples)
-        group_RB = group_of(draw.keys_RS, draw.step_R, draw.index_RB, count_R)
+        group_RB = group_of(draw.keys_RS, draw.step_R, draw.index_RB, count_R, draw.examples)
         return _clipped_means(net, theta_RP, examples, clip_R, chunk, group_RB, int(count_R.max()))
 
 
-def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor) -> Tensor:
+def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor, examples: int | None = None) -> Tensor:
     """The group of each drawn example, 0 to m − 1: ⌊um⌋ with u of 32 bits, so each has probability 1/m up to 2^-32.
+
+    `examples` is above every index; without it the largest index is looked up, for which a GPU waits.
 
     >>> keys_RS, step_R, nine_R = randomness.table([1]), torch.tensor([0]), torch.tensor([9])
     >>> both_RB, one_RB = torch.tensor([[5, 2]]), torch.tensor([[2]])
-    >>> torch.equal(group_of(keys_RS, step_R, both_RB, nine_R)[:, 1:], group_of(keys_RS, step_R, one_RB, nine_R))
+    >>> both_RB = group_of(keys_RS, step_R, both_RB, nine_R, examples=9)
+    >>> torch.equal(both_RB[:, 1:], group_of(keys_RS, step_R, one_RB, nine_R))
     True
     """
-    bits_RN = randomness.uniform_bits(keys_RS, randomness.GROUP, step_R, int(index_RB.max()) + 1)
+    count = int(index_RB.max()) + 1 if examples is None else examples
+    bits_RN = randomness.uniform_bits(keys_RS, randomness.GROUP, step_R, count)
     return ((bits_RN.gather(1, index_RB) >> 21) * count_R[:, None]) >> 32
 
 
@@ -199,10 +203,11 @@ def _clipped_means(
         norms.append(norm)
         losses.append(loss)
     norm_RB = torch.where(examples.mask_RB, torch.cat(norms, 1).gather(1, group_RB), 0.0)
-    loss_RB = torch.zeros_like(norm_RB)
-    run, group, member = torch.nonzero(filled_RGK, as_tuple=True)
-    loss_RB[run, place_RGK[run, group, member]] = torch.cat(losses, 1)[run, group, member].to(loss_RB.dtype)
-    return Clipped(net.join(total), norm_RB, loss_RB)
+    # A further place takes what is not filled.
+    at_RGK = torch.where(filled_RGK, place_RGK, norm_RB.shape[1])
+    spread_RB = norm_RB.new_zeros(len(norm_RB), norm_RB.shape[1] + 1)
+    spread_RB = spread_RB.scatter(1, at_RGK.flatten(1), torch.cat(losses, 1).flatten(1).to(norm_RB.dtype))
+    return Clipped(net.join(total), norm_RB, spread_RB[:, :-1])
 
 
 rule = Microbatches

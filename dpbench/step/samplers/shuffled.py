@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpbench import randomness
 from dpbench.errors import DpbenchError
-from dpbench.events import Sampler, batches_per_epoch
+from dpbench.events import Sampler
 from dpbench.step.mechanism import Setting
 from dpbench.step.stages import Batch, filled
 
@@ -67,12 +67,25 @@ class ShuffledSampler:
             )
         # A rate that is no b/N has batches of ⌈qN⌉, the last ones of an epoch then short or empty.
         size_R = torch.ceil(rate_R * examples - 1e-6).long()
-        batches = [min(batches_per_epoch(rate), 2**62) if rate > 0 else 1 for rate in rate_R.tolist()]
-        batches_R = torch.tensor(batches, dtype=torch.int64, device=step_R.device)
+        batches_R = batches_of(rate_R)
         bits_RN = randomness.uniform_bits(keys_RS, randomness.SAMPLE, step_R // batches_R, examples)
         rank_RN = bits_RN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
         first_R1 = ((step_R % batches_R) * size_R)[:, None]
         return (rank_RN >= first_R1) & (rank_RN < first_R1 + size_R[:, None])
+
+
+def batches_of(rate_R: Tensor) -> Tensor:
+    """The batches of an epoch at each rate, int64 (R,): `events.batches_per_epoch`, without a wait for the device.
+
+    At most 2^62, and 1 for a rate of 0. For q = b/N the exact (1 − 10^-9)/q is by a share of 10^-12 or more away from
+    every whole number as long as N is at most 9.99·10^8; float64 is off by a share below 10^-15, so its ceiling is the
+    same.
+
+    >>> batches_of(torch.tensor([0.5, 128 / 1437, 3 / 147, 0.0], dtype=torch.float64)).tolist()
+    [2, 12, 49, 1]
+    """
+    batches_R = torch.ceil((1 - 1e-9) / rate_R).clamp(max=2.0**62)
+    return torch.where(rate_R > 0, batches_R, 1).long()
 
 
 sampler = ShuffledSampler
