@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import os
 import re
 import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +138,139 @@ def test_a_commit_that_is_not_there_is_no_success(
     Path(compare_speed.PASSED).write_text(text, encoding="utf-8")
     assert main([]) == 2
     assert "expected one commit of this clone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 2)])
+def test_a_clone_without_history_passes_only_where_it_is_not_ci(
+    ci: str,
+    status: int,
+    history: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del history
+    subprocess.run(["git", "clone", "-q", "--depth", "1", tmp_path.as_uri(), tmp_path / "shallow"], check=True)
+    monkeypatch.chdir(tmp_path / "shallow")
+    monkeypatch.setenv("CI", ci)
+    assert main([]) == status
+    captured = capsys.readouterr()
+    assert ("nothing is compared" in captured.out, "expected one commit of this clone" in captured.err) == (
+        status == 0,
+        status == 2,
+    )
+
+
+# A benchmark of 5 ms, and how asv measures commits with the Python at hand, so that nothing is installed.
+SMALL = {
+    "work.py": """
+        import time
+
+        def work():
+            time.sleep(0.005)
+    """,
+    "benchmarks/__init__.py": "",
+    "benchmarks/waiting.py": """
+        import os
+        import sys
+
+        class Work:
+            def setup(self):
+                sys.path.insert(0, os.path.join(os.environ["ASV_ENV_DIR"], "project"))
+
+            def time_work(self):
+                from work import work
+
+                work()
+    """,
+    "asv.conf.json": """
+        {
+            "version": 1,
+            "project": "small",
+            "repo": ".",
+            "branches": ["main"],
+            "dvcs": "git",
+            "plugins": [".at_hand"],
+            "environment_type": "at_hand",
+            "benchmark_dir": "benchmarks",
+            "build_command": [],
+            "install_command": [],
+            "uninstall_command": []
+        }
+    """,
+    "at_hand.py": """
+        import os
+        import sys
+
+        from asv.environment import Environment
+
+        class AtHand(Environment):
+            tool_name = "at_hand"
+
+            def __init__(self, conf, python, requirements, variables):
+                self._requirements = requirements
+                super().__init__(conf, python, requirements, variables)
+
+            def check_presence(self):
+                return os.path.isdir(self._path)
+
+            def _setup(self):
+                os.makedirs(self._path)
+
+            def find_executable(self, executable):
+                return sys.executable
+
+            def run(self, arguments, **options):
+                return self.run_executable("python", arguments, **options)
+    """,
+    compare_speed.ACCEPTED: "# none\n",
+    compare_speed.PASSED: "# the first\n",
+}
+
+
+@pytest.mark.long
+def test_a_planted_slowdown_fails_is_accepted_where_listed_and_is_over_in_the_next_commit(tmp_path: Path) -> None:
+    """By asv itself and the command line, in a repository of three commits: 5 ms, 10 ms, 10 ms and the line."""
+    checkout = tmp_path / "small"
+    home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}  # where asv keeps what it knows of the machine
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | home
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
+    def called(*command: str | Path) -> tuple[int, str]:
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def commit() -> str:
+        for command in (("add", "."), (*identity, "commit", "-q", "-m", "x")):
+            assert called("git", *command)[0] == 0
+        return called("git", "rev-parse", "HEAD")[1].strip()
+
+    def compared(*commits: str) -> tuple[int, str]:
+        status, said = called(sys.executable, compare_speed.__file__, *commits)
+        return status, said.splitlines()[-1] if status == 0 else said
+
+    for name, text in SMALL.items():
+        path = checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+    assert called("git", "init", "-q", "-b", "main")[0] == 0
+    (checkout / ".git" / "info" / "exclude").write_text("env\nresults\n__pycache__\n", encoding="utf-8")
+    fast = commit()
+    assert called(sys.executable, "-m", "asv", "machine", "--yes")[0] == 0
+
+    (checkout / "work.py").write_text((checkout / "work.py").read_text().replace("0.005", "0.010"), encoding="utf-8")
+    (checkout / compare_speed.PASSED).write_text(f"{fast}\n", encoding="utf-8")
+    slow = commit()
+    status, said = compared()
+    assert status == 1, said
+    ratio = re.search(r"^SLOWER: waiting\.Work\.time_work, (\d\.\d+) times$", said, re.M)
+    assert ratio is not None, said
+    assert 1.6 < float(ratio[1]) < 2.4
+
+    (checkout / compare_speed.ACCEPTED).write_text("2.4  waiting.*  # worth it\n", encoding="utf-8")
+    commit()
+    assert compared() == (0, "nothing else is slower than 1.3 times")
+    assert compared(slow) == (0, "nothing is slower")
 
 
 def test_the_commit_that_passed_is_one_before_this() -> None:

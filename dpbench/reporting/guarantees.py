@@ -121,7 +121,7 @@ def guarantees(
     shuffled = any(part.get("sampler") == "shuffled" for ledger in ledgers.values() for part in ledger.get("parts", ()))
     requested = list(context.accountants or ((SHUFFLED,) if shuffled else ASKED))
     requested += [SHUFFLED] if shuffled and SHUFFLED not in requested else []
-    own = context.calibrate_with  # which set the noise, or is asked while the mechanism runs
+    own = context.calibrate_with or ""  # which set the noise, or is asked while the mechanism runs
     requested += [own] if own in catalog("accountants") and own not in requested else []
     published = context.published
     printed = list(published.epsilon) if published else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,14 @@ def _refuse_absent_data(run: Run, how: How) -> None:
 
 @dataclass
 class _Task:
-    """A stack in Ray: its runs that have not ended, and how often its worker was lost since it last had news."""
+    """A stack in Ray: its runs that have not ended, and how often its worker was lost since it last had news.
+
+    `done` of the `steps` of all its runs are known to be done; those of a run that has ended are, however it ended.
+    """
 
     stack: Stack
     runs: dict[str, Run]
+    steps: int
     attempt: int = 0
     losses: int = 0
     begun: bool = False
@@ -194,8 +198,7 @@ class _Driver:
         self._cluster, self._store = cluster, store
         self._how = replace(how, data=None if how.data is None else how.data.absolute())  # workers are elsewhere
         self._watch, self._begins, self._anew, self._again = watch, begins, anew, again
-        self._tasks = [_Task(stack, {run.key: run for run in stack.runs}) for stack in stacks]
-        self._total = sum(min(2, run.steps) if how.smoke else run.steps for stack in stacks for run in stack.runs)
+        self._tasks = [_Task(one, {run.key: run for run in one.runs}, self._steps(one.runs)) for one in stacks]
         self._mailbox = cluster.actor(Mailbox)
         self._running: dict[Any, int] = {}  # tasks of Ray to the numbers of their stacks
 
@@ -219,6 +222,9 @@ class _Driver:
                 self._stop()
         if stopping and any(task.runs for task in self._tasks):
             raise Interrupted("interrupted; what the workers have saved is kept")
+
+    def _steps(self, runs: Iterable[Run]) -> int:
+        return sum(min(2, run.steps) if self._how.smoke else run.steps for run in runs)
 
     def _submit(self, number: int) -> None:
         task = self._tasks[number]
@@ -247,9 +253,7 @@ class _Driver:
             task.begun = True
             self._begins(task.stack, message.number + 1)
         elif message.kind == "progress":
-            task.done = max(task.done, message.content.done)
-            done, live = sum(one.done for one in self._tasks), sum(len(one.runs) for one in self._tasks if one.begun)
-            self._watch(Progress(done, self._total, live))
+            self._left(task, message.content.total - message.content.done)
         elif message.kind == "checkpoints":
             task.losses = 0
             for key, content in message.content.items():
@@ -261,6 +265,7 @@ class _Driver:
             task.losses = 0
             key, outcome, record = message.content
             run = task.runs.pop(key)
+            self._left(task, self._steps(task.runs.values()))
             yield replace(outcome, run=run), None if record is None else keep(record, run, self._store)
 
     def _ended(self, number: int, reference: Any, stopping: bool) -> Generator[tuple[Outcome, Path | None], None, None]:
@@ -284,7 +289,15 @@ class _Driver:
             if not self._how.smoke:  # its checkpoint stays, for it is the worker that failed
                 path = self._store.write_failure(record_of(outcome, environment(with_torch=True)))
             del task.runs[run.key]
+            self._left(task, self._steps(task.runs.values()))
             yield outcome, path
+
+    def _left(self, task: _Task, steps: int) -> None:
+        """At most so many steps of a stack are left: `watch` is told, once a worker has taken the stack."""
+        task.done = max(task.done, task.steps - steps)
+        if task.begun:
+            done, total = sum(one.done for one in self._tasks), sum(one.steps for one in self._tasks)
+            self._watch(Progress(done, total, sum(len(one.runs) for one in self._tasks if one.begun)))
 
 
 def _on_gpu(stack: Stack) -> bool:

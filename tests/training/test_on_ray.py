@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from dpbench.catalog import catalog
 from dpbench.cli import cli
 from dpbench.conformance import hold, summarise
 from dpbench.errors import DpbenchError
 from dpbench.job import Summary, Watcher
 from dpbench.job import run as run_job
 from dpbench.judging.claims.judging import PAPERS, Choice, verify
+from dpbench.judging.claims.record import VerdictRecord
 from dpbench.judging.enclosures import TABLES, read_points
 from dpbench.plan.planning import Choices, Run, Stack
+from dpbench.spec.shipped import shipped_folder
 from dpbench.store.records import Store
 from dpbench.training.loop import Outcome, Progress
 from dpbench.training.workers import Cluster, Ray, WorkerLostError, connected, spread
@@ -79,13 +83,15 @@ class Seen(Watcher):
 
     def __init__(self, act: Any = lambda: None) -> None:
         self.told: list[str] = []
+        self.last = Progress(0, 0, 0)
         self.act = act
 
     def stack(self, stack: Stack, number: int, of: int) -> None:
         self.told.append(f"stack {number} of {of}: {stack.title}")
 
     def progress(self, progress: Progress) -> None:
-        assert 0 <= progress.done <= progress.total
+        assert self.last.done <= progress.done <= progress.total
+        self.last = progress
         self.act()
 
     def anew(self, run: Run, why: str) -> None:
@@ -133,32 +139,41 @@ def workers_at_work() -> list[int]:
     return found
 
 
+def lose(worker: int) -> int:
+    os.kill(worker, signal.SIGKILL)
+    return worker
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are found by /proc")
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_is_killed_changes_no_record(specs: list[str | Path], tmp_path: Path) -> None:
+def test_one_of_two_workers_that_is_killed_changes_no_record(specs: list[str | Path], tmp_path: Path) -> None:
+    for path, steps in zip(specs, ("250", "60"), strict=True):  # so long that both are at work at the same time
+        Path(path).write_text(Path(path).read_text().replace(f"steps: {steps}", "steps: 600"))
+    assert not run_job(specs, choices=Choices(device="cpu", smoke=True), ray=Ray()).failures  # both workers are up
     expected = run_job(specs, out=tmp_path / "here", choices=HERE)
     assert len(expected.finished) == 5
     killed: list[int] = []
     out = tmp_path / "there"
 
     def kill() -> None:
-        """Every worker, as soon as the driver has a checkpoint: whose it is cannot be told."""
-        if not killed and list(Store(out).checkpoints_folder.glob("*.pt")):
-            killed.extend(workers_at_work())
-            for number in killed:
-                os.kill(number, signal.SIGKILL)
+        """One worker, as soon as the driver has the checkpoints of both."""
+        at_work = workers_at_work()
+        if not killed and len(at_work) == 2 and len(list(Store(out).checkpoints_folder.glob("*.pt"))) == 5:
+            killed.append(lose(at_work[0]))
 
     watcher = Seen(kill)
     found = run_job(specs, out=out, choices=HERE, ray=Ray(), watcher=watcher, checkpoint_seconds=0.1)
     assert (len(found.finished), found.failures, found.exit_status) == (5, (), 0)
     assert killed
-    assert [line for line in watcher.told if line.startswith("again")]
+    assert len([line for line in watcher.told if line.startswith("again")]) == 1
     assert figures(out) == figures(tmp_path / "here")
-    resumed = {path.stem for path in Store(out).records_folder.glob("*") if json.loads(path.read_text())["resumed"]}
-    assert resumed
+    records = [json.loads(path.read_text()) for path in Store(out).records_folder.glob("*")]
+    resumed = {record["resolved"]["model"]["name"] for record in records if record["resumed"]}
+    assert len(resumed) == 1, "only the stack of the worker that was killed"
     assert not list(Store(out).checkpoints_folder.glob("*.pt"))
-    titles = {line.split(": ")[0] for line in watcher.told if line.startswith("stack")}
-    assert titles == {"stack 1 of 2", "stack 2 of 2"}
+    titles = [line.split(": ")[0] for line in watcher.told if line.startswith("stack")]
+    assert (set(titles), len(titles)) == ({"stack 1 of 2", "stack 2 of 2"}, 3)
+    assert (watcher.last.done, watcher.last.total) == (5 * 600, 5 * 600)
 
 
 @pytest.mark.long
@@ -178,6 +193,38 @@ def test_an_interruption_keeps_what_is_done(specs: list[str | Path], tmp_path: P
     rest = run_job(specs, out=out, choices=HERE)  # here, from the checkpoints that workers have sent
     assert len(rest.finished) == len(stopped.unfinished)
     assert figures(out) == figures(tmp_path / "here")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster", "specs")
+def test_every_mechanism_gives_the_records_that_it_gives_here(tmp_path: Path) -> None:
+    """All specs of the quickstart, of few steps; the engine and the chunk are named, or they would be measured."""
+    folder = tmp_path / "quickstart"
+    folder.mkdir()
+    for path in (shipped_folder() / "quickstart").glob("*.yaml"):
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for training in (one["training"] for one in (spec, *spec.get("rows", ())) if "training" in one):
+            if training.pop("epochs", None) or training.get("steps", 1) > 1:
+                training["steps"] = 6
+        for name, values in spec.get("grid", {}).items():
+            spec["grid"][name] = values[:1]
+        if path.stem == "pate":
+            spec["mechanism"]["parameters"]["teacher_steps"] = 6
+        (folder / path.name).write_text(yaml.safe_dump(spec), encoding="utf-8")
+    choices = Choices(device="cpu", seeds=2)
+    watcher = Seen()
+    here, there = (
+        run_job([folder], out=tmp_path / out, choices=choices, engine="vmap", places_per_call=128, **options)
+        for out, options in (("here", {}), ("there", {"ray": Ray(), "watcher": watcher}))
+    )
+    assert (here.failures, there.failures) == ((), ())
+    assert len(there.finished) == len(there.plan.runs)
+    expected = figures(tmp_path / "here")
+    assert {record["resolved"]["mechanism"]["name"] for record in expected.values()} >= set(catalog("mechanisms")) - {
+        "pipeline"
+    }
+    assert figures(tmp_path / "there") == expected
+    assert watcher.last.done == watcher.last.total > 0
 
 
 def failing(tmp_path: Path, **options: Any) -> Summary:
@@ -238,8 +285,11 @@ def test_workers_that_die_again_and_again_are_a_failure(tmp_path: Path, monkeypa
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_smoke_writes_nothing(specs: list[str | Path], tmp_path: Path) -> None:
-    found = run_job(specs, out=tmp_path / "out", choices=Choices(device="cpu", smoke=True), ray=Ray())
+    watcher = Seen()
+    choices = Choices(device="cpu", smoke=True)
+    found = run_job(specs, out=tmp_path / "out", choices=choices, ray=Ray(), watcher=watcher)
     assert len(found.finished) == 5
+    assert (watcher.last.done, watcher.last.total) == (10, 10)  # of steps that are over before a worker tells of them
     assert not (tmp_path / "out").exists()
 
 
@@ -258,6 +308,29 @@ def test_claims_and_tables_are_judged_as_here() -> None:
     verdicts = [verify((PAPERS,), choice, ray=one).verdicts for one in (None, Ray())]
     assert [one.verdict for one in verdicts[0]] == [one.verdict for one in verdicts[1]]
     assert verdicts[0]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found by /proc")
+@pytest.mark.usefixtures("cluster")
+def test_claims_are_certified_as_here_though_a_worker_is_lost() -> None:
+    choice = Choice(papers=("bu2020",), kinds=("bound",), names=("bu2020.table1-row[34]-*",))
+    killed: list[int] = []
+
+    def kill(record: VerdictRecord | None, done: int, of: int) -> None:
+        if record is not None and done < of and not killed:
+            killed.extend(lose(worker) for worker in workers_at_work()[:1])
+
+    here = verify((PAPERS,), choice, certified=True)
+    there = verify((PAPERS,), choice, certified=True, ray=Ray(), progress=kill)
+    assert killed
+    assert all(one.certified for one in here.verdicts)
+    plain = [
+        [{name: value for name, value in one.to_json().items() if name not in ("seconds", "date")} for one in of]
+        for of in (here.verdicts, there.verdicts)
+    ]
+    assert plain[0] == plain[1]
+    assert [one["verdict"] for one in plain[0]] == 2 * ["unsound", "loose", "unsound"]
 
 
 @pytest.mark.long
@@ -285,6 +358,20 @@ def test_errors_of_calls_are_raised() -> None:
         assert sorted(spread(pow, [(2, 3), (3, 2), (1, 1)], **options)) == [1, 8, 9]
         with pytest.raises(ZeroDivisionError):
             list(spread(divmod, [(1, 1), (1, 0), (2, 1)], **options))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_call_whose_worker_is_lost_is_made_again(tmp_path: Path) -> None:
+    marker = tmp_path / "lost"
+
+    def squared(number: int) -> int:
+        if number == 3 and not marker.exists():
+            marker.touch()
+            os._exit(3)
+        return number**2
+
+    assert sorted(spread(squared, [(number,) for number in range(5)], ray=Ray())) == [0, 1, 4, 9, 16]
+    assert marker.exists()
 
 
 def test_without_ray_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
