@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,17 +23,31 @@ if TYPE_CHECKING:
     from dpbench.store.speed import Speed, SumLine
 
 
-SUITES = {  # tables by name, each in stacks of so many runs
-    "gpu": (
-        ("bu2020/table1", 1),
-        ("bu2020/table1", 10),
-        ("jl2021/table2", 1),
-        ("jl2021/table3", 1),
-        ("jl2021/table4", 1),
-        ("jl2021/table5", 1),
-    )
+@dataclass(frozen=True)
+class Suite:
+    """Specs whose first model is measured by sums of so many examples, then tables by whole steps of so many runs."""
+
+    sums: tuple[tuple[str, int], ...]
+    steps: tuple[tuple[str, int], ...]
+
+
+TARGET_MODELS = (("bu2020/table1", 256), ("jl2021/table2", 64), ("jl2021/table3", 32))
+SUITES = {
+    "gpu": Suite(
+        TARGET_MODELS,
+        (
+            ("bu2020/table1", 1),
+            ("bu2020/table1", 10),
+            ("jl2021/table2", 10),
+            ("jl2021/table3", 10),
+            ("jl2021/table2", 1),
+            ("jl2021/table3", 1),
+            ("jl2021/table4", 1),
+            ("jl2021/table5", 1),
+        ),
+    ),
+    "targets": Suite(TARGET_MODELS, (("bu2020/table1", 1), ("bu2020/table1", 8))),
 }
-WIDTH = 190  # of the table of steps in a pipe or a file: no column is cut off
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -67,7 +81,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
     "--places-per-call",
     "chunk",
     type=click.IntRange(min=1),
-    help="Batch places per call (default: what training chooses).",
+    help="Batch places per call (default: with --steps what training chooses, else what memory allows).",
 )
 @THREADS
 @click.option(
@@ -78,14 +92,14 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option(
     "--suite",
     type=click.Choice(sorted(SUITES)),
-    help="Whole steps of the tables that tell of a GPU, where they are due.",
+    help="What the targets of speed are judged by, on a GPU or on one thread of a CPU, where it is due.",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0),
     default=8.0,
     show_default=True,
-    help="With --suite: begin no further table after so long; the same command goes on.",
+    help="With --suite: begin no further model or row after so long; the same command goes on.",
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option(
@@ -109,15 +123,19 @@ def bench(
 ) -> int:
     """Measure seconds and peak memory of one clipped sum by every clipping engine, on every model of SPECS.
 
-    Beside them: the plain backward pass without clipping, eager and by torch's compiler, and Opacus where it is
-    installed (pip install opacus). All are called in turn; the time is the median of the calls. Compiling takes up to
-    a minute a model, minutes for a loop over time. Where a dataset is absent, inputs are zeros. What cannot handle a
-    model says why. SPECS are files, folders or names (default: quickstart). OUT/speed.json keeps the lines, and the
-    report has a chapter of them.
+    Beside them: torch's own step of the module, dpbench's plain pass without clipping, eager and by torch's compiler,
+    and Opacus where it is installed (pip install opacus). All are called in turn; the time is the median of the calls.
+    Compiling takes up to a minute a model, minutes for a loop over time. Where a dataset is absent, inputs are zeros.
+    What cannot handle a model says why. SPECS are files, folders or names (default: quickstart). OUT/speed.json keeps
+    the lines, and the report has a chapter of them, with the targets of speed and what was measured of each.
 
-    With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs: beside the row without
-    privacy, what is printed, and what the machine would need for the operations of a plain step alone. --batch,
-    --engine and --projections do not count there: a spec says what they are.
+    With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs (work of 15 minutes or
+    more tries torch's compiler): beside the row without privacy, what is printed, and what the machine would need for
+    the operations of a plain step alone. --batch, --engine and --projections do not count there: a spec says what
+    they are.
+
+    With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
+    kept at once; what is kept already is left out, what refused is tried again.
 
     \b
     Examples:
@@ -126,6 +144,7 @@ def bench(
       dpbench bench specs/jl2021 --engine ghost --engine 'jl 10' --projections 10 --device cuda
       dpbench bench jl2021/table2 --steps
       dpbench bench bu2020/table1 --steps --runs 8 --threads 1
+      dpbench bench --suite targets --threads 1
       dpbench bench --suite gpu --device cuda --minutes 8
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
@@ -149,6 +168,7 @@ def bench(
 
 def _sums(lines: Iterator[SumLine], out: Path, as_json: bool) -> int:
     """Keep and show the sums of each model as soon as all ways are measured."""
+    from dpbench.cli.bench_tables import show_sums, show_targets
     from dpbench.store.speed import Speed
 
     damaged: list[Damaged] = []
@@ -159,7 +179,8 @@ def _sums(lines: Iterator[SumLine], out: Path, as_json: bool) -> int:
             if as_json:
                 click.echo(json.dumps(one.to_json(), ensure_ascii=False))
         if not as_json:
-            _show(found)
+            show_sums(found)
+            show_targets(Speed(sums=tuple(found)))
         path = _kept(Speed(sums=tuple(found)), out, damaged)
         if not as_json:
             click.echo(f"wrote {path}\n")
@@ -180,112 +201,90 @@ def _told(damaged: Sequence[Damaged]) -> int:
     return 0
 
 
-def _suite(tables: Sequence[tuple[str, int]], minutes: float, as_json: bool, options: dict[str, Any]) -> int:
-    """Measure the tables that OUT has no lines of on this device; what there is no time for is named."""
+def _suite(suite: Suite, minutes: float, as_json: bool, options: dict[str, Any]) -> int:
+    """The pieces of the suite that this machine has not measured: a model's sums, or a row's steps."""
+    from dpbench.cli.bench_tables import show_targets
     from dpbench.spec.loading import load_specs
     from dpbench.store.provenance import device_name
-    from dpbench.store.speed import own_speed
+    from dpbench.store.run_key import PLAIN
+    from dpbench.store.speed import TORCH, Speed, own_speed
+    from dpbench.training.bench import measure
+    from dpbench.training.whole_steps import with_plain
 
-    begun, worked, left = time.monotonic(), False, []
-    out: Path = options.pop("out")
-    del options["runs"]
-    for table, runs in tables:
-        specs = load_specs([Path(table)])
-        known = own_speed(out, [])
-        where = (device_name(options["device"]), runs)
-        there = (
-            {(one.name, one.label) for one in known.lines if (one.device_name, one.runs) == where} if known else set()
-        )
-        if {(spec.name, spec.label) for spec in specs} <= there:
-            click.echo(f"{table}, {runs} runs at once: measured already")
+    out, begun, left, worked = options.pop("out"), time.monotonic(), [], False
+    damaged: list[Damaged] = []
+    options.pop("runs")
+    here, threads = device_name(options["device"]), options["threads"]
+    known = own_speed(out, damaged)
+    lines, sums = (known.lines, known.sums) if known is not None else ((), ())
+
+    def due(done: bool, what: str) -> bool:
+        """Whether to begin a piece now; says so where not."""
+        nonlocal worked
+        if done:
+            click.echo(f"{what}: measured already", err=as_json)
         elif worked and time.monotonic() - begun > 60 * minutes:
-            left.append(f"{table} ({runs} runs at once)")
+            left.append(what)
         else:
             worked = True
-            _whole_steps(specs, out, runs, as_json, options)
+            return True
+        return False
+
+    for table, places in suite.sums:
+        spec = load_specs([Path(table)])[0]
+        of = (spec.dataset.name, spec.model.name, places, here)
+        there = {
+            one.engine
+            for one in sums
+            if (one.dataset, one.model, one.places, one.device_name) == of
+            and threads in (None, one.threads)
+            and not one.refusal
+        }
+        if due({TORCH, PLAIN} <= there, f"{table}, sums of {places}"):
+            chosen = options | {"places": places, "projections": (1, 10), "engines": ()}
+            _sums(measure([spec], **chosen, watch=_say_working), out, as_json)
+    for table, runs in suite.steps:
+        rows = with_plain(load_specs([Path(table)]))
+        kept = {
+            (one.name, one.label)
+            for one in lines
+            if (one.device_name, one.runs) == (here, runs) and threads in (None, one.threads) and not one.refusal
+        }
+        for row in rows:
+            if due((row.name, row.label) in kept, f"{table}, {row.label or row.name}, {runs} runs at once"):
+                _whole_steps([row], out, runs, as_json, options, rows)
+    if not as_json:
+        show_targets(own_speed(out, damaged) or Speed())
     if left:
-        click.echo(f"left: {', '.join(left)}; the same command goes on", err=True)
-    return 0
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        click.echo(f"left: {left[0]}{others}; the same command goes on", err=True)
+    return _told(damaged)
 
 
-def _whole_steps(specs: Sequence[Spec], out: Path, runs: int, as_json: bool, options: dict[str, Any]) -> int:
+def _whole_steps(
+    specs: Sequence[Spec], out: Path, runs: int, as_json: bool, options: dict[str, Any], table: Sequence[Spec] = ()
+) -> int:
     """Measure, keep and show them; a row is kept as soon as all of its spec are measured."""
-    from dpbench.store.speed import Speed
+    from dpbench.cli.bench_tables import show_steps, show_targets
+    from dpbench.store.speed import Speed, own_speed
     from dpbench.training.whole_steps import measure_steps
 
     names = {"device": "device", "data": "data", "chunk": "places_per_call", "threads": "threads", "calls": "steps"}
     chosen = {name: options[option] for option, name in names.items()}
     damaged: list[Damaged] = []
     for _, group in groupby(specs, lambda spec: spec.name):
-        lines = tuple(measure_steps(list(group), **chosen, runs=runs, watch=_say_working))
+        lines = tuple(measure_steps(list(group), **chosen, runs=runs, table=table, watch=_say_working))
         found = Speed(lines)
         path = _kept(found, out, damaged)
         if as_json:
             for line in lines:
                 click.echo(json.dumps(line.to_json(), ensure_ascii=False))
         else:
-            _show_steps(found)
+            show_steps(found, own_speed(out, damaged) or found)
+            if not table:
+                show_targets(found)
             click.echo(f"wrote {path}\n")
     return _told(damaged)
-
-
-def _show_steps(found: Speed) -> None:
-    from rich.table import Table
-
-    from dpbench.cli.console import console, say, time_words
-    from dpbench.privacy.formatting import duration
-
-    out = console()
-    out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
-    say(out, f"whole steps: {found.tables()[0][0]}")
-    table = Table("row", box=None, pad_edge=False, header_style="bold")
-    for title in ("engine", "a step", "from", "to", "of plain", "of floor", "records/s", "steps/s", "epoch", "printed"):
-        table.add_column(title, justify="right", no_wrap=title != "engine")
-    table.add_column("peak memory", justify="right", no_wrap=True)
-    for line in found.lines:
-        if line.refusal:
-            continue
-        times = (time_words(value or 0.0) for value in (line.seconds, line.fastest, line.slowest))
-        plain, seconds = found.baseline_of(line), line.seconds or 0.0
-        table.add_row(
-            line.label or line.name,
-            line.engine,
-            *times,
-            f"{seconds / plain.seconds:.2f}" if plain is not None and plain.seconds else "",
-            f"{seconds / line.floor:.1f}" if line.floor else "",
-            f"{line.examples_per_second or 0.0:,.0f}",
-            f"{line.runs_steps_per_second or 0.0:,.3g}",
-            duration(line.epoch_seconds or 0.0),
-            f"{line.printed_seconds} s" if line.printed_seconds else "",
-            f"{(line.peak_bytes or 0) / 2**20:,.1f} MiB",
-        )
-    out.print(table)
-    for line in found.lines:
-        if line.refusal:
-            say(out, f"{line.label or line.name} refuses: {line.refusal}", 2)
-
-
-def _show(lines: Sequence[SumLine]) -> None:
-    """Times, times relative to the plain backward pass, examples of a call and peak memory; then why ways refused."""
-    from rich.table import Table
-
-    from dpbench.cli.console import console, say, time_words
-
-    out = console()
-    say(out, lines[0].title)
-    table = Table("way", box=None, pad_edge=False, header_style="bold")
-    for name in ("median", "from", "to", "of plain", "of compiled", "examples/s", "at a time", "peak memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in lines:
-        if one.refusal is None:
-            times = (time_words(value or 0.0) for value in (one.seconds, one.fastest, one.slowest))
-            relative = (f"{value:.2f}" if value else "" for value in (one.of_plain, one.of_plain_compiled))
-            memory = f"{(one.peak_bytes or 0) / 2**20:,.1f} MiB"
-            table.add_row(one.engine, *times, *relative, f"{one.examples_per_second:,.0f}", str(one.chunk), memory)
-    out.print(table)
-    for one in lines:
-        if one.refusal is not None:
-            say(out, f"{one.engine} refuses: {one.refusal}", 2)
 
 
 def _say_working(model: str, engine: str) -> None:

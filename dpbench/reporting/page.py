@@ -24,6 +24,7 @@ from dpbench.reporting.rendering.figures import Figure, draw, swatch
 from dpbench.reporting.rendering.plots import Drawn, comparison_figures, section_figures
 from dpbench.reporting.rendering.surfaces import Contour, DrawnContour, claim_figures, draw_contour, surface_figures
 from dpbench.reporting.rendering.view import FILTERS
+from dpbench.store.speed_targets import judged, operator_words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -150,4 +151,5 @@ def _environment() -> Environment:
     )
     environment.filters |= {function.__name__: function for function in FILTERS}
     environment.globals |= {"SYMBOLS": SYMBOLS, "MISSING": MISSING, "swatch": swatch}
+    environment.globals |= {"speed_targets": judged, "operator_words": operator_words}
     return environment

@@ -22,6 +22,7 @@ from dpbench.store.run_key import PLAIN
 
 FILE = "speed.json"
 SCHEMA_VERSION = 1
+TORCH = "torch"  # among the sums: torch's own step of the module, without dpbench
 
 
 def engine_words(engine: str, chunk: int, seconds: Mapping[str, float | str]) -> str:
@@ -43,7 +44,8 @@ class StepLine:
     step of one run, `epoch_steps` steps make an epoch. `floor` is about what the step would take if the machine did
     nothing but the operations of a plain step at the speed of its own matrix products, or moved each number once at
     the speed of its own copies, whichever is more. `peak_bytes` of tensors beyond the data. `baseline` is the label of
-    the row without privacy that the source compares it with. `refusal` says why nothing was measured.
+    the row without privacy that the source compares it with. `operators` are the five that take the most time of a
+    step, each with its share. `commit` is that of the code (`commit_of`). `refusal` says why nothing was measured.
     """
 
     name: str
@@ -71,6 +73,8 @@ class StepLine:
     printed_memory: str = ""
     refusal: str = ""
     made: str = ""
+    commit: str = ""
+    operators: tuple[tuple[str, float], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -103,9 +107,10 @@ class StepLine:
 class SumLine:
     """One way on one model: `seconds` of one clipped sum of `places` examples, and its peak memory in bytes.
 
-    `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_plain` and `of_plain_compiled` are
-    the median over those of the plain backward pass, where they were measured with it. `refusal` says why there is no
-    measurement. `inputs` is `data`, or `zeros` where the dataset is absent.
+    `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_torch`, `of_plain` and
+    `of_plain_compiled` are the median over those of torch's own step and of the plain backward pass, where they were
+    measured with it. `refusal` says why there is no measurement. `inputs` is `data`, or `zeros` where the dataset is
+    absent. `operators` and `commit` as of a `StepLine`.
     """
 
     dataset: str
@@ -127,6 +132,9 @@ class SumLine:
     peak_bytes: int | None = None
     refusal: str | None = None
     made: str = ""
+    of_torch: float | None = None
+    commit: str = ""
+    operators: tuple[tuple[str, float], ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -198,6 +206,16 @@ class Speed:
         if plain is None or not (plain.printed_seconds and line.printed_seconds):
             return None
         return float(line.printed_seconds) / float(plain.printed_seconds)
+
+
+def commit_of(environment: Mapping[str, Any]) -> str:
+    """The commit of an environment, "-dirty" behind it where files were changed; "" outside a checkout.
+
+    >>> commit_of({"commit": "74ea427", "dirty": True})
+    '74ea427-dirty'
+    """
+    commit = environment.get("commit") or ""
+    return f"{commit}-dirty" if commit and environment.get("dirty") else commit
 
 
 def _threads(line: StepLine | SumLine) -> str:

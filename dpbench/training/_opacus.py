@@ -5,7 +5,6 @@ Opacus trains a module with its own parameters and one run at a time, on a loss 
 
 from __future__ import annotations
 
-import copy
 import importlib
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from dpbench.errors import DpbenchError
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
+from dpbench.training._torch_step import own_module
 
 WAYS = ("opacus hooks", "opacus ghost")
 
@@ -33,12 +33,7 @@ def opacus(way: str, net: Network, theta_RP: Tensor, examples: Examples, clip: f
     """
     if net.objective.loss != "cross_entropy":
         raise DpbenchError(f"loss = {net.objective.loss}: the comparison with Opacus is of cross-entropy alone")
-    module = copy.deepcopy(net.module).train()
-    with torch.no_grad():
-        named = net.split(theta_RP[:1])
-        for name, parameter in module.named_parameters():
-            if name in named:
-                parameter.copy_(named[name][0])
+    module = own_module(net, theta_RP).train()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     inputs, targets = examples.inputs[0], examples.targets[0]
     more = {"noise_multiplier": 0.0, "max_grad_norm": clip, "expected_batch_size": len(targets)}

@@ -1,7 +1,8 @@
 """Measures the ways to compute a clipped sum on the models of specs: seconds and peak memory.
 
-Beside the clipping engines: the plain backward pass (no clipping), eager and by torch's compiler; DP-SGD-JL with some
-numbers of projections, which estimates norms and so computes another sum with another event; Opacus, where installed.
+Beside the clipping engines: torch's own step without dpbench; the plain backward pass (no clipping), eager and by
+torch's compiler; DP-SGD-JL with some numbers of projections, which estimates norms and so computes another sum with
+another event; Opacus, where installed.
 All ways of a model are called in turn, so that what else the machine does falls on all of them.
 """
 
@@ -33,8 +34,10 @@ from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, initial_parameters, network
 from dpbench.store.provenance import device_name, environment
 from dpbench.store.run_key import COMPILED, PLAIN
-from dpbench.store.speed import SumLine
+from dpbench.store.speed import TORCH, SumLine, commit_of
 from dpbench.training._opacus import WAYS, installed, opacus
+from dpbench.training._operators import Operators, Shares
+from dpbench.training._torch_step import torch_step
 from dpbench.training.execution import Execution, on_threads, places_of_a_call
 
 PLAIN_COMPILED = "plain compiled"
@@ -47,10 +50,10 @@ Work = tuple[Network, Tensor, Examples]  # a model, parameters (1, P), and examp
 def engine_names(projections: Sequence[int] = ()) -> tuple[str, ...]:
     """All names of what can be measured, in the order of the table; Opacus's last, where it is installed.
 
-    >>> engine_names((5,))[:2], "jl 5" in engine_names((5,))
-    (('plain', 'plain compiled'), True)
+    >>> engine_names((5,))[:3], "jl 5" in engine_names((5,))
+    (('torch', 'plain', 'plain compiled'), True)
     """
-    ours = (PLAIN, PLAIN_COMPILED, *catalog("clipping"), COMPILED, *(f"{JL} {count}" for count in projections))
+    ours = (TORCH, PLAIN, PLAIN_COMPILED, *catalog("clipping"), COMPILED, *(f"{JL} {count}" for count in projections))
     return (*ours, *(WAYS if installed() else ()))
 
 
@@ -69,8 +72,8 @@ def measure(
 ) -> Iterator[SumLine]:
     """Measure every way on every model of the specs, `calls` times in turn; a refusal is a result.
 
-    `engines`: names of `engine_names`, by default all. `chunk` (places per call) and `threads` are by default those of
-    training. Raises DpbenchError for an unknown engine.
+    `engines`: names of `engine_names`, by default all. `chunk` (places per call) is by default what memory allows, with
+    which training begins its search; `threads` are those of training. Raises DpbenchError for an unknown engine.
     """
     known = engine_names(projections)
     for name in engines:
@@ -111,6 +114,7 @@ def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int 
     theta_RP = initial_parameters(make, 0)[None].to(device)
     inputs_are = "zeros" if absent else "data"
     threads = threads or usual_threads(spec, places, device)
+    here = environment(with_torch=True)
     row = SumLine(
         dataset=spec.dataset.name,
         model=spec.model.name,
@@ -122,7 +126,8 @@ def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int 
         device=device,
         device_name=device_name(device),
         threads=threads,
-        made=str(environment(with_torch=True)["time_utc"]),
+        made=str(here["time_utc"]),
+        commit=commit_of(here),
     )
     return row, (net, theta_RP, examples)
 
@@ -130,7 +135,7 @@ def _work(spec: Spec, places: int, device: str, data: Path | None, threads: int 
 def _measured(
     row: SumLine, work: Work, names: Sequence[str], chunk: int | None, calls: int, watch: Callable[[str, str], None]
 ) -> Iterator[SumLine]:
-    """Each way once to warm up, then all of them in turn, then the memory of each."""
+    """Each way once to warm up, then all of them in turn, then the memory and the operators of each."""
     rows: dict[str, SumLine] = {}
     called: dict[str, Callable[[], Any]] = {}
 
@@ -165,23 +170,34 @@ def _measured(
             yield rows[name]
             continue
         watch(row.model, f"memory of {name}")
-        plain, compiled = middle.get(PLAIN), middle.get(PLAIN_COMPILED)
+        own, plain, compiled = (middle.get(baseline) for baseline in (TORCH, PLAIN, PLAIN_COMPILED))
         yield replace(
             rows[name],
             seconds=middle[name],
             fastest=min(taken[name]),
             slowest=max(taken[name]),
             examples_per_second=row.places / middle[name],
+            of_torch=own and middle[name] / own,
             of_plain=plain and middle[name] / plain,
             of_plain_compiled=compiled and middle[name] / compiled,
             peak_bytes=peak_bytes(called[name], torch.device(row.device)),
+            operators=_operators(called[name], torch.device(row.device)),
         )
+
+
+def _operators(call: Callable[[], Any], device: torch.device) -> Shares:
+    seen = Operators(device)
+    seen.begin()
+    call()
+    return seen.end()
 
 
 def _way(row: SumLine, work: Work, chunk: int | None) -> tuple[SumLine, Callable[[], Any]]:
     """The row with its chunk, and what computes one sum. Raises DpbenchError for an unsupported layer."""
     net, theta_RP, examples = work
     whole = replace(row, chunk=row.places)
+    if row.engine == TORCH:
+        return whole, torch_step(*work)
     if row.engine in WAYS:
         return whole, opacus(row.engine, net, theta_RP, examples, 1.0)
     if row.engine == PLAIN_COMPILED:

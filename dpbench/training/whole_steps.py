@@ -23,14 +23,17 @@ from dpbench.errors import DpbenchError
 from dpbench.plan.parts import build_mechanism, dataset_source, sizes
 from dpbench.plan.planning import Run, resolve
 from dpbench.plan.stacks import usual_threads
+from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Printed, Published, Spec
 from dpbench.store.provenance import device_name, environment
-from dpbench.store.speed import StepLine
+from dpbench.store.speed import StepLine, commit_of
+from dpbench.training._operators import Operators, Shares
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.fastest import compile_draws
 from dpbench.training.loop import Interrupted, Progress, train
 from dpbench.training.stack import builder
 
+WITHOUT_PRIVACY = "without privacy"
 ROUNDS = 2
 ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
 
@@ -55,15 +58,19 @@ def measure_steps(
     data: Path | None = None,
     places_per_call: int | None = None,
     threads: int | None = None,
+    table: Sequence[Spec] = (),
     watch: Callable[[str, str], None] = lambda _model, _what: None,
 ) -> Iterator[StepLine]:
     """The seconds of one step of every row, in stacks of so many `runs` (seeds), and its peak memory; in their order.
 
     `steps` are measured in each of two rounds, after one that warms up; a row whose steps are long takes fewer. A row
-    that cannot be trained here (its dataset is absent, the model does not fit) has a refusal.
+    that cannot be trained here (its dataset is absent, the model does not fit) has a refusal. `table`: all rows of the
+    specs' files, among which stand the rows without privacy; by default the specs.
     """
     made = environment(with_torch=True)
-    rows = _rows(specs, device, device_name(device), runs, threads, str(made["time_utc"]))
+    rows = _rows(specs, table or specs, device, device_name(device), runs, threads)
+    for row in rows:
+        row.line = replace(row.line, made=str(made["time_utc"]), commit=commit_of(made))
     for row in rows if device == "cpu" else ():  # before any is measured, because it holds for the whole process
         compile_draws(build_mechanism(row.runs[0].spec), row.line.parameters, row.runs)
     speeds: dict[int, tuple[float, float]] = {}
@@ -80,7 +87,7 @@ def measure_steps(
         with on_threads(row.line.threads):
             if row.line.threads not in speeds:
                 speeds[row.line.threads] = _machine(device)
-            peak = _peak(row, places_per_call)
+            peak, operators = _peak(row, places_per_call)
         yield replace(
             row.line,
             steps=len(row.seconds),
@@ -89,20 +96,44 @@ def measure_steps(
             slowest=max(row.seconds),
             floor=_floor(row, *speeds[row.line.threads]),
             peak_bytes=peak,
+            operators=operators,
         )
 
 
-def _rows(
-    specs: Sequence[Spec], device: str, device_name: str, runs: int, threads: int | None, made: str
-) -> list[_Row]:
+def with_plain(specs: Sequence[Spec]) -> list[Spec]:
+    """The specs, and in front of each model's first one a row without privacy, where its file has none."""
+    plain = {(spec.name, str(spec.model)) for spec in specs if not build_mechanism(spec).private}
     found = []
-    baselines: dict[tuple[str, str], str] = {}  # the last row without privacy, by spec and model
+    for spec in specs:
+        of = (spec.name, str(spec.model))
+        if of not in plain:
+            plain.add(of)
+            training = replace(spec.training, clip_norm=None)
+            other = replace(spec, label=WITHOUT_PRIVACY, mechanism=Choice("non_private", {}), training=training)
+            found.append(replace(other, budget=None, published=None, accountants=(), metrics=()))
+        found.append(spec)
+    return found
+
+
+def _baselines(specs: Sequence[Spec]) -> dict[tuple[str, str], str]:
+    """The label of the last row without privacy up to each row, of the same file and model; by name and label."""
+    found: dict[tuple[str, str], str] = {}
+    last: dict[tuple[str, str], str] = {}
+    for spec in specs:
+        of = (spec.name, str(spec.model))
+        if not build_mechanism(spec).private:
+            last[of] = spec.label
+        found[spec.name, spec.label] = last.get(of, "")
+    return found
+
+
+def _rows(
+    specs: Sequence[Spec], table: Sequence[Spec], device: str, device_name: str, runs: int, threads: int | None
+) -> list[_Row]:
+    found, baselines = [], _baselines(table)
     for spec in specs:
         first, *others = resolve(spec, range(runs))
         together = tuple(replace(run, device=device) for run in (first, *others))
-        of = (spec.name, str(spec.model))
-        if not build_mechanism(spec).private:
-            baselines[of] = spec.label
         examples = sum(run.sampling_rate * run.examples for run in together)
         printed = spec.published or Published()
         line = StepLine(
@@ -119,8 +150,7 @@ def _rows(
             parameters=sizes(spec)[1],
             batch=first.sampling_rate * first.examples,
             epoch_steps=1 / first.sampling_rate,
-            baseline=baselines.get(of, ""),
-            made=made,
+            baseline=baselines[spec.name, spec.label],
             printed_seconds=_text(printed.seconds_per_epoch),
             printed_memory=_text(printed.memory_percent),
         )
@@ -162,20 +192,30 @@ def _steps(row: _Row, places_per_call: int | None, steps: int) -> tuple[Progress
     return seen[-1][1], [after - before for before, after in pairwise(at for at, _ in seen)]
 
 
-def _peak(row: _Row, places_per_call: int | None) -> int:
-    """The peak memory of the second step."""
-    peak, found = Peak(torch.device(row.runs[0].device)), [0]
+def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
+    """The peak memory of the second step, and the operators of the third (none where there is none)."""
+    device = torch.device(row.runs[0].device)
+    peak, operators = Peak(device), Operators(device)
+    found: list[int] = []
+    shares: list[Shares] = []
 
     def watch(progress: Progress) -> bool:
-        first = progress.done <= len(row.runs)
-        if first:
+        del progress  # counted here
+        if not begun:
             peak.begin()
+        elif len(begun) == 1:
+            found.append(peak.end())
+            operators.begin()
         else:
-            found[0] = peak.end()
-        return not first
+            shares.append(operators.end())
+        begun.append(True)
+        return bool(shares)
 
+    begun: list[bool] = []
     _train(row, places_per_call, watch)
-    return found[0]
+    if len(begun) == 2:  # the run had no third step
+        operators.end()
+    return found[0], shares[0] if shares else ()
 
 
 def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], bool]) -> None:
@@ -189,7 +229,7 @@ def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], b
         done[0] = watch(progress)
 
     mechanism, at_once = build_mechanism(first.spec), row.line.chunk if row.chosen else None
-    execution = Execution(first.device, places_per_call, row.chosen or None, at_once, compiles=False)
+    execution = Execution(first.device, places_per_call, row.chosen or None, at_once)
     with contextlib.suppress(Interrupted):
         for outcome in train(
             row.runs, row.data, mechanism, builder(first), execution, watch=watched, stop=lambda: done[0]

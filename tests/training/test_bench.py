@@ -9,6 +9,7 @@ import importlib.util
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,21 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from dpbench.catalog import catalog
+from dpbench.catalog import build as build_rule
+from dpbench.catalog import catalog, find
 from dpbench.cli import cli
 from dpbench.clipping import loop
 from dpbench.clipping._measure import peak_bytes
 from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools.problems import batch
 from dpbench.spec.loading import load_specs
-from dpbench.step.functional import network
-from dpbench.store.speed import SumLine, read_speed
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import initial_parameters, network
+from dpbench.store.provenance import environment
+from dpbench.store.speed import SumLine, commit_of, read_speed
 from dpbench.training._opacus import WAYS, opacus
+from dpbench.training._operators import Operators
+from dpbench.training._torch_step import torch_step
 from dpbench.training.bench import engine_names, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -69,7 +75,7 @@ def test_every_engine_is_measured_once_per_model(tmp_path: Path) -> None:
     """Two specs of one model are measured together; jl with each number of projections."""
     files = [write(tmp_path), write(tmp_path, "two"), write(tmp_path, "three", model="logistic")]
     names = [name for name in engine_names((2,)) if "compiled" not in name]  # which takes a quarter of a minute each
-    assert {"plain", "jl 2", *catalog("clipping")} == {*names} - {*WAYS}
+    assert {"torch", "plain", "jl 2", *catalog("clipping")} == {*names} - {*WAYS}
     assert ({*WAYS} <= {*names}) == (importlib.util.find_spec("opacus") is not None)
     found = list(measure(load_specs(files), places=5, projections=(2,), engines=names, calls=3))
     assert [(one.model, one.engine) for one in found] == [
@@ -84,6 +90,12 @@ def test_every_engine_is_measured_once_per_model(tmp_path: Path) -> None:
         assert 0 < one.fastest <= one.seconds <= one.slowest
         assert one.of_plain is not None
         assert (one.of_plain == 1.0) == (one.engine == "plain")
+        assert one.of_torch is not None
+        assert (one.of_torch == 1.0) == (one.engine == "torch")
+        assert one.commit == commit_of(environment())
+        shares = [share for _, share in one.operators]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < sum(shares) <= 1
         assert one.of_plain_compiled is None
         assert one.inputs == "data"
         assert one.places == one.chunk == 5
@@ -136,6 +148,60 @@ def test_plain_and_vmap_by_torch_s_compiler(tmp_path: Path) -> None:
         ("plain", None, 4), ("plain compiled", None, 8), ("vmap compiled", None, 4)
     ]  # fmt: skip
     assert all(one.of_plain and one.of_plain_compiled for one in found)
+
+
+MODELS: dict[str, tuple[tuple[int, ...], int]] = {
+    "tfp_cnn": ((1, 28, 28), 10),
+    "papernot_cnn": ((3, 32, 32), 10),
+    "imdb_lstm": ((12,), 2),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_torch_s_own_step_has_the_gradients_of_the_plain_pass(model: str) -> None:
+    """Of the models of the targets. The LSTM's own weights have other shapes in torch's kernel; the embedding's, which
+    come through it, are compared.
+    """
+    shape, classes = MODELS[model]
+    build = partial(find("models", model).load(), shape, classes)
+    net, theta_RP = network(build()), initial_parameters(build, 3)[None]
+    draw = torch.Generator().manual_seed(4)
+    inputs = torch.randint(50, (1, 3, *shape), generator=draw).float()
+    examples = Examples(inputs, torch.tensor([[1, 0, 1]]), torch.ones(1, 3, dtype=torch.bool))
+    plain: Any = build_rule("rules", "none")
+    expected = net.split(plain.summed(None, net, theta_RP, examples, torch.ones(1), 3).sum_RP)
+    call = torch_step(net, theta_RP, examples)
+    for _ in range(2):  # a second call begins anew
+        found = {name: value.grad for name, value in call().named_parameters() if value.grad is not None}
+        same = set(found) & set(expected)
+        assert len(same) == (5 if model == "imdb_lstm" else len(expected))
+        for name in same:
+            assert torch.allclose(found[name], expected[name][0], rtol=1e-4, atol=1e-5), name
+    assert any(isinstance(layer, nn.LSTM) for layer in call().modules()) == (model == "imdb_lstm")
+
+
+def test_what_torch_alone_cannot_train_is_a_sentence() -> None:
+    class Odd(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input).detach()
+
+    net = network(Odd(6, 4))
+    examples = batch(torch.Generator().manual_seed(2), 1, 3, filled=1.0)
+    call = torch_step(net, torch.zeros(1, net.size), replace(examples, inputs=examples.inputs.float()))
+    with pytest.raises(DpbenchError, match="the module does not run by torch alone"):
+        call()
+
+
+def test_the_operators_that_take_the_time_are_named() -> None:
+    """An operator's time is without that of those which it calls: `matmul` calls `mm`, which does the work."""
+    seen, large = Operators(torch.device("cpu")), torch.ones(700, 700)
+    seen.begin()
+    torch.matmul(large, large)
+    (first, share), *others = seen.end()
+    assert first == "aten::mm"
+    assert share > 0.5
+    assert share + sum(part for _, part in others) == pytest.approx(1, abs=0.01)
+    assert "aten::matmul" in dict(others)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -191,7 +257,7 @@ def test_json_has_a_line_per_measurement_and_all_are_kept_and_shown(tmp_path: Pa
     [
         (
             ["--engine", "ghots"],
-            "engine 'ghots': expected one of plain, plain compiled, ghost, loop",
+            "engine 'ghots': expected one of torch, plain, plain compiled, ghost, loop",
         ),
         (["--projections", "0"], "--projections 0: expected whole numbers, 1 or more, with commas between"),
         (["--projections", "a"], "--projections a: expected whole numbers"),

@@ -15,8 +15,9 @@ from dpbench.cli import cli
 from dpbench.clipping import ghost
 from dpbench.job import write_reports
 from dpbench.spec.loading import load_specs
+from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
-from dpbench.store.speed import Speed, StepLine, own_speed, read_speed, write_speed
+from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
 from dpbench.training import fastest, whole_steps
 from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
@@ -72,6 +73,8 @@ def test_every_row_is_measured_as_it_is_trained(lines: dict[str, StepLine]) -> N
     assert lines["open"].engine in ("vmap", "ghost")
     assert lines["outer"].run_key == lines["vanilla"].run_key  # rows that differ in their engine alone
     assert len({line.key for line in lines.values()}) == 4
+    assert all(0 < sum(share for _, share in line.operators) <= 1 for line in lines.values())
+    assert {line.commit for line in lines.values()} == {commit_of(environment())}
     assert (lines["outer"].printed_seconds, lines["outer"].printed_memory) == ("5", "12")
     numbers = 18_000  # of the model, about: loop keeps few gradients, ghost none, and a step a few copies of two models
     assert lines["outer"].peak_bytes is not None
@@ -115,6 +118,19 @@ def test_all_rounds_take_the_engine_and_the_chunk_of_the_first(spec: Path, monke
     (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "open"], steps=2, runs=2)
     assert (line.refusal, line.engine, line.chunk, set(seen)) == ("", "ghost", 5, {5})
     assert len(seen) > 2 * whole_steps.ROUNDS
+
+
+def test_work_that_training_would_compile_is_compiled(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is told that it may try the compiler, as in training."""
+    seen: list[bool] = []
+
+    def watched(*_: Any, compiles: bool, **_more: Any) -> Chosen:
+        seen.append(compiles)
+        return Chosen("ghost", {"ghost": 0.1})
+
+    monkeypatch.setattr(fastest, "fastest", watched)
+    (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "open"], steps=1)
+    assert (line.refusal, line.engine, seen) == ("", "ghost", [True])
 
 
 def test_what_cannot_be_trained_is_a_refusal(spec: Path, tmp_path: Path) -> None:
@@ -165,18 +181,66 @@ def test_the_command(spec: Path, tmp_path: Path) -> None:
     assert json.loads(done.output.splitlines()[-1])["runs_steps_per_second"] > 0
 
 
+def suite(monkeypatch: pytest.MonkeyPatch, steps: tuple[tuple[str, int], ...], **more: Any) -> list[str]:
+    """The command that runs a suite of these tables."""
+    of = sys.modules["dpbench.cli.bench"]
+    monkeypatch.setitem(of.SUITES, "gpu", of.Suite(more.get("sums", ()), steps))
+    return ["bench", "--suite", "gpu", "--calls", "1"]
+
+
 def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
-    suites = sys.modules["dpbench.cli.bench"].SUITES
-    monkeypatch.setitem(suites, "gpu", ((str(spec), 1), (str(spec), 2)))
-    command = ["bench", "--suite", "gpu", "--calls", "1", "--out", str(tmp_path / "out")]
+    """A row is kept as soon as it is measured; a table without a row that has no privacy gets one."""
+    kept, rows = SPEC.split("rows:")
+    lines = [line for line in rows.splitlines() if "outer" in line or "vanilla" in line]
+    spec.write_text("\n".join([kept + "rows:", *lines]))
+    out = tmp_path / "out"
+    command = [*suite(monkeypatch, ((str(spec), 1), (str(spec), 2))), "--out", str(out)]
     first = CliRunner().invoke(cli, [*command, "--minutes", "0.00001"])
     assert first.exit_code == 0, first.output
-    assert "left: " in first.output
-    assert "(2 runs at once); the same command goes on" in first.output
+    assert f"left: {spec}, outer, 1 runs at once and 4 more; the same command goes on" in first.output
     second = CliRunner().invoke(cli, command)
-    assert "1 runs at once: measured already" in second.output
-    lines = json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]
-    assert [line["runs"] for line in lines] == [1, 2]
+    assert f"{spec}, without privacy, 1 runs at once: measured already" in second.output
+    assert "left" not in second.output
+    found = read_speed(out)
+    assert found is not None
+    assert [(line.label, line.runs) for line in found.lines] == [
+        (label, runs) for runs in (1, 2) for label in ("without privacy", "outer", "vanilla")
+    ]
+    for line in found.lines:
+        plain = found.baseline_of(line)
+        assert plain is not None
+        assert (plain.label, plain.runs) == ("without privacy", line.runs)
+    assert "a stack on a CPU: a run's step over the same run alone" in second.output
+    third = CliRunner().invoke(cli, command)
+    assert third.output.count("measured already") == 6
     named = CliRunner().invoke(cli, [*command, str(spec)])
     assert "leave SPECS and --only out" in str(named.exception)
+
+
+def test_a_suite_tries_again_what_refused(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
+    command = [*suite(monkeypatch, ((str(spec), 1),)), "--out", str(tmp_path / "out")]
+    original = whole_steps._round
+    monkeypatch.setattr(
+        whole_steps, "_round", lambda row, *_: setattr(row, "line", replace(row.line, refusal="no data"))
+    )
+    assert "refuses: no data" in CliRunner().invoke(cli, command).output
+    monkeypatch.setattr(whole_steps, "_round", original)
+    again = CliRunner().invoke(cli, command)
+    assert "measured already" not in again.output
+    found = read_speed(tmp_path / "out")
+    assert found is not None
+    assert [line.refusal for line in found.lines] == ["", ""]
+
+
+def test_a_suite_takes_sums_with_all_ways(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpbench.training import bench
+
+    ways = ("torch", "plain", "ghost")
+    monkeypatch.setattr(bench, "engine_names", lambda _: ways)
+    command = [*suite(monkeypatch, (), sums=((str(spec), 16),)), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    found = read_speed(tmp_path / "out")
+    assert found is not None
+    assert [(line.engine, line.places) for line in found.sums] == [(way, 16) for way in ways]
+    assert f"{spec}, sums of 16: measured already" in CliRunner().invoke(cli, command).output
