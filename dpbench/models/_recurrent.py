@@ -1,7 +1,8 @@
 """Recurrent layers from elementary operations, which every transform of torch.func supports.
 
 torch's fused LSTM has no forward mode and no batching rule for stacked parameters; here a step is a product, sigmoids
-and hyperbolic tangents, which have both. Words of a sequence come as numbers in a float tensor, as every input does.
+and hyperbolic tangents, which have both. Where no transform is at work torch's own is used. Words of a sequence come as
+numbers in a float tensor, as every input does.
 
 Letters: B batch, T places of the sequence, I inputs, H hidden units, D directions (2), V words, E embedding width.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode
 
 
 class WordEmbedding(nn.Module):
@@ -63,6 +65,8 @@ class BidirectionalLSTM(nn.Module):
         nn.init.ones_(self.bias[:, hidden : 2 * hidden])
 
     def forward(self, inputs_BTI: Tensor) -> Tensor:
+        if _by_torch_alone():
+            return self._fused(inputs_BTI)
         both_DBTI = torch.stack([inputs_BTI, inputs_BTI.flip(1)])
         # the part of the gates that needs no state, for all places at once
         driven_DBT4H = (both_DBTI.flatten(1, 2) @ self.weight_input + self.bias[:, None]).reshape(
@@ -77,3 +81,22 @@ class BidirectionalLSTM(nn.Module):
             state_DBH = leave.sigmoid() * cell_DBH.tanh()
         forward_BH, backward_BH = state_DBH.unbind(0)
         return torch.cat([forward_BH, backward_BH], -1)
+
+    def _fused(self, inputs_BTI: Tensor) -> Tensor:
+        """The same by torch's own LSTM, whose second bias is zero."""
+        none_DBH = inputs_BTI.new_zeros(2, len(inputs_BTI), self.hidden)
+        no_bias = torch.zeros_like(self.bias[0])
+        weights = [
+            part
+            for direction in range(2)
+            for part in (self.weight_input[direction].T, self.weight_state[direction].T, self.bias[direction], no_bias)
+        ]
+        _, state_DBH, _ = torch.lstm(inputs_BTI, (none_DBH, none_DBH), weights, True, 1, 0.0, False, True, True)
+        return torch.cat([state_DBH[0], state_DBH[1]], -1)
+
+
+def _by_torch_alone() -> bool:
+    """Whether nothing looks at the operators of a forward pass: no transform of torch.func, no compiler, no engine."""
+    mode = _get_current_function_mode()  # type: ignore[no-untyped-call]
+    seen = mode is not None and not getattr(mode, "outside_torch_alone", False)
+    return not seen and not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None

@@ -36,7 +36,10 @@ def stacks(runs: Iterable[Run]) -> tuple[Stack, ...]:
 
 
 def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: bool, kept: Cache) -> tuple[Run, ...]:
-    """Estimated seconds of each run to be trained, or skipped for want of data: from similar records on this kind of device, else from its size."""
+    """Estimated seconds of each run to be trained, or skipped for want of data.
+
+    From similar records on this kind of device, else from its size.
+    """
     if not any(run.action in ("train", "skip") for run in runs):
         return tuple(runs)
     measured: dict[tuple[str, str], list[tuple[float, float]]] = {}

@@ -41,6 +41,8 @@ class WrittenOut(TorchFunctionMode):
     torch.Size([7, 5, 2])
     """
 
+    outside_torch_alone = True  # says to modules that outside such a transform it changes nothing
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from dpbench.errors import DpbenchError
-from dpbench.models._recurrent import BidirectionalLSTM
 from dpbench.step import losses
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network
@@ -32,16 +31,9 @@ def own_module(net: Network, theta_RP: Tensor) -> nn.Module:
 def torch_step(net: Network, theta_RP: Tensor, examples: Examples) -> Callable[[], nn.Module]:
     """A function that leaves the gradients of the summed loss of the first run in a module, which it returns.
 
-    A `BidirectionalLSTM` is computed by torch's fused kernel: its parameters are then those of an `nn.LSTM`.
     The function raises DpbenchError where torch cannot train the module by itself.
     """
     module = own_module(net, theta_RP)
-    for name, layer in list(module.named_modules()):
-        if type(layer) is BidirectionalLSTM:
-            if not name:
-                module = _Fused(layer)
-            else:
-                module.set_submodule(name, _Fused(layer))
     inputs, targets = examples.inputs[0], examples.targets[0]
 
     def call() -> nn.Module:
@@ -53,23 +45,3 @@ def torch_step(net: Network, theta_RP: Tensor, examples: Examples) -> Callable[[
         return module
 
     return call
-
-
-class _Fused(nn.Module):
-    """What a `BidirectionalLSTM` computes, by `nn.LSTM`; the second of torch's two biases is zero and not trained."""
-
-    def __init__(self, layer: BidirectionalLSTM) -> None:
-        super().__init__()
-        weight = layer.weight_input
-        self.lstm = nn.LSTM(weight.shape[1], layer.hidden, bidirectional=True, batch_first=True)
-        self.lstm.to(weight.device, weight.dtype).train(layer.training)
-        with torch.no_grad():
-            for direction, end in enumerate(("", "_reverse")):
-                getattr(self.lstm, f"weight_ih_l0{end}").copy_(layer.weight_input[direction].T)
-                getattr(self.lstm, f"weight_hh_l0{end}").copy_(layer.weight_state[direction].T)
-                getattr(self.lstm, f"bias_ih_l0{end}").copy_(layer.bias[direction])
-                getattr(self.lstm, f"bias_hh_l0{end}").zero_().requires_grad_(False)
-
-    def forward(self, inputs_BTI: Tensor) -> Tensor:
-        _, (state_DBH, _) = self.lstm(inputs_BTI)
-        return torch.cat([state_DBH[0], state_DBH[1]], -1)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from dpbench.models import (
+    _recurrent,
     alexnet,
     dpis_rnn,
     imdb_lstm,
@@ -26,6 +27,8 @@ from dpbench.models import (
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
 from dpbench.plan.probe import try_model
 from dpbench.step.functional import initial_parameters, network
+from dpbench.step.operators import Watch
+from dpbench.step.recurrent import WrittenOut
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -112,9 +115,13 @@ def torch_twin(ours: BidirectionalLSTM, inputs: int) -> nn.LSTM:
     return twin
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("places", "inputs", "hidden"), [(1, 3, 2), (7, 5, 4), (40, 2, 8)])
-def test_lstm_is_torch_s(places: int, inputs: int, hidden: int) -> None:
-    """float64: states stay in (-1, 1) and every place adds about ten roundings; gradients at most a hundred more."""
+def test_lstm_is_torch_s(places: int, inputs: int, hidden: int, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's own kernel and written out. In float64 states stay in (-1, 1), and every place adds about ten roundings;
+    gradients at most a hundred more.
+    """
+    monkeypatch.setattr(_recurrent, "_by_torch_alone", lambda: alone)
     ours = BidirectionalLSTM(inputs, hidden).double()
     nn.init.normal_(ours.bias)
     twin = torch_twin(ours, inputs)
@@ -127,6 +134,23 @@ def test_lstm_is_torch_s(places: int, inputs: int, hidden: int) -> None:
     both = [getattr(twin, f"weight_hh_l0{suffix}") for suffix in ("", "_reverse")]
     there = torch.stack([gradient.T for gradient in torch.autograd.grad((expected * weights).sum(), both)])
     assert float((here - there).abs().max()) < 1e3 * places * 2.0**-52 * (1 + float(there.abs().max()))
+
+
+def test_lstm_is_written_out_only_where_something_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch.func or an engine that replaces operators; not in the plain pass, which leaves it to torch."""
+    layer, inputs, fused = BidirectionalLSTM(3, 2), torch.randn(4, 5, 3), list[bool]()
+    torch_s = torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *given: fused.append(True) or torch_s(*given))
+    usual = layer(inputs)
+    with WrittenOut():
+        plain = layer(inputs)
+    assert len(fused) == 2
+    looked = torch.func.vmap(lambda one: layer(one[None])[0])(inputs)
+    with Watch({}, {}, {}, None):
+        engine = layer(inputs)
+    assert len(fused) == 2
+    for found in (plain, looked, engine):
+        assert torch.allclose(found, usual, rtol=0, atol=1e-6)  # float32, states in (-1, 1), five places
 
 
 def test_lstm_starts_like_keras() -> None:
