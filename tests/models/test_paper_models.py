@@ -118,7 +118,7 @@ def torch_twin(ours: BidirectionalLSTM, inputs: int) -> nn.LSTM:
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("places", "inputs", "hidden"), [(1, 3, 2), (7, 5, 4), (40, 2, 8)])
 def test_lstm_is_torch_s(places: int, inputs: int, hidden: int, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch's own kernel and written out. In float64 states stay in (-1, 1) and every place adds about ten roundings;
+    """By torch's own kernel and written out. Float64: states stay in (-1, 1) and every place adds about ten roundings;
     gradients at most a hundred more.
     """
     monkeypatch.setattr(_recurrent, "_by_torch_alone", lambda: alone)
