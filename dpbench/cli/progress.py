@@ -124,7 +124,7 @@ class LineWatcher(SayingWatcher):
 
     def progress(self, progress: Progress) -> None:
         now = time.monotonic()
-        if self._first is None:
+        if self._first is None or progress.done < self._first:  # work that lacked memory may begin anew
             self._first, self._begin = progress.done, now
         if now - self._last < LINE_SECONDS or progress.done == self._first:
             return

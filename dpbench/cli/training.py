@@ -107,7 +107,7 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     "--places-per-call",
     "places_per_call",
     type=click.IntRange(min=1),
-    help="Batch places of all runs of a stack per call, by default measured; changes numbers by rounding only.",
+    help="Batch places of all runs of a stack per call, by default measured (CPU); changes numbers by rounding only.",
 )
 @THREADS
 @click.option(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode
 
 
@@ -99,4 +100,5 @@ def _by_torch_alone() -> bool:
     """Whether nothing looks at the operators of a forward pass: no transform of torch.func, no compiler, no engine."""
     mode = _get_current_function_mode()  # type: ignore[no-untyped-call]
     seen = mode is not None and not getattr(mode, "outside_torch_alone", False)
+    seen = seen or forward_ad._current_level >= 0
     return not seen and not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None

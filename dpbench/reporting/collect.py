@@ -246,27 +246,29 @@ def _row(
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
         checked=known,
         engine=first.environment.get("engine") or {},
-        summed_by=_summed_by(first.environment),
+        summed_by=_summed_by([run.environment for run in runs]),
         metric_name=metric.name,
         metrics=metric_lines(runs, context),
     )
     return replace(row, curve=_curve(runs, context, row.shown, accounted, points))
 
 
-def _summed_by(environment: Mapping[str, Any]) -> str:
-    """The clipping engine that training chose, its chunk, its time over that of the plain pass; "" if it is named.
+def _summed_by(environments: Sequence[Mapping[str, Any]]) -> str:
+    """The clipping engine that training chose, its chunk, its time over that of the plain pass, of the first run.
 
-    In brackets, also of one that is named: why torch did not compile it, and what became less for want of memory.
+    "" if it is named. Then of every run: why torch did not compile the engine, and what was less for want of memory.
     """
-    name, chunk = (environment.get("engine") or {}).get("clipping"), environment.get("chunk")
-    found = environment.get("tried_engines")
-    tried = found if isinstance(found, Mapping) else {}
-    refused = tried.get(COMPILED)
-    notes = [f"not compiled: {refused}"] if isinstance(refused, str) else []
-    notes += [note for key in ("memory", "stack") if isinstance(note := environment.get(key), str)]
-    if not isinstance(name, str) or not isinstance(chunk, int) or not (tried or notes):
-        return ""
-    return engine_words(name, chunk, tried) + "".join(f" ({note})" for note in notes)
+    words: list[str] = []
+    for made in environments:
+        name, chunk = (made.get("engine") or {}).get("clipping"), made.get("chunk")
+        found = made.get("tried_engines")
+        tried = found if isinstance(found, Mapping) else {}
+        if made is environments[0] and tried and isinstance(name, str) and isinstance(chunk, int):
+            words.append(engine_words(name, chunk, tried))
+        refused = tried.get(COMPILED)
+        words += [f"not compiled: {refused}"] if isinstance(refused, str) else []
+        words += [note for key in ("memory", "stack") if isinstance(note := made.get(key), str)]
+    return "; ".join(dict.fromkeys(words))
 
 
 def _promises_first(rows: Sequence[Row]) -> tuple[str, ...]:

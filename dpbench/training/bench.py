@@ -188,8 +188,11 @@ def _measured(
 def _operators(call: Callable[[], Any], device: torch.device) -> Shares:
     seen = Operators(device)
     seen.begin()
-    call()
-    return seen.end()
+    try:
+        call()
+    finally:
+        shares = seen.end()
+    return shares
 
 
 def _way(row: SumLine, work: Work, chunk: int | None) -> tuple[SumLine, Callable[[], Any]]:

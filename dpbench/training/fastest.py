@@ -208,17 +208,19 @@ def with_engine(
     if not has_one or (execution.engine is None and named not in ("", *ENGINES)):
         chosen = Chosen("", chunk=begun_chunk)
     elif execution.engine is not None:
-        chosen = Chosen(execution.engine, chunk=execution.at_once or begun_chunk)
+        same = begun is not None and (begun.engine == execution.engine or begun.memory)
+        chosen = Chosen(execution.engine, chunk=execution.at_once or (begun_chunk if same else None))
     elif begun is not None:  # run by run a GPU would wait
         chosen = Chosen(begun.engine if on_cpu else BY_RUN.get(begun.engine, begun.engine), chunk=begun_chunk)
     elif smoke:
         chosen = Chosen(named or ENGINES[0])
     else:
         chosen = _measured(made, runs, named, net, theta_RP, execution, one, cache)
-    if execution.places_per_call is not None or not on_cpu:
+    lacked = any(course.memory for course in courses)
+    if execution.places_per_call is not None or not (on_cpu or lacked):
         chosen = replace(chosen, chunk=None)
     for course in courses:
-        course.engine = chosen.engine
+        course.engine, course.memory = chosen.engine, course.memory if chosen.chunk == begun_chunk else ""
         course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
     if not chosen.engine:
         return mechanism, chosen

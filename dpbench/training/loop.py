@@ -44,7 +44,7 @@ from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
-from dpbench.training.memory import smaller
+from dpbench.training.memory import OutOfMemory, lacks_memory, smaller
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -145,11 +145,15 @@ def train(
         return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
 
     courses = [Course(run, stops(run)) for run in runs]
-    starts = [
-        start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets, aim)
-        for course in courses
-    ]
-    state, hyper = _join(starts, device), hyperparameters(runs, device)
+    try:
+        starts = [
+            start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets, aim)
+            for course in courses
+        ]
+        state, hyper = _join(starts, device), hyperparameters(runs, device)
+    except (MemoryError, RuntimeError) as error:
+        smaller(1, error)
+        raise
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     mechanism, chosen = with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
     tried = dict(chosen.seconds)
@@ -179,10 +183,13 @@ def train(
                     state, seen = step(mechanism, net, state, known, inputs, targets, chunk)
                     break
                 except (MemoryError, RuntimeError) as error:  # a step writes into nothing that it is given
-                    chunk = smaller(min(chunk, expected_places(runs)), error)
-                    for course in courses:
-                        course.chunk = chunk, len(runs)
-                        course.memory = f"from step {course.step} on, {chunk} places at a time: more found no memory"
+                    try:
+                        chunk = _fewer(chunk, error, courses, runs)
+                    except OutOfMemory:
+                        if checkpoints is not None and keeps:  # the halves of the stack go on from here
+                            _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
+                            save(courses, state, checkpoints)
+                        raise
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
@@ -232,6 +239,23 @@ def train(
             saved = time.monotonic()
         if stopping:
             raise Interrupted("interrupted; every unfinished run is saved, except those with randomness: secure")
+
+
+def _fewer(chunk: int, error: BaseException, courses: Sequence[Course], runs: Sequence[Run]) -> int:
+    """The places of a call after one that found no memory. Raises like `smaller`.
+
+    A step with `randomness: secure` would draw another batch, and so keep it the likelier the smaller it is.
+    """
+    if lacks_memory(error) and runs[0].spec.randomness == "secure":
+        raise OutOfMemory(
+            f"out of memory with {chunk} places at a time, and a step with randomness: secure cannot be drawn again;"
+            f" start anew with a smaller --chunk"
+        ) from error
+    chunk = smaller(min(chunk, expected_places(runs)), error)
+    for course in courses:
+        course.chunk = chunk, len(runs)
+        course.memory = f"from step {course.step} on, {chunk} places at a time: more found no memory"
+    return chunk
 
 
 def _places_ahead(

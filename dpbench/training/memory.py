@@ -6,6 +6,8 @@ import torch
 
 from dpbench.errors import DpbenchError, visible
 
+_SAID = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "could not create a memory")
+
 
 class OutOfMemory(DpbenchError):
     """Memory does not suffice for one place of each run at a time."""
@@ -19,8 +21,7 @@ def lacks_memory(error: BaseException) -> bool:
     """
     words = str(error).lower()
     return isinstance(error, MemoryError | torch.OutOfMemoryError | OutOfMemory) or (
-        isinstance(error, RuntimeError)
-        and any(said in words for said in ("out of memory", "can't allocate memory", "not enough memory"))
+        isinstance(error, RuntimeError) and any(said in words for said in _SAID)
     )
 
 

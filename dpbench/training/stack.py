@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
-from dpbench.training.memory import lacks_memory
+from dpbench.training.memory import OutOfMemory
 
 Anew = Callable[[Run, str], None]
 
@@ -67,9 +67,16 @@ def trained(
     are those of `training.loop.train`, which says what is raised.
     """
 
+    steps = {one.key: min(2, one.steps) if how.smoke else one.steps for one in runs}  # that are not known to be done
+
     def outcomes_of(due: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
         """Load what the runs need and train them."""
-        first = due[0]
+        first, others = due[0], sum(left for key, left in steps.items() if key not in {one.key for one in due})
+
+        def of_all(progress: Progress) -> None:
+            """Tell of the whole stack where it is trained in halves."""
+            watch(replace(progress, done=whole - others - progress.total + progress.done, total=whole))
+
         yield from train(
             due,
             dataset_source(first.spec).load(how.data),
@@ -84,13 +91,13 @@ def trained(
             ),
             checkpoints=None if store is None else store.checkpoints_folder,
             smoke=how.smoke,
-            watch=watch,
+            watch=of_all,
             anew=anew,
             stop=stop,
             cache=None if how.smoke else Cache(cache_file()),
         )
 
-    threads = how.threads_of(runs)
+    whole, threads = sum(steps.values()), how.threads_of(runs)
     kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew)
     while True:
         with on_threads(threads):  # not while the caller has the outcome
@@ -98,6 +105,7 @@ def trained(
                 found = next(kept)
             except StopIteration:
                 return
+        steps[found[0].run.key] = 0
         yield found
 
 
@@ -131,7 +139,8 @@ def _kept(
             except (Interrupted, StoreError, BrokenPipeError):
                 raise
             except Exception as error:  # noqa: BLE001 - any other error fails the runs of the stack
-                if lacks_memory(error) and len(due) > 1:
+                secure = any(one.spec.randomness == "secure" for one in due.values())
+                if isinstance(error, OutOfMemory) and len(due) > 1 and not secure:
                     stacks[:0] = _halves(due)
                     facts = {**facts, "stack": f"halved: {len(due)} runs found no memory"}
                     break

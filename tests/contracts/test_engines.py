@@ -17,10 +17,11 @@ import torch
 
 from dpbench.catalog import catalog
 from dpbench.clipping.vmap import Compiled
-from dpbench.step.clipped_sum import RunByRun, clip_weight
+from dpbench.step.clipped_sum import RunByRun
 from dpbench.step.functional import Network
 from dpbench.step.mechanism import Observed, State
 from dpbench.step.mechanism import step as one_step
+from dpbench.training.fastest import weight_of
 from tests.contracts.test_mechanisms import MECHANISMS, begin, data, mixed, whole
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,10 +80,8 @@ def test_every_engine_draws_and_trains_the_same(name: str, way: str) -> None:
 
 
 def is_compiled(mechanism: Any) -> bool:
-    """Whether `Compiled` has anything to compile: the plain loss, and the weight of flat clipping."""
-    rule = getattr(mechanism, "rule", None)
-    other_loss = (getattr(mechanism, stage, None) is not None for stage in ("smoothing", "augmentation"))
-    return not any(other_loss) and (rule is None or rule.weight is clip_weight)
+    """Whether `Compiled` has anything to compile: the plain loss."""
+    return not any(getattr(mechanism, stage, None) is not None for stage in ("smoothing", "augmentation"))
 
 
 @every_mechanism
@@ -102,7 +101,7 @@ def test_compiled_it_draws_and_trains_the_same(name: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch, "compile", without_a_compiler)
     net = data()[0]
-    engine = Compiled(net)
+    engine = Compiled(net, weight_of(MECHANISMS[name]))
     is_the_same(name, engine, net)
     assert engine.refusal == ""
     assert bool(graphs) == is_compiled(MECHANISMS[name])

@@ -182,7 +182,7 @@ def test_a_record_says_that_there_is_no_compiler(tmp_path: Path) -> None:
     made = json.loads(path.read_text(encoding="utf-8"))["environment"]
     assert made["engine"] == {"clipping": "vmap"}
     assert "no-compiler" in made["tried_engines"]["vmap compiled"]
-    assert "(not compiled: " in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "; not compiled: " in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from dpbench.catalog import build
 from dpbench.clipping import vmap
 from dpbench.errors import DpbenchError
+from dpbench.job import Watcher
 from dpbench.job import run as run_job
+from dpbench.models import imdb_lstm
 from dpbench.plan.planning import Choices
+from dpbench.step.functional import network
 from dpbench.training import loop
-from dpbench.training.execution import Execution
-from dpbench.training.loop import Interrupted
+from dpbench.training.execution import Execution, places_of_a_call
+from dpbench.training.loop import Interrupted, Progress
 from tests.training.test_fastest import SPEC
 from tests.training.test_train import losses, runs_of, trained
 
@@ -37,6 +41,14 @@ def little(monkeypatch: pytest.MonkeyPatch, most: int, words: str, runs: int = 9
 
     monkeypatch.setattr(vmap, "clipping", limited)
     return asked
+
+
+class Seen(Watcher):
+    def __init__(self) -> None:
+        self.told: list[Progress] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.told.append(progress)
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -83,8 +95,11 @@ def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.Monke
     spec.write_text(SPEC.replace("seeds: 1", "seeds: 3"), encoding="utf-8")
     run_job([spec], out=tmp_path / "usual", choices=Choices(device="cpu"), engine="vmap")
     little(monkeypatch, 99_999, GPU, runs=1)
-    ended = run_job([spec], out=tmp_path / "parted", choices=Choices(device="cpu"), engine="vmap")
+    seen = Seen()
+    ended = run_job([spec], out=tmp_path / "parted", choices=Choices(device="cpu"), engine="vmap", watcher=seen)
     assert not ended.failures
+    assert {progress.total for progress in seen.told} == {120}
+    assert [progress.done for progress in seen.told] == list(range(1, 121))
     usual, parted = records(tmp_path / "usual"), records(tmp_path / "parted")
     assert [record["stack_runs"] for record in usual] == [3, 3, 3]
     assert [record["stack_runs"] for record in parted] == [1, 1, 1]
@@ -92,6 +107,34 @@ def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.Monke
         assert other["result"]["test_loss"] == pytest.approx(one["result"]["test_loss"], rel=1e-4)  # as above
         assert "found no memory" in other["environment"]["stack"]
         assert "stack" not in one["environment"]
+
+
+def test_nothing_is_drawn_again_of_secure_randomness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another batch would be drawn, and the smaller ones be kept: no step of the ledger."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 2\nrandomness: secure"), encoding="utf-8")
+    asked = little(monkeypatch, 20, CPU)
+    ended = run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"), engine="vmap")
+    assert len(asked) == 1
+    assert len(ended.failures) == 2
+    assert all("cannot be drawn again" in str(failure.error) for failure in ended.failures)
+
+
+def test_another_engine_does_not_take_the_chunk_of_a_checkpoint(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    done: list[int] = []
+    with pytest.raises(Interrupted):
+        trained(
+            [run],
+            execution=Execution(engine="ghost", at_once=4),
+            checkpoints=tmp_path / "kept",
+            watch=lambda p: done.append(p.done),
+            stop=lambda: len(done) >= 7,
+        )
+    told = trained([run], execution=Execution(engine="vmap"), checkpoints=tmp_path / "kept")[run.key]
+    assert (told.engine, told.memory) == ("vmap", "")
+    assert told.chunk is not None
+    assert told.chunk > 64
 
 
 def test_evaluation_halves_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +151,13 @@ def test_evaluation_halves_its_examples(tmp_path: Path, monkeypatch: pytest.Monk
     told = trained([run])[run.key]
     assert asked[-1] <= 30 < asked[0]
     assert losses(told) == pytest.approx(losses(whole), rel=1e-6)  # the mean of a few hundred float32 losses
+
+
+def test_the_plain_pass_of_the_lstm_takes_a_batch_in_one_call() -> None:
+    """A kernel keeps bytes: counted as numbers they were four times as many."""
+    net = network(imdb_lstm.model((150,), 2))
+    one = torch.zeros(150), torch.tensor(0)
+    assert places_of_a_call(Execution(), 1, build("rules", "none"), net, one, 32) >= 32
 
 
 def test_the_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,8 @@ class Unclipped:
     ) -> Clipped:
         del draw, clip_R  # nothing is drawn, and there is nothing to clip
         # One run after the other on a CPU, so that layers keep their own kernels: an LSTM its fused one.
-        gradients = _each_run if theta_RP.device.type == "cpu" or len(theta_RP) == 1 else _all_runs
+        alone = theta_RP.device.type == "cpu" or len(theta_RP) == 1
+        gradients, chunk = (_each_run, chunk * len(theta_RP)) if alone else (_all_runs, chunk)
         total_RP = torch.zeros_like(theta_RP)
         parts = []
         for start in range(0, examples.mask_RB.shape[1], chunk):
@@ -93,7 +94,7 @@ def numbers(net: Network, example: Tensor, target: Tensor) -> int:
 
     def keep(value: Tensor) -> Tensor:
         if value.untyped_storage().data_ptr() not in own:
-            kept[value.data_ptr()] = max(value.numel(), kept.get(value.data_ptr(), 0))
+            kept[value.data_ptr()] = max(value.nbytes // 4, kept.get(value.data_ptr(), 0))  # a kernel's may be bytes
         return value
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
