@@ -77,7 +77,7 @@ def chosen(
     class Compiled:
         refusal = "" if compiled is not None else "no compiler"
 
-        def __init__(self, _: Any) -> None:
+        def __init__(self, *_: Any) -> None:
             assert compiles
 
         def __call__(self, *_: Any) -> None:

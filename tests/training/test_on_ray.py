@@ -144,6 +144,7 @@ def lose(worker: int) -> int:
     return worker
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are found by /proc")
 @pytest.mark.usefixtures("cluster")
 def test_one_of_two_workers_that_is_killed_changes_no_record(specs: list[str | Path], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from dpbench.cli import cli
 from dpbench.clipping import ghost
+from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
 from dpbench.spec.loading import load_specs
 from dpbench.store.provenance import environment
@@ -220,12 +221,13 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
 def test_a_suite_tries_again_what_refused(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
     command = [*suite(monkeypatch, ((str(spec), 1),)), "--out", str(tmp_path / "out")]
-    original = whole_steps._round
-    monkeypatch.setattr(
-        whole_steps, "_round", lambda row, *_: setattr(row, "line", replace(row.line, refusal="no data"))
-    )
-    assert "refuses: no data" in CliRunner().invoke(cli, command).output
-    monkeypatch.setattr(whole_steps, "_round", original)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise DpbenchError("no data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_steps, "train", fails)
+        assert "refuses: no data" in CliRunner().invoke(cli, command).output
     again = CliRunner().invoke(cli, command)
     assert "measured already" not in again.output
     found = read_speed(tmp_path / "out")

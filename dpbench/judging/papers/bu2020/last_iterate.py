@@ -180,8 +180,8 @@ def _epsilon_of_counts(setting: Row, delta: float) -> float:
 
 # ---- the promises of the tables ----
 
-SETTINGS = (*ROWS[:7], mnist(1.06, 20))  # Tables 3 and 4 train with Algorithm 2
-TAILS = (1.25, 3.5, 8.0, 16.0, 22.0, 50.0, 17.0, 2.0)  # ε at which the claims about μ look
+SETTINGS = (*ROWS[:7], mnist(1.06, 20), mnist(0.638, 70))  # Tables 3 and 4 train with Algorithm 2
+TAILS = (1.25, 3.5, 8.0, 16.0, 22.0, 50.0, 17.0, 2.0, 12.0)  # ε at which the claims about μ look
 _NEAR = 1.1  # v: a little more than R, for what is lost by counting
 
 
