@@ -149,7 +149,7 @@ def ahead_of_opacus(model: Model, speed: Speed) -> Found | None:
 
 
 def ghost_memory(model: Model, speed: Speed) -> Found | None:
-    """Peak memory of `ghost` over that of the plain pass: torch's fused LSTM takes more than either."""
+    """Peak memory of `ghost` over that of the plain pass."""
     table = _sums(speed, model)
     ghost, base = table.get("ghost"), table.get(PLAIN)
     if ghost is None or base is None or not (ghost.peak_bytes and base.peak_bytes):

@@ -249,7 +249,7 @@ def _fewer(chunk: int, error: BaseException, courses: Sequence[Course], runs: Se
     if lacks_memory(error) and runs[0].spec.randomness == "secure":
         raise OutOfMemory(
             f"out of memory with {chunk} places at a time, and a step with randomness: secure cannot be drawn again;"
-            f" start anew with a smaller --chunk"
+            " start anew with a smaller --chunk"
         ) from error
     chunk = smaller(min(chunk, expected_places(runs)), error)
     for course in courses:

@@ -72,11 +72,11 @@ def test_group_is_that_of_plain_python_and_of_the_example_alone() -> None:
     count_R = torch.tensor([7, 3])
     keys_RS, step_R = table([4, 9]), torch.tensor([0, 5])
     index_RB = torch.tensor([[0, 3, 8, 11], [2, 3, 4, 5]])
-    group_RB = group_of(keys_RS, step_R, index_RB, count_R)
+    group_RB = group_of(keys_RS, step_R, index_RB, count_R, int(index_RB.max()) + 1)
     for run, place in itertools.product(range(2), range(4)):
         seed, step, m = keys_RS[run].tolist(), int(step_R[run]), int(count_R[run])
         assert int(group_RB[run, place]) == (uniform(seed, GROUP, step, int(index_RB[run, place])) >> 21) * m >> 32
-    some = group_of(keys_RS, step_R, index_RB[:, [2]], count_R)
+    some = group_of(keys_RS, step_R, index_RB[:, [2]], count_R, int(index_RB[:, 2].max()) + 1)
     assert torch.equal(some, group_RB[:, [2]])
 
 
@@ -86,7 +86,7 @@ def test_groups_are_uniform_and_independent() -> None:
     groups = []
     for step in range(4):
         step_R, index_RB = torch.full((runs,), step), torch.arange(examples).repeat(runs, 1)
-        groups.append(group_of(table(range(runs)), step_R, index_RB, torch.full((runs,), m)))
+        groups.append(group_of(table(range(runs)), step_R, index_RB, torch.full((runs,), m), int(index_RB.max()) + 1))
     g = torch.stack(groups)
     pairs = [g[:, :, 1:] * m + g[:, :, :-1], g[1:] * m + g[:-1], g[:, 1:] * m + g[:, :-1]]
     found = [stats.chisquare(np.bincount(g.flatten().numpy(), minlength=m)).pvalue]

@@ -127,19 +127,18 @@ class Microbatches:
         return _clipped_means(net, theta_RP, examples, clip_R, chunk, group_RB, int(count_R.max()))
 
 
-def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor, examples: int | None = None) -> Tensor:
+def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor, examples: int) -> Tensor:
     """The group of each drawn example, 0 to m − 1: ⌊um⌋ with u of 32 bits, so each has probability 1/m up to 2^-32.
 
-    `examples` is above every index; without it the largest index is looked up, for which a GPU waits.
+    `examples` is above every index.
 
     >>> keys_RS, step_R, nine_R = randomness.table([1]), torch.tensor([0]), torch.tensor([9])
     >>> both_RB, one_RB = torch.tensor([[5, 2]]), torch.tensor([[2]])
     >>> both_RB = group_of(keys_RS, step_R, both_RB, nine_R, examples=9)
-    >>> torch.equal(both_RB[:, 1:], group_of(keys_RS, step_R, one_RB, nine_R))
+    >>> torch.equal(both_RB[:, 1:], group_of(keys_RS, step_R, one_RB, nine_R, examples=3))
     True
     """
-    count = int(index_RB.max()) + 1 if examples is None else examples
-    bits_RN = randomness.uniform_bits(keys_RS, randomness.GROUP, step_R, count)
+    bits_RN = randomness.uniform_bits(keys_RS, randomness.GROUP, step_R, examples)
     return ((bits_RN.gather(1, index_RB) >> 21) * count_R[:, None]) >> 32
 
 
