@@ -11,8 +11,8 @@ computed without the gradient:
 | else | the sum over t, s of (a_t·a_s)(g_t·g_s) |
 
 The last line loses accuracy where the products cancel: its error is about u S², with S = Σ_t |a_t||g_t|. It is computed
-in float64, and examples whose result is below a fixed part of S² are computed by the line above instead. So no norm,
-and thereby no sensitivity, is too small.
+in float64, and examples whose result is below a fixed part of S² are computed by the line above instead, or NaN where
+nothing may be looked at. So no norm, and thereby no sensitivity, is too small.
 Letters: R runs, B batch, Q = R·B, T positions, I inputs, O outputs, G groups, P parameters.
 """
 
@@ -263,8 +263,8 @@ def _together(same: list[Any]) -> Term:
     return joined
 
 
-def norms(terms: Sequence[Term], places: int) -> Tensor:
-    """Norms (Q,) of the gradients by one parameter, the sums of these terms; Q = `places`."""
+def norms(terms: Sequence[Term], places: int, looks: bool = True) -> Tensor:
+    """Norms (Q,) of the gradients by one parameter, the sums of these terms; Q = `places`, `looks`: see `Examples`."""
     term = terms[0]
     if len(terms) == 1 and isinstance(term, Product | Convolution):
         groups, positions, inputs, outputs = term.shape
@@ -274,7 +274,7 @@ def norms(terms: Sequence[Term], places: int) -> Tensor:
         each = groups * positions * (inputs + outputs)
         if 2 * positions**2 >= inputs * outputs:
             return _in_parts(lambda rows: _formed(*pairs(rows)), places, each + groups * inputs * outputs)
-        return _gram_norms(pairs, places, each, groups * positions**2, groups * inputs * outputs)
+        return _gram_norms(pairs, places, each, groups * positions**2, groups * inputs * outputs, looks)
     if len(terms) == 1 and isinstance(term, Lookup):
         looked = term.pairs
         positions, width = term.g.shape[2:]
@@ -336,7 +336,12 @@ def _formed(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _gram_norms(
-    pairs: Callable[[Tensor | slice], tuple[Tensor, Tensor]], places: int, each: int, square: int, formed: int
+    pairs: Callable[[Tensor | slice], tuple[Tensor, Tensor]],
+    places: int,
+    each: int,
+    square: int,
+    formed: int,
+    looks: bool = True,
 ) -> Tensor:
     """The third line of the table, and the second for the examples where it cancels.
 
@@ -351,11 +356,12 @@ def _gram_norms(
         square_Q = ((a @ a.mT) * (g @ g.mT)).sum((1, 2, 3))
         size_QG = (torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)).sum(-1)
         good = (square_Q >= least * size_QG.square().sum(1)) & square_Q.isfinite()
-        return torch.where(good, square_Q.clamp_min(0).sqrt(), -1.0)
+        return torch.where(good, square_Q.clamp_min(0).sqrt(), torch.nan)
 
-    norm_Q = _in_parts(gram, places, 2 * (each + square))
-    again = torch.nonzero(norm_Q < 0).flatten()
-    norm_Q = norm_Q.to(whole)
+    norm_Q = _in_parts(gram, places, 2 * (each + square)).to(whole)
+    if not looks:
+        return norm_Q
+    again = torch.nonzero(norm_Q.isnan()).flatten()
     if len(again) > 0:
         norm_Q[again] = _in_parts(lambda rows: _formed(*pairs(again[rows])), len(again), each + formed)
     return norm_Q

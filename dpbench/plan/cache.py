@@ -1,11 +1,12 @@
 """What one process leaves to the next: noise and its ε, models that passed their trial, their work, fastest engines.
 
 One JSON file, `plan.json`, in the folder DPBENCH_CACHE, else in the user's cache folder. Only answers of dpbench's own
-accountants, models, engines and rules are remembered, by the bytes of the code that takes part, the versions of Python
-and its packages, and the processor. The file is the user's own, and `dpbench plan` shows what it says; before training
-calibrated noise is confirmed (σ meets the target, the next smaller one does not), also where it leads to the record of
-another budget, a model is tried on its real data, and the report computes every ε from the ledger. A file that cannot
-be read or written, or whose digest is not that of its content, is as good as none.
+accountants, models and rules are remembered, by the bytes of the code that takes part, the versions of Python and its
+packages, and the processor; the fastest engine also of models of others, by the hash of their code. The file is the
+user's own, and `dpbench plan` shows what it says; before training calibrated noise is confirmed (σ meets the target,
+the next smaller one does not), also where it leads to the record of another budget, a model is tried on its real data,
+and the report computes every ε from the ledger. A file that cannot be read or written, or whose digest is not that of
+its content, is as good as none.
 """
 
 from __future__ import annotations
@@ -86,15 +87,18 @@ class Cache:
             self._new["sizes"][key] = list(counted)
         return counted
 
-    def engine(self, stack: Iterable[object], modules: Iterable[str]) -> dict[str, Any] | None:
-        """What was chosen for such a stack on this machine (`training/fastest.py`), None if it is not known."""
-        key = _trial_key(["engine", *stack], modules, "training")
+    def engine(self, stack: Iterable[object]) -> dict[str, Any] | None:
+        """What was chosen for such a stack on this machine (`training/fastest.py`), None if it is not known.
+
+        The question (`stacks.engine_question`) holds the hash of code of others: a stale answer would cost time alone.
+        """
+        key = _trial_key(["engine", *stack], (), "training")
         found = None if key is None else self._get("engines", key)
         return dict(found) if found is not None and _is_engine(found) else None
 
-    def remember_engine(self, stack: Iterable[object], modules: Iterable[str], found: Mapping[str, Any]) -> None:
+    def remember_engine(self, stack: Iterable[object], found: Mapping[str, Any]) -> None:
         """`found`: the `engine`, its `chunk` and the `seconds` of what was tried."""
-        key = _trial_key(["engine", *stack], modules, "training")
+        key = _trial_key(["engine", *stack], (), "training")
         if key is not None:
             self._new["engines"][key] = dict(found)
 

@@ -14,7 +14,7 @@ from dpbench.plan.parts import build_mechanism, sizes
 from dpbench.plan.runs import Run, Stack
 from dpbench.spec.loading import Spec
 from dpbench.store.provenance import device_name
-from dpbench.store.run_key import BY_RUN, FASTEST, code_entries, plain
+from dpbench.store.run_key import BY_RUN, FASTEST, plain
 from dpbench.store.speed import engine_words
 
 MOST_PER_STACK = 16
@@ -82,13 +82,13 @@ def usual_threads(spec: Spec, examples: float, device: str, kept: Cache | None =
     return 1 if small else torch.get_num_threads()
 
 
-def engine_question(runs: Sequence[Run], threads: int) -> tuple[list[object], list[str]]:
-    """What the fastest engine of a stack depends on, and the modules that take part; for `Cache.engine`."""
+def engine_question(runs: Sequence[Run], threads: int) -> list[object]:
+    """What the fastest engine of a stack depends on, for `Cache.engine`; code of others takes part by its hash."""
     first = runs[0]
     sizes_of = [max(math.ceil(run.sampling_rate * run.examples) for run in runs), max(run.steps for run in runs)]
     named = {} if FASTEST in first.engine.values() else first.engine
-    asked: list[object] = [_like(first.resolved, named), len(runs), *sizes_of, device_name(first.device), threads]
-    return asked, [entry.module for entry in code_entries(first.spec)]
+    code = json.dumps(first.resolved.get("numerics"), sort_keys=True)
+    return [_like(first.resolved, named), code, len(runs), *sizes_of, device_name(first.device), threads]
 
 
 def with_engines(runs: Sequence[Run], kept: Cache) -> tuple[Run, ...]:
@@ -98,7 +98,7 @@ def with_engines(runs: Sequence[Run], kept: Cache) -> tuple[Run, ...]:
         if stack.runs[0].engine:
             first, examples = stack.runs[0], sum(run.sampling_rate * run.examples for run in stack.runs)
             threads = usual_threads(first.spec, examples, first.device.split(":")[0], kept)
-            found = kept.engine(*engine_question(stack.runs, threads))
+            found = kept.engine(engine_question(stack.runs, threads))
             if found is not None:
                 told |= dict.fromkeys((run.key for run in stack.runs), engine_words(**found))
     return tuple(

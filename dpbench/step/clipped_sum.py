@@ -15,17 +15,23 @@ from dpbench.step.functional import Network
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of one step: inputs (R, B, ...), targets (R, B), and which places are filled (R, B)."""
+    """The examples of one step: inputs (R, B, ...), targets (R, B), and which places are filled (R, B).
+
+    `looks`: an engine may look at values, for which a GPU makes it wait. Where it may not and would have to, because of
+    rounding, the run's sum is NaN, and training takes those steps again with a look.
+    """
 
     inputs: Tensor
     targets: Tensor
     mask_RB: Tensor
+    looks: bool = True
 
     def part(self, start: int, stop: int) -> Examples:
-        return Examples(self.inputs[:, start:stop], self.targets[:, start:stop], self.mask_RB[:, start:stop])
+        of = slice(start, stop)
+        return Examples(self.inputs[:, of], self.targets[:, of], self.mask_RB[:, of], self.looks)
 
     def runs(self, of: slice) -> Examples:
-        return Examples(self.inputs[of], self.targets[of], self.mask_RB[of])
+        return Examples(self.inputs[of], self.targets[of], self.mask_RB[of], self.looks)
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,8 @@ class Pipeline:
         draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
         if self.augmentation is not None:
             seen, net = self.augmentation(draw, seen), augmented(net)
-        examples = Examples(seen, targets[batch.index_RB], batch.mask_RB)
+        # Where the size of the batch is known ahead, the step is to wait for nothing.
+        examples = Examples(seen, targets[batch.index_RB], batch.mask_RB, looks=hyper.places is None)
         clip_R = self.clip_norm(state, hyper)
         multiplier_R = self._multiplier(state, hyper)
         # Without noise (σ = 0) the clip norm may be infinite.

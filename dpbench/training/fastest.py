@@ -242,7 +242,7 @@ def _measured(
     engines = (named,) if named else ENGINES[: 1 if augmentation is not None else None]
     compiles = execution.compiles and not named and augmentation is None
     question = engine_question(runs, torch.get_num_threads())
-    known = cache.engine(*question)
+    known = cache.engine(question)
     usable = [name for name in (*ENGINES, *BY_RUN) if BY_RUN.get(name, name) in engines]
     if known is not None and known["engine"] in (*usable, *[COMPILED] * compiles):
         return Chosen(known["engine"], known["seconds"], chunk=known["chunk"])
@@ -258,7 +258,7 @@ def _measured(
     if execution.compiles and cuts and len(chosen.seconds) > 1:
         at_once = chosen.chunk or chunk(chosen.made or engine_named(chosen.engine, net))
         found = {"engine": chosen.engine, "chunk": at_once, "seconds": dict(chosen.seconds)}
-        cache.remember_engine(*question, found)
+        cache.remember_engine(question, found)
         cache.write()
     return chosen
 

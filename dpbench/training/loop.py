@@ -169,18 +169,19 @@ def train(
     kept = _versions(net, inputs, targets, *test)
     keeps = checkpoints is not None and not smoke
     stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
+    begin, overdue = time.perf_counter(), False
 
-    while courses:
-        begin, overdue = time.perf_counter(), False
-        ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
-        for number in range(ahead):
+    def several(
+        state: State, sums_3R: Tensor, bad_R: Tensor, places: Sequence[int | None]
+    ) -> tuple[State, Tensor, Tensor, int]:
+        """A step for each of `places` (None: it may look for itself) until there is a reason to stop; how many."""
+        nonlocal chunk, overdue
+        done = 0
+        for known in places:
             before_R = state.step_R
-            if number % AHEAD == 0:
-                places = _places_ahead(mechanism, state, hyper, len(targets), min(AHEAD, ahead - number))
-            known = hyper if places is None else replace(hyper, places=places[number % AHEAD])
             while True:
                 try:
-                    state, seen = step(mechanism, net, state, known, inputs, targets, chunk)
+                    state, seen = step(mechanism, net, state, replace(hyper, places=known), inputs, targets, chunk)
                     break
                 except (MemoryError, RuntimeError) as error:  # a step writes into nothing that it is given
                     try:
@@ -198,9 +199,25 @@ def train(
                 course.step += 1
             left = sum(course.stops[-1] - course.step for course in courses)
             watch(Progress(total - left, total, len(courses), courses[0].engine, chunk))
-            overdue = keeps and time.monotonic() - saved > execution.checkpoint_seconds
+            overdue, done = keeps and time.monotonic() - saved > execution.checkpoint_seconds, done + 1
             if overdue or stop() or stopped:
                 break
+        return state, sums_3R, bad_R, done
+
+    while courses:
+        begin, overdue, number = time.perf_counter(), False, 0
+        ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
+        while number < ahead and not (number and (overdue or stop() or stopped)):
+            before, most = (state, sums_3R, bad_R), min(AHEAD, ahead - number)
+            places = _places_ahead(mechanism, state, hyper, len(targets), most)
+            state, sums_3R, bad_R, done = several(*before, places or [None] * most)
+            if places is not None and not torch.equal(bad_R, before[2]):
+                # Rounding may have spoiled a sum: an engine that does not look makes it NaN. Now it looks.
+                for course in courses:
+                    course.step -= done
+                stopped.clear()
+                state, sums_3R, bad_R, done = several(*before, [None] * done)
+            number += done
         _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
         ended: list[int] = []
         for at, (last, reason) in stopped.items():

@@ -271,7 +271,7 @@ def test_chunks_change_nothing(way: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_on_a_cpu_a_stack_goes_run_by_run_unless_a_call_has_room(
     monkeypatch: pytest.MonkeyPatch, chunk: int, calls: list[tuple[int, int]]
 ) -> None:
-    """With as many places in a call, and the same sums: in float64, off by roundings alone."""
+    """With as many places in a call, and the same sums: in float64, off by roundings alone; small runs stay so."""
     net, theta_RP, examples, draw = problem(3, 20)
     clip_R = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     whole, made, one = ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, 60), [], ProjectedSum._sum_of_runs
@@ -282,6 +282,10 @@ def test_on_a_cpu_a_stack_goes_run_by_run_unless_a_call_has_room(
         return one(rule, of, *given)
 
     monkeypatch.setattr(ProjectedSum, "_sum_of_runs", watched)
+    ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, chunk)
+    assert made == [(3, chunk)]
+    made.clear()
+    monkeypatch.setattr(jl, "_ALONE", net.size * 20)
     found = ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, chunk)
     assert made == calls
     for name, value in vars(whole).items():

@@ -339,6 +339,36 @@ def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, mo
         assert trained_in(str(wrong)[:12])["engine"] == {"clipping": "vmap"}
 
 
+OWN_MODEL = """
+import torch
+def built(shape, classes):
+    layers = torch.nn.Linear(64, %d), torch.nn.Tanh(), torch.nn.Linear(%d, classes)
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
+"""
+
+
+def test_what_was_fastest_is_remembered_of_a_model_of_ones_own_by_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    asked: list[str] = []
+
+    def answer(*_: Any, **_more: Any) -> Chosen:
+        asked.append("")
+        return Chosen("ghost", {"vmap": 0.5, "ghost": 0.3, "plain": 0.1}, chunk=9)
+
+    monkeypatch.setattr("dpbench.training.fastest.fastest", answer)
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, width in (("ours_1", 16), ("ours_2", 16), ("ours_3", 20)):
+        (tmp_path / f"{name}.py").write_text(OWN_MODEL % (width, width))
+        spec = tmp_path / f"{name}.yaml"
+        spec.write_text(SPEC.replace("{name: mlp, parameters: {hidden: [16], activation: tanh}}", f"'{name}:built'"))
+        for out in ("once", "twice"):
+            run_job([spec], out=tmp_path / name / out, choices=Choices(device="cpu"), allow_code=True)
+    assert len(asked) == 2, "the second file is the first one's code"
+
+
 def test_a_checkpoint_keeps_engine_and_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = runs_of(tmp_path, SPEC)
     answers = iter([Chosen("ghost", chunk=7), Chosen("ghost", chunk=7)])

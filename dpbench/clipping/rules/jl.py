@@ -59,7 +59,7 @@ Shapes: R runs, B batch, P parameters, J projections.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -88,6 +88,7 @@ Way = Literal["jvp", "vjp", "layers"]
 _VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of the projections of all runs of one pass; one run has all of its own
 _TANGENTS = {"cpu": 1 << 25, "other": 1 << 29}  # of the widest layer's outputs with their derivatives
 _PIECE = {"cpu": 1 << 16, "other": 1 << 24}  # of the normals that are made in one go
+_ALONE = 1 << 20  # parameters times places of a run on a CPU, below which calls cost more than their numbers
 
 # How far a sum's projections may be from the weighted projections of its examples, in clip norms.
 _AWAY = 2.0**-10
@@ -152,11 +153,12 @@ class ProjectedSum:
         """The clipped sum, with the projections of that step.
 
         Works on as many runs at a time as have projections that fit into memory, at least one. On a CPU runs
-        go one after the other, with as many places in a call, unless one call has half a batch to spare: layers keep
-        their own kernels so.
+        go one after the other, with as many places in a call, unless they are small or one call has half a batch to
+        spare: layers keep their own kernels so.
         """
         runs, step, parts = len(theta_RP), max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size)), []
-        if theta_RP.device.type == "cpu" and 2 * chunk < 3 * examples.mask_RB.shape[1]:
+        places = examples.mask_RB.shape[1]
+        if theta_RP.device.type == "cpu" and 2 * chunk < 3 * places and net.size * places >= _ALONE:
             step, chunk = 1, chunk * runs
         for start in range(0, len(theta_RP), step):
             of = slice(start, start + step)
@@ -187,7 +189,10 @@ class ProjectedSum:
             (vectors_RP * sum_RP).sum(1) - (products_RB * weight_RB).sum(1)
             for vectors_RP, products_RB in zip(vectors_RJP.unbind(1), products_RJB.unbind(1), strict=True)
         ]
-        for run in (_estimates(torch.stack(away_JR)) > _AWAY * clip_R).nonzero().flatten().tolist():
+        spoiled_R = _estimates(torch.stack(away_JR)) > _AWAY * clip_R
+        if not examples.looks:
+            return Clipped(torch.where(spoiled_R[:, None], torch.nan, total_RP), norm_RB, loss_RB)
+        for run in spoiled_R.nonzero().flatten().tolist():
             inputs, targets = examples.inputs[run, mask_RB[run]], examples.targets[run, mask_RB[run]]
             total_RP[run], norm_RB[run, mask_RB[run]] = _formed(
                 net, theta_RP[run], vectors_RJP[run], inputs, targets, clip_R[run]
@@ -402,7 +407,7 @@ def _refilled(examples: Examples) -> Examples:
         mask = mask_RB.reshape(*mask_RB.shape, *[1] * (value.dim() - 2))
         return torch.where(mask, value, value[run_R, first_R][:, None])
 
-    return Examples(filled(examples.inputs), filled(examples.targets), mask_RB)
+    return replace(examples, inputs=filled(examples.inputs), targets=filled(examples.targets))
 
 
 class _Widest(TorchDispatchMode):
