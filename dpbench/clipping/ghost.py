@@ -3,7 +3,7 @@
 One forward and one backward pass give the input of every layer and the gradient with respect to its output. The norms
 are computed from these (`_ghost_terms`), and the clipped sum is the sum of the same products times the clip factors, so
 no second backward pass is needed. It is exact, also for recurrent layers: they are unrolled in time
-(`step/recurrent.py`), with one backward pass through time for the whole batch.
+(`step/recurrent.py`), with one backward pass through time for the whole batch, an LSTM's written out (`step/lstm.py`).
 
 Norms and sum add the same products in different orders. Where an example's products cancel, they are far larger than
 their sum, and their rounding errors could exceed C. If the norms of an example's products add up to more than

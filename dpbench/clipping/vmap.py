@@ -72,7 +72,8 @@ class Compiled:
             if known and fits and not self.refusal and (self._as_graph or size[1] == chunk):
                 self._sizes.add(size)
                 # Copies, because a view's strides depend on the batch, and each would be compiled.
-                own = (value.clone(memory_format=torch.contiguous_format) for value in vars(part).values())
+                given = part.inputs, part.targets, part.mask_RB
+                own = (value.clone(memory_format=torch.contiguous_format) for value in given)
                 try:
                     found: Part = self._full(named, *own, clip_R)
                     return _copied(found) if self._as_graph else found

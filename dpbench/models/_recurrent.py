@@ -73,6 +73,9 @@ class BidirectionalLSTM(nn.Module):
         driven_DBT4H = (both_DBTI.flatten(1, 2) @ self.weight_input + self.bias[:, None]).reshape(
             2, *inputs_BTI.shape[:2], 4 * self.hidden
         )
+        watched = getattr(_get_current_function_mode(), "lstm", None)  # type: ignore[no-untyped-call]
+        if watched is not None:  # an engine that looks at every use of a parameter has the loop as one operator
+            return torch.cat([*watched(driven_DBT4H, self.weight_state)[:, :, -1]], -1)
         state_DBH = torch.zeros_like(driven_DBT4H[:, :, 0, : self.hidden])
         cell_DBH = torch.zeros_like(state_DBH)
         for driven_DB4H in driven_DBT4H.unbind(2):

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dpbench.errors import DpbenchError
+from dpbench.step.lstm import lstm
 
 NUMERICS = 1
 
@@ -154,6 +155,17 @@ class Watch(TorchFunctionMode):
         self.record("linear", weight, tap, value)
         self.record_bias(bias, tap)
         return output
+
+    def lstm(self, driven_DNTG: Tensor, weight: Tensor) -> Tensor:
+        """The hidden states (D, N, T, H) from zero on (`step/lstm.py`); `weight` (D, H, 4H) is a parameter."""
+        with torch._C.DisableTorchFunction():
+            self.only_input(driven_DNTG)
+            output, tap = self.tapped(driven_DNTG.flatten(1, 2))
+            zero_DNH = output.new_zeros(*driven_DNTG.shape[:2], weight.shape[1])
+            states_DNTH, _ = lstm(output.reshape(driven_DNTG.shape), weight.detach(), zero_DNH, zero_DNH)
+            before_DNTH = torch.cat([zero_DNH[:, :, None], states_DNTH[:, :, :-1]], 2)
+            self.record("product", weight, tap, before_DNTH.flatten(1, 2))
+        return states_DNTH
 
 
 _RESHAPES = {

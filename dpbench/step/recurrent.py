@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dpbench.errors import DpbenchError
+from dpbench.step.lstm import lstm
 from dpbench.step.operators import Watch
 
 NUMERICS = 1
@@ -85,6 +86,17 @@ def _direction(
     from_input_TNG = watch.linear(value_TNI, weight, bias)
     steps, examples = from_input_TNG.shape[:2]
     tap = len(watch.tap_shapes) - 1
+    if kind == "lstm" and projection is None and watch.names:
+        driven_TNG = from_input_TNG if hidden_bias is None else from_input_TNG + hidden_bias.detach()
+        driven_TNG = driven_TNG.flip(0) if backward else driven_TNG
+        start = [part.expand(examples, -1)[None] for part in state]
+        states_1NTH, cell_1NH = lstm(driven_TNG.transpose(0, 1)[None], hidden_weight.detach().T[None], *start)
+        states_TNH, state = states_1NTH[0].transpose(0, 1), (states_1NTH[0, :, -1], cell_1NH[0])
+        before_TNH = torch.cat([start[0], states_TNH[:-1]])
+        turned = [part.flip(0) if backward else part for part in (before_TNH, states_TNH)]
+        watch.record("linear", hidden_weight, tap, turned[0])
+        watch.record_bias(hidden_bias, tap)
+        return turned[1], state
     extra: Tensor | None = None
     if kind == "gru":
         extra, tap = watch.reserve(from_input_TNG.shape)

@@ -364,7 +364,7 @@ def test_what_was_fastest_is_remembered_of_a_model_of_ones_own_by_its_code(
         (tmp_path / f"{name}.py").write_text(OWN_MODEL % (width, width))
         spec = tmp_path / f"{name}.yaml"
         spec.write_text(SPEC.replace("{name: mlp, parameters: {hidden: [16], activation: tanh}}", f"'{name}:built'"))
-        for out in ("once", "twice"):
+        for out in ("once", "twice")[: 2 if name == "ours_1" else 1]:
             run_job([spec], out=tmp_path / name / out, choices=Choices(device="cpu"), allow_code=True)
     assert len(asked) == 2, "the second file is the first one's code"
 
