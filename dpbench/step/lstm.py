@@ -1,8 +1,8 @@
 """A long short-term memory over a sequence as one operator, with its backward pass through time written out.
 
-Where torch records each time step by itself, most of the time goes into sending small operators. Here a step is eight of
-them, and a step of the backward pass five: what does not depend on later steps is computed for all times at once, and
-the gates are kept. For the `ghost` engine, which needs the gradient with respect to the gates at every time and all
+Where torch records each time step by itself, most of the time goes into sending small operators. Here a step is eight
+of them, and a step of the backward pass five: what does not depend on later steps is computed for all times at once,
+and the gates are kept. For the `ghost` engine, which needs the gradient with respect to the gates at every time and all
 hidden states, and maps over examples: those become rows (`vmap`), so that a batch is one operator as well.
 
 Letters: D directions, each with weights of its own, N sequences, T time steps, H hidden units, G = 4H gates in the
@@ -43,7 +43,7 @@ class _Lstm(torch.autograd.Function):
         gates = driven_DNTG.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
         cells = gates.new_empty(*gates.shape[:3], hidden)
         bounded, states = torch.empty_like(cells), torch.empty_like(cells)
-        parts = (gates, gates[..., : 2 * hidden], *gates.split(hidden, -1), cells, bounded, states)
+        parts = (gates, gates[..., : 2 * hidden], *torch.split(gates, hidden, -1), cells, bounded, states)
         state, cell = state_DNH, cell_DNH
         for gate, two, enter, forget, candidate, leave, next_cell, tanh, next_state in zip(
             *(part.unbind(0) for part in parts), strict=True
@@ -69,7 +69,7 @@ class _Lstm(torch.autograd.Function):
     def backward(ctx: Any, grad_DNTH: Tensor, grad_cell: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         weight_DHG, state_DNH, cell_DNH, states, gates, cells, bounded = ctx.saved_tensors
         hidden = weight_DHG.shape[1]
-        enter, forget, candidate, leave = gates.split(hidden, -1)
+        enter, forget, candidate, leave = torch.split(gates, hidden, -1)
         before = torch.cat([cell_DNH[None], cells[:-1]])
         # The derivatives of cell (three) and state (one) by the gates, and of the state by the cell; then the loop
         # multiplies the first four by the gradients of cell and state in place.
@@ -83,7 +83,7 @@ class _Lstm(torch.autograd.Function):
             -1,
         )
         by_cell = leave * (1 - bounded.square())
-        shaped = by_gate.unflatten(-1, (4, hidden))
+        shaped = torch.unflatten(by_gate, -1, (4, hidden))
         grad_TDNH, of_transposed = grad_DNTH.permute(2, 0, 1, 3).contiguous(), weight_DHG.mT
         through_state, through_cell = grad_TDNH[-1], grad_cell
         earlier_grads = torch.cat([torch.zeros_like(grad_TDNH[:1]), grad_TDNH[:-1]])
@@ -115,4 +115,4 @@ class _Lstm(torch.autograd.Function):
         )
         found = _Lstm.apply(driven, weight, *start)  # type: ignore[no-untyped-call]
         axes = (axis, axis, axis + 1, axis + 1, axis + 1)
-        return tuple(value.unflatten(at, (size, -1)) for value, at in zip(found, axes, strict=True)), axes
+        return tuple(torch.unflatten(value, at, (size, -1)) for value, at in zip(found, axes, strict=True)), axes
