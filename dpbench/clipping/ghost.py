@@ -8,7 +8,7 @@ no second backward pass is needed. It is exact, also for recurrent layers: they 
 Norms and sum add the same products in different orders. Where an example's products cancel, they are far larger than
 their sum, and their rounding errors could exceed C. If the norms of an example's products add up to more than
 `_CANCELS` clip norms after clipping, its gradient is formed, clipped and added by itself; where the engine may not look
-(`Examples.looks`), its norm and the sum are NaN.
+(`Examples.looks`), the sum is NaN.
 
 A smoothed loss (`functional.Smoothed`) uses each parameter once at each of its K places: the gradient is a sum of these
 uses, and joined they are what a layer with K times as many positions has. No gradient of an example is formed for it.
@@ -112,7 +112,10 @@ def _add_part(
     factor_RB = clip_factor(norm_RB, clip_R, part.mask_RB, weight)
     size_RB = sum((piece.size_RB for pieces in terms.values() for piece in pieces), start=norm_RB.double() * 0)
     cancels_RB = factor_RB * size_RB > _CANCELS * clip_R[:, None]
-    factor_RB = torch.where(cancels_RB, 0.0 if part.looks else torch.nan, factor_RB)
+    if part.looks:
+        factor_RB = torch.where(cancels_RB, 0.0, factor_RB)
+    else:  # whatever the weight of a norm that is NaN
+        factor_RB = torch.where(cancels_RB | norm_RB.isnan(), torch.nan, factor_RB)
     for name, pieces in terms.items():
         for piece in pieces:
             total[name] += piece.weighted(factor_RB).reshape(total[name].shape)

@@ -90,7 +90,8 @@ class Cache:
     def engine(self, stack: Iterable[object]) -> dict[str, Any] | None:
         """What was chosen for such a stack on this machine (`training/fastest.py`), None if it is not known.
 
-        The question (`stacks.engine_question`) holds the hash of code of others: a stale answer would cost time alone.
+        The question (`stacks.engine_question`) holds the hash of code of others, which may use more that is not hashed:
+        training asks the engine whether it still takes the model.
         """
         key = _trial_key(["engine", *stack], (), "training")
         found = None if key is None else self._get("engines", key)

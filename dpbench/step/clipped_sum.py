@@ -105,7 +105,8 @@ class Draw:
     """How the batch of a step was drawn, for a stage that draws random numbers itself.
 
     `keys_RS` and `step_R` give the randomness of each run. `index_RB` holds positions in the training set, int64.
-    `rate_R` is the sampling rate, float64; `examples` is the number of training examples.
+    `rate_R` is the sampling rate, float64; `examples` is the number of training examples. `groups`: the number of
+    microbatches and a number that none has more members than, where they are known ahead.
     """
 
     keys_RS: Tensor
@@ -113,9 +114,11 @@ class Draw:
     index_RB: Tensor
     rate_R: Tensor
     examples: int
+    groups: tuple[int, int] | None = None
 
     def runs(self, of: slice) -> Draw:
-        return Draw(self.keys_RS[of], self.step_R[of], self.index_RB[of], self.rate_R[of], self.examples)
+        keys_RS, step_R, index_RB, rate_R = (v[of] for v in (self.keys_RS, self.step_R, self.index_RB, self.rate_R))
+        return Draw(keys_RS, step_R, index_RB, rate_R, self.examples, self.groups)
 
 
 def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:

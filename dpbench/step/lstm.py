@@ -23,8 +23,9 @@ def lstm(driven_DNTG: Tensor, weight_DHG: Tensor, state_DNH: Tensor, cell_DNH: T
     """The hidden states (D, N, T, H), and the last cell (D, N, H).
 
     `driven_DNTG` is the part of the gates that needs no state, biases included. With s and c the state and the cell
-    before a step: [i f g o] = driven + s·weight; c ← σ(f)·c + σ(i)·tanh(g); s ← σ(o)·tanh(c). Exact up to rounding; has
-    a first derivative alone, and no forward mode.
+    before a step: [i f g o] = driven + s·weight; c ← σ(f)·c + σ(i)·tanh(g); s ← σ(o)·tanh(c). Exact up to rounding; at
+    least one step. Has the first derivative of torch's ordinary backward pass, and neither those of `torch.func` nor a
+    second one.
 
     >>> zero = torch.zeros(1, 2, 3)
     >>> lstm(torch.zeros(1, 2, 5, 12), torch.ones(1, 3, 12), zero, zero)[0].shape

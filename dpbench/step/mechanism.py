@@ -27,8 +27,9 @@ class Hyperparameters:
     `keys_RS` is the table of `randomness.keys`, int64 (R, S), or (R, 0) for runs with `randomness: secure`.
     `clip_norm_R` is inf without clipping. `noise_multiplier_R` is relative to the clip norm, and 0 without noise.
     `steps_R` is the planned number of steps. `epsilon_R` and `delta_R` are the budget of a mechanism that chooses its
-    noise while it runs; NaN for the others. `places` is a number of places that no batch of the next step exceeds, for
-    stages that then need not wait for the device; None where it is not known.
+    noise while it runs; NaN for the others. `places` is a number of places that no batch of the next step exceeds, and
+    `groups` the same of its microbatches (`Draw`), for stages that then need not wait for the device; None where they
+    are not known.
     """
 
     keys_RS: Tensor
@@ -40,6 +41,7 @@ class Hyperparameters:
     epsilon_R: Tensor
     delta_R: Tensor
     places: int | None = None
+    groups: tuple[int, int] | None = None
 
     def take(self, index: Tensor) -> Hyperparameters:
         return self.each(lambda value: value[index])

@@ -241,7 +241,7 @@ class Pipeline:
         seen = inputs[batch.index_RB]
         if self.preparation is not None:
             seen = self.preparation(state.memory, seen)
-        draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count)
+        draw = Draw(hyper.keys_RS, state.step_R, batch.index_RB, rate_R, count, hyper.groups)
         if self.augmentation is not None:
             seen, net = self.augmentation(draw, seen), augmented(net)
         # Where the size of the batch is known ahead, the step is to wait for nothing.

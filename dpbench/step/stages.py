@@ -257,6 +257,23 @@ def most_places(
     return [_rounded_up(count) for count in torch.stack(counts).tolist()]
 
 
+def most_groups(
+    rule: object, sample: Sampling, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, examples: int, steps: int
+) -> list[tuple[int, int]] | list[None]:
+    """`Draw.groups` of the next so many steps, members rounded up to fours; None each for a rule without groups.
+
+    From the same draws. Waits for the device once. The sampler has `chosen`.
+    """
+    sizes, chosen = getattr(rule, "group_sizes", None), getattr(sample, "chosen", None)
+    if sizes is None or chosen is None:
+        return [None] * steps
+    each = [
+        torch.stack(sizes(keys_RS, at_R, rate_R, chosen(keys_RS, at_R, rate_R, examples)))
+        for at_R in (step_R + ahead for ahead in range(steps))
+    ]
+    return [(groups, max(1, -(-members // 4)) * 4) for groups, members in torch.stack(each).tolist()]
+
+
 def _rounded_up(count: int) -> int:
     grid = max(8, 1 << max(0, count.bit_length() - 4))
     return max(1, -(-count // grid)) * grid

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from dpbench.catalog import build, find
+from dpbench.clipping import ghost
 from dpbench.clipping.vmap import Compiled
+from dpbench.errors import DpbenchError
 from dpbench.plan.cache import Cache
 from dpbench.plan.runs import Run
 from dpbench.plan.stacks import engine_question
@@ -244,9 +246,12 @@ def _measured(
     question = engine_question(runs, torch.get_num_threads())
     known = cache.engine(question)
     usable = [name for name in (*ENGINES, *BY_RUN) if BY_RUN.get(name, name) in engines]
-    if known is not None and known["engine"] in (*usable, *[COMPILED] * compiles):
-        return Chosen(known["engine"], known["seconds"], chunk=known["chunk"])
     example, target = one
+    if known is not None and known["engine"] in (*usable, *[COMPILED] * compiles):
+        with suppress(DpbenchError):  # code of others may have changed beyond what is hashed of it
+            if BY_RUN.get(known["engine"], known["engine"]) == "ghost":
+                ghost.refuse(net.module, example)
+            return Chosen(known["engine"], known["seconds"], chunk=known["chunk"])
     seen = net if augmentation is None else augmented(net)
     if augmentation is not None:
         example = example.expand(getattr(augmentation, "views", 1), *example.shape)

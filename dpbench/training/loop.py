@@ -37,7 +37,7 @@ from dpbench.step.mechanism import (
     with_public,
 )
 from dpbench.step.metric import Metric, Trained
-from dpbench.step.stages import most_places
+from dpbench.step.stages import most_groups, most_places
 from dpbench.store.check_records import described
 from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
@@ -169,54 +169,60 @@ def train(
     kept = _versions(net, inputs, targets, *test)
     keeps = checkpoints is not None and not smoke
     stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
-    begin, overdue = time.perf_counter(), False
+    begin, overdue, counted = time.perf_counter(), False, 0
+    lack: OutOfMemory | None = None
 
     def several(
-        state: State, sums_3R: Tensor, bad_R: Tensor, places: Sequence[int | None]
+        state: State, sums_3R: Tensor, bad_R: Tensor, stacks: Sequence[Hyperparameters], again: bool = False
     ) -> tuple[State, Tensor, Tensor, int]:
-        """A step for each of `places` (None: it may look for itself) until there is a reason to stop; how many."""
-        nonlocal chunk, overdue
+        """A step with each of these until there is a reason to stop, and how many; `again`: none is to be saved."""
+        nonlocal chunk, overdue, counted, lack
         done = 0
-        for known in places:
+        for known in stacks:
             before_R = state.step_R
             while True:
                 try:
-                    state, seen = step(mechanism, net, state, replace(hyper, places=known), inputs, targets, chunk)
+                    state, seen = step(mechanism, net, state, known, inputs, targets, chunk)
                     break
                 except (MemoryError, RuntimeError) as error:  # a step writes into nothing that it is given
                     try:
                         chunk = _fewer(chunk, error, courses, runs)
-                    except OutOfMemory:
-                        if checkpoints is not None and keeps:  # the halves of the stack go on from here
-                            _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
-                            save(courses, state, checkpoints)
-                        raise
+                    except OutOfMemory as found:
+                        lack = found
+                        return state, sums_3R, bad_R, done
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
                 stopped.setdefault(place, (courses[place].step, reason))
             for course in courses:
                 course.step += 1
-            left = sum(course.stops[-1] - course.step for course in courses)
-            watch(Progress(total - left, total, len(courses), courses[0].engine, chunk))
+            counted = max(counted, total - sum(course.stops[-1] - course.step for course in courses))
+            watch(Progress(counted, total, len(courses), courses[0].engine, chunk))
             overdue, done = keeps and time.monotonic() - saved > execution.checkpoint_seconds, done + 1
-            if overdue or stop() or stopped:
+            if stopped or (overdue and not again) or stop():
                 break
         return state, sums_3R, bad_R, done
 
     while courses:
-        begin, overdue, number = time.perf_counter(), False, 0
+        begin, overdue, number, waits = time.perf_counter(), False, 0, False
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
         while number < ahead and not (number and (overdue or stop() or stopped)):
             before, most = (state, sums_3R, bad_R), min(AHEAD, ahead - number)
-            places = _places_ahead(mechanism, state, hyper, len(targets), most)
-            state, sums_3R, bad_R, done = several(*before, places or [None] * most)
-            if places is not None and not torch.equal(bad_R, before[2]):
-                # Rounding may have spoiled a sum: an engine that does not look makes it NaN. Now it looks.
+            known = None if waits else _known_ahead(mechanism, state, hyper, len(targets), most)
+            state, sums_3R, bad_R, done = several(*before, known or [hyper] * most)
+            if known is not None and not torch.equal(bad_R, before[2]):
+                # Rounding may have spoiled a sum: an engine that does not look makes it NaN. Now it looks, and so it
+                # does up to the next evaluation.
                 for course in courses:
                     course.step -= done
                 stopped.clear()
-                state, sums_3R, bad_R, done = several(*before, [None] * done)
+                waits, lack = True, None
+                state, sums_3R, bad_R, done = several(*before, [hyper] * most, again=True)
+            if lack is not None:
+                if checkpoints is not None and keeps:  # the halves of the stack go on from here
+                    _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
+                    save(courses, state, checkpoints)
+                raise lack
             number += done
         _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
         ended: list[int] = []
@@ -275,14 +281,19 @@ def _fewer(chunk: int, error: BaseException, courses: Sequence[Course], runs: Se
     return chunk
 
 
-def _places_ahead(
+def _known_ahead(
     mechanism: Any, state: State, hyper: Hyperparameters, examples: int, steps: int
-) -> Sequence[int] | None:
-    """Places for the batches of the next steps; None where a step may look for itself."""
+) -> list[Hyperparameters] | None:
+    """The stack with the sizes of the batches of the next steps; None where a step may look for itself."""
     sample = getattr(mechanism, "sample", None)
     if state.theta_RP.device.type not in NEVER_WAIT or sample is None:
         return None
-    return most_places(sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps)
+    given = sample, hyper.keys_RS, state.step_R, hyper.sampling_rate_R, examples, steps
+    places = most_places(*given)
+    if places is None:
+        return None
+    groups = most_groups(getattr(mechanism, "rule", None), *given)
+    return [replace(hyper, places=one, groups=of) for one, of in zip(places, groups, strict=True)]
 
 
 def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:

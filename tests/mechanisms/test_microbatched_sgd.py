@@ -20,7 +20,7 @@ from torch import Tensor
 import dpbench
 from dpbench import events
 from dpbench.cli.progress import run_facts
-from dpbench.clipping.rules.microbatch import Microbatches, group_of
+from dpbench.clipping.rules.microbatch import Microbatches, group_of, places
 from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools import statistics
 from dpbench.judging.check_tools.problems import batch, hyperparameters, linear_network, reference, small_network
@@ -95,6 +95,20 @@ def test_groups_are_uniform_and_independent() -> None:
         counted = np.bincount(pair[::2, ::2, ::2].flatten().numpy(), minlength=m * m)
         found.append(stats.chisquare(counted).pvalue)
     assert min(found) * len(found) > 1e-9
+
+
+def test_places_hold_each_drawn_example_once_and_repeat_only_members() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for groups in (1, 2, 5, 40):
+        group_RB = torch.randint(groups, (3, 17), generator=generator)
+        mask_RB = torch.rand(3, 17, generator=generator) < torch.tensor([[0.9], [0.3], [0.0]])
+        place_RGK, filled_RGK = places(group_RB, mask_RB, groups)
+        for run in range(3):
+            for group in range(groups):
+                members = [p for p in range(17) if mask_RB[run, p] and group_RB[run, p] == group]
+                assert place_RGK[run, group][filled_RGK[run, group]].tolist() == members
+                if members:
+                    assert set(place_RGK[run, group].tolist()) == set(members)
 
 
 # What a step computes

@@ -417,3 +417,31 @@ def forge(path: Path, content: bytes) -> None:
     head, _, rest = content.partition(b"\n")
     body = rest.partition(b"\n")[2]
     path.write_bytes(head + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+
+
+CHANGING = """
+import os, torch
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        return torch.einsum("bi,oi->bo", x, self.weight) if "ODD" in os.environ else super().forward(x)
+def built(shape, classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), Layer(64, classes))
+"""
+
+
+def test_an_engine_that_is_remembered_and_no_longer_takes_the_model_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a model of one's own depends on besides its code is no part of the question."""
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    answers = iter([Chosen("ghost", {"vmap": 0.5, "ghost": 0.3, "plain": 0.1}), Chosen("vmap", {"vmap": 0.5})])
+    monkeypatch.setattr("dpbench.training.fastest.fastest", lambda *_, **_more: next(answers))
+    monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "changing.py").write_text(CHANGING)
+    spec = tmp_path / "one.yaml"
+    spec.write_text(SPEC.replace("{name: mlp, parameters: {hidden: [16], activation: tanh}}", "'changing:built'"))
+    for out, engine in (("first", "ghost"), ("then", "vmap")):
+        run_job([spec], out=tmp_path / out, choices=Choices(device="cpu"), allow_code=True)
+        assert [one.environment["engine"] for one in Store(tmp_path / out).read().runs] == [{"clipping": engine}]
+        monkeypatch.setenv("ODD", "1")

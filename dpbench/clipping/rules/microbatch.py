@@ -18,14 +18,15 @@ microbatch_size 1 is refused: two examples could still share a microbatch, so th
 advantage over `noisy_sgd`.
 
 The group of example i at step t is a function of (key, t, i) and m only, so it does not depend on the other examples.
-Every example is a batch of one under vmap, so nothing can mix them.
-Shapes: R runs, B batch, C places of a chunk, S = C + 1 microbatches of a chunk, P parameters.
+Within its group every example is a batch of one under vmap: a model that mixes the examples of a batch would also use
+the padding, whose size depends on the largest group.
+Shapes: R runs, B batch, G groups, K places of a group, P parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -41,8 +42,6 @@ from dpbench.step.functional import Network
 from dpbench.step.mechanism import Setting
 
 NUMERICS = 1
-
-_AT_ONCE = 32  # places on a CPU: with more, to sum C gradients for C microbatches takes longer than to compute them
 
 
 Variant = Literal["proven", "as_printed"]
@@ -125,9 +124,20 @@ class Microbatches:
         """The sum of the clipped means over the microbatches."""
         count_R = self.count(draw.rate_R, draw.examples)
         group_RB = group_of(draw.keys_RS, draw.step_R, draw.index_RB, count_R, draw.examples)
-        if theta_RP.device.type == "cpu":
-            chunk = min(chunk, _AT_ONCE)
-        return _clipped_means(net, theta_RP, examples, clip_R, chunk, group_RB)
+        groups, members = draw.groups or (int(count_R.max()), None)
+        found = places(group_RB, examples.mask_RB, groups, members)
+        clipped = _clipped_means(net, theta_RP, examples, clip_R, chunk, group_RB, *found)
+        all_R = found[1].sum((1, 2)) == examples.mask_RB.sum(1)  # nobody is left out, whoever counted the members
+        return replace(clipped, sum_RP=torch.where(all_R[:, None], clipped.sum_RP, torch.nan))
+
+    def group_sizes(self, keys_RS: Tensor, step_R: Tensor, rate_R: Tensor, chosen_RN: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest number of microbatches of a run, and the most members of one, where these are drawn (R, N)."""
+        count_R, (runs, examples) = self.count(rate_R, chosen_RN.shape[1]), chosen_RN.shape
+        all_RN = torch.arange(examples, device=chosen_RN.device).expand(runs, -1)
+        group_RN = group_of(keys_RS, step_R, all_RN, count_R, examples)
+        # The microbatches are fewer than the examples: b is 2 or more, and qN at most N.
+        members_RN = torch.zeros_like(group_RN).scatter_add(1, group_RN, chosen_RN.long())
+        return count_R.max(), members_RN.max()
 
 
 def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor, examples: int) -> Tensor:
@@ -145,59 +155,72 @@ def group_of(keys_RS: Tensor, step_R: Tensor, index_RB: Tensor, count_R: Tensor,
     return ((bits_RN.gather(1, index_RB) >> 21) * count_R[:, None]) >> 32
 
 
+def places(group_RB: Tensor, mask_RB: Tensor, groups: int, members: int | None = None) -> tuple[Tensor, Tensor]:
+    """Which places of the batch are the members of each group: `place_RGK` int64, `filled_RGK` bool.
+
+    K is `members`, which no group has more of, else the size of the largest group. Places that are not filled
+    repeat the group's last member, so that no example of another group is read; those of a group without members
+    repeat any place and are masked.
+    """
+    key_RB = torch.where(mask_RB, group_RB, torch.full_like(group_RB, groups))
+    sorted_RB, order_RB = key_RB.sort(dim=1, stable=True)
+    wanted_RG = torch.arange(groups, device=group_RB.device).expand(len(group_RB), groups).contiguous()
+    first_RG = torch.searchsorted(sorted_RB, wanted_RG)
+    size_RG = torch.searchsorted(sorted_RB, wanted_RG, right=True) - first_RG
+    member_K = torch.arange(members or max(1, int(size_RG.max())), device=group_RB.device)
+    filled_RGK = member_K < size_RG[:, :, None]
+    slot_RGK = first_RG[:, :, None] + torch.minimum(member_K, (size_RG[:, :, None] - 1).clamp_min(0))
+    slot_RGK = slot_RGK.clamp_max(group_RB.shape[1] - 1)
+    return order_RB.gather(1, slot_RGK.flatten(1)).reshape(slot_RGK.shape), filled_RGK
+
+
 def _clipped_means(
-    net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, group_RB: Tensor
+    net: Network,
+    theta_RP: Tensor,
+    examples: Examples,
+    clip_R: Tensor,
+    chunk: int,
+    group_RB: Tensor,
+    place_RGK: Tensor,
+    filled_RGK: Tensor,
 ) -> Clipped:
     """The sum of the clipped means; `norm_RB` is the norm of the mean of the example's microbatch.
 
-    The places are sorted by microbatch, `chunk` of them at a time; what a chunk begins of a microbatch, the next ones
-    complete. So nothing has to know how many there are or how large, and nothing waits for the device.
+    Works on as many groups at a time as have `chunk` places in all, at least one.
     """
 
-    def part(named: dict[str, Tensor], example: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        loss = net.example_loss(named, example, target)
-        return loss * weight, loss
+    def mean_loss(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, weight_K: Tensor) -> tuple[Tensor, Tensor]:
+        loss_K = over(net.example_loss, in_dims=(None, 0, 0))(named, inputs, targets)
+        return (loss_K * weight_K).sum(), loss_K
 
-    gradients = over(over(grad_and_value(part, has_aux=True), in_dims=(None, 0, 0, 0)))
-    named, (runs, count) = net.split(theta_RP), group_RB.shape
-    # Empty places last, each alone in a group of its own.
-    alone_RB = torch.arange(count, device=group_RB.device) + 2**40
-    sorted_RB, order_RB = torch.where(examples.mask_RB, group_RB, alone_RB).sort(dim=1, stable=True)
-    first_RB = torch.searchsorted(sorted_RB, sorted_RB)
-    end_RB = torch.searchsorted(sorted_RB, sorted_RB, right=True)
-    filled_RB, run_R1 = examples.mask_RB.gather(1, order_RB), torch.arange(runs, device=theta_RP.device)[:, None]
-    weight_RB = 1 / (end_RB - first_RB).to(theta_RP.dtype)
-    begun = {name: value.new_zeros(runs, 1, value[0].numel()) for name, value in named.items()}
-    total = dict(begun)
-    # By the sorted place at which a microbatch begins; a further place takes what is not complete.
-    norm_RB, losses = theta_RP.new_zeros(runs, count + 1), []
-    for start in range(0, count, chunk):
-        of = slice(start, min(start + chunk, count))
-        place = order_RB[:, of]
-        found, (_, loss) = gradients(
-            named, examples.inputs[run_R1, place], examples.targets[run_R1, place], weight_RB[:, of]
+    per_group = over(over(grad_and_value(mean_loss, has_aux=True), in_dims=(None, 0, 0, 0)))
+    named = net.split(theta_RP)
+    size_RG = filled_RGK.sum(2)
+    run_R11 = torch.arange(len(theta_RP), device=theta_RP.device)[:, None, None]
+    total = {name: torch.zeros_like(value) for name, value in named.items()}
+    norms, losses = [], []
+    step = max(1, chunk // place_RGK.shape[2])
+    for start in range(0, place_RGK.shape[1], step):
+        place, size, filled = (x[:, start : start + step] for x in (place_RGK, size_RG, filled_RGK))
+        weight = filled.to(theta_RP.dtype) / size.clamp_min(1)[:, :, None].to(theta_RP.dtype)
+        gradients, (_, loss) = per_group(
+            named, examples.inputs[run_R11, place], examples.targets[run_R11, place], weight
         )
-        # Row 0 is the microbatch that an earlier chunk began, row s the one that begins at place s of this chunk.
-        row_R1C = (first_RB[:, None, of] - start + 1).clamp_min(0)
-        member_RSC = row_R1C == torch.arange(of.stop - start + 1, device=row_R1C.device)[:, None]
-        complete_RS = (member_RSC & (end_RB[:, None, of] <= of.stop)).any(2)
-        open_R1S = (member_RSC & (end_RB[:, None, of] > of.stop)).any(2)[:, None].to(theta_RP.dtype)
-        means = {}
-        for name, g in found.items():
-            flat = zero_where_empty(g.reshape(*g.shape[:2], -1), filled_RB[:, of])
-            means[name] = member_RSC.to(flat.dtype) @ flat
-            means[name][:, :1] += begun[name]
-            begun[name] = open_R1S @ means[name]
-        norm_RS = torch.stack([torch.linalg.vector_norm(mean, dim=2) for mean in means.values()]).norm(dim=0)
-        factor_R1S = clip_factor(zero_where_empty(norm_RS, complete_RS), clip_R, complete_RS)[:, None]
-        total = {name: total[name] + factor_R1S.to(mean.dtype) @ mean for name, mean in means.items()}
-        begins_S = torch.arange(start, of.stop, device=place.device).expand(runs, -1)
-        at_RS = torch.where(complete_RS, torch.cat([first_RB[:, start : start + 1], begins_S], 1), count)
-        norm_RB = norm_RB.scatter(1, at_RS, norm_RS)
-        losses.append(zero_where_empty(loss, filled_RB[:, of]))
-    whole_RB = zero_where_empty(norm_RB.gather(1, first_RB), filled_RB)
-    back = (torch.zeros_like(whole_RB).scatter(1, order_RB, value) for value in (whole_RB, torch.cat(losses, 1)))
-    return Clipped(net.join({name: total[name].reshape(named[name].shape) for name in named}), *back)
+        kept = size > 0
+        flat = {name: g.reshape(*g.shape[:2], named[name][0].numel()) for name, g in gradients.items()}
+        flat = {name: zero_where_empty(g, kept) for name, g in flat.items()}
+        norm = torch.stack([torch.linalg.vector_norm(g, dim=2) for g in flat.values()]).norm(dim=0)
+        factor = clip_factor(norm, clip_R, kept)[:, None, :].to(theta_RP.dtype)
+        for name, g in flat.items():
+            total[name] = total[name] + torch.bmm(factor, g).reshape(total[name].shape)
+        norms.append(norm)
+        losses.append(loss)
+    norm_RB = torch.where(examples.mask_RB, torch.cat(norms, 1).gather(1, group_RB), 0.0)
+    # A further place takes what is not filled.
+    at_RGK = torch.where(filled_RGK, place_RGK, norm_RB.shape[1])
+    spread_RB = norm_RB.new_zeros(len(norm_RB), norm_RB.shape[1] + 1)
+    spread_RB = spread_RB.scatter(1, at_RGK.flatten(1), torch.cat(losses, 1).flatten(1).to(norm_RB.dtype))
+    return Clipped(net.join(total), norm_RB, spread_RB[:, :-1])
 
 
 rule = Microbatches
