@@ -73,6 +73,7 @@ def step(model: str, runs: int, batch: int, clipping: str = "vmap", chunk: int |
         "epsilon_R": column(math.nan),
         "delta_R": column(math.nan),
         "places": None,
+        "groups": None,
     }
     hyper = made(**{field.name: values[field.name] for field in fields(made)})  # earlier commits have fewer
     if chunk is None:

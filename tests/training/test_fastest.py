@@ -438,9 +438,9 @@ def test_an_engine_that_is_remembered_and_no_longer_takes_the_model_is_not_taken
     monkeypatch.setattr("dpbench.training.fastest.fastest", lambda *_, **_more: next(answers))
     monkeypatch.setattr("dpbench.job.write_reports", lambda *_args, **_more: ())
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "changing.py").write_text(CHANGING)
+    (tmp_path / "ours_changing.py").write_text(CHANGING)
     spec = tmp_path / "one.yaml"
-    spec.write_text(SPEC.replace("{name: mlp, parameters: {hidden: [16], activation: tanh}}", "'changing:built'"))
+    spec.write_text(SPEC.replace("{name: mlp, parameters: {hidden: [16], activation: tanh}}", "'ours_changing:built'"))
     for out, engine in (("first", "ghost"), ("then", "vmap")):
         run_job([spec], out=tmp_path / out, choices=Choices(device="cpu"), allow_code=True)
         assert [one.environment["engine"] for one in Store(tmp_path / out).read().runs] == [{"clipping": engine}]
