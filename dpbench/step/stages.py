@@ -165,7 +165,12 @@ def scales_every_gradient(rule: object) -> bool:
 
 @runtime_checkable
 class OwnSum(Rule, Protocol):
-    """A rule that computes its sum itself, without an engine."""
+    """A rule that computes its sum itself, without an engine.
+
+    On a GPU it makes the step wait where it looks at values; where `examples.looks` is False it may make the sum NaN
+    in place of that. A rule with microbatches may have `group_sizes`, by which their sizes are known ahead
+    (`most_groups`).
+    """
 
     def summed(
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
