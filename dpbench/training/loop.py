@@ -175,7 +175,7 @@ def train(
     def several(
         state: State, sums_3R: Tensor, bad_R: Tensor, stacks: Sequence[Hyperparameters], again: bool = False
     ) -> tuple[State, Tensor, Tensor, int]:
-        """A step with each of these until there is a reason to stop, and how many; `again`: none is to be saved."""
+        """A step with each of these until there is a reason to stop, and how many; `again`: a due checkpoint waits."""
         nonlocal chunk, overdue, counted, lack
         done = 0
         for known in stacks:
