@@ -63,7 +63,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _PIECE = 1 << 17  # numbers that are made at once on a CPU, whose caches hold them
 _MANY = 1 << 12  # blocks at once from which on compiled code is called; fewer have many shapes, each to be compiled
-_compiled: Callable[..., tuple[Tensor, ...]] | None = None  # `_words_of`, see `compile_words`
+_Made = Callable[..., tuple[Tensor, ...]]
+_compiled: dict[_Made, _Made] = {}  # `_words_of` and `_points_of`, see `compile_words`
 _SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
 
 
@@ -119,10 +120,19 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 def words(keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int) -> tuple[Tensor, ...]:
     """Four words of 32 random bits for each block: int64 of shape (R, blocks). `keys_RS` is the table (R, S)."""
+    if from_system(keys_RS):
+        return words_at(keys_RS, stream, step_R, torch.arange(blocks, device=keys_RS.device).expand(len(keys_RS), -1))
+    return _of_blocks(_words_of, keys_RS, stream, step_R, first_block, blocks)
+
+
+def _of_blocks(
+    made: _Made, keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int
+) -> tuple[Tensor, ...]:
+    """What `made` gives for these blocks, by compiled code where there is some."""
+    if blocks >= _MANY and keys_RS.device.type == "cpu":
+        made = _compiled.get(made, made)
     block_N = torch.arange(first_block, first_block + blocks, device=keys_RS.device)
-    if _compiled is not None and blocks >= _MANY and keys_RS.device.type == "cpu" and not from_system(keys_RS):
-        return _compiled(block_N[None], keys_RS[:, stream, None], step_R[:, None])
-    return words_at(keys_RS, stream, step_R, block_N.expand(len(keys_RS), -1))
+    return made(block_N[None], keys_RS[:, stream, None], step_R[:, None])
 
 
 def words_at(keys_RS: Tensor, stream: int, step_R: Tensor, block_RN: Tensor) -> tuple[Tensor, ...]:
@@ -149,28 +159,33 @@ def _words_of(block: Tensor, key: Tensor, step: Tensor) -> tuple[Tensor, ...]:
 def compile_words() -> str:
     """Have torch compile Philox for long draws on the CPU in this process; "" where it can, else why not.
 
-    Whole numbers alone are compiled, and the same bits come out: some are compared here. It takes up to ten seconds.
+    Nothing that rounds is compiled but one product, and the same bits come out: some are compared here. It takes up to
+    twenty seconds.
     """
-    global _compiled
-    if _compiled is not None:
+    if _compiled:
         return ""
-    made = torch.compile(_words_of, dynamic=True)
+    found = {}
     try:
-        for runs in (1, 2):
-            given = torch.arange(_MANY)[None] << 19, table(range(runs))[:, :1], torch.arange(runs)[:, None] + (1 << 33)
-            pairs = zip(made(*given), _words_of(*given), strict=True)
-            if not all(torch.equal(one, other) for one, other in pairs):
-                return "the compiled numbers are others"
+        for plain in (_words_of, _points_of):
+            found[plain] = made = torch.compile(plain, dynamic=True)
+            for runs in (1, 2):
+                given = (
+                    torch.arange(_MANY)[None] << 19,
+                    table(range(runs))[:, :1],
+                    torch.arange(runs)[:, None] + (1 << 33),
+                )
+                pairs = zip(made(*given), plain(*given), strict=True)
+                if not all(torch.equal(one, other) for one, other in pairs):
+                    return "the compiled numbers are others"
     except Exception as error:  # noqa: BLE001 - whatever stops torch's compiler, the numbers can be drawn without it
         return f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    _compiled = made
+    _compiled.update(found)
     return ""
 
 
 def forget_compiled() -> None:
     """Draw without compiled code again in this process: the same bits, as measurements compare them."""
-    global _compiled
-    _compiled = None
+    _compiled.clear()
 
 
 def uniform_bits(keys_RS: Tensor, stream: int, step_R: Tensor, count: int, first: int = 0) -> Tensor:
@@ -221,24 +236,36 @@ def _in_pieces(
 def _gauss(keys_RS: Tensor, stream: int, step_R: Tensor, start: int, blocks: int) -> Tensor:
     """The two normals of each block, float64 (R, 2·blocks); of the operating system's, sums of four over 2."""
     if from_system(keys_RS):
-        drawn = _box_muller(words(keys_RS, stream, step_R, start, _SUMMED * blocks))
+        drawn = _box_muller(*_points(words(keys_RS, stream, step_R, start, _SUMMED * blocks)))
         return drawn.reshape(len(keys_RS), _SUMMED, 2 * blocks).sum(1) / math.sqrt(_SUMMED)
-    return _box_muller(words(keys_RS, stream, step_R, start, blocks))
+    return _box_muller(*_of_blocks(_points_of, keys_RS, stream, step_R, start, blocks))
 
 
-def _box_muller(w: tuple[Tensor, ...]) -> Tensor:
-    """Four words of each block (R, N) to two normals (R, 2N).
+def _points_of(block: Tensor, key: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    """Of each block what `_box_muller` takes, for keys and steps that broadcast with it."""
+    return _points(_words_of(block, key, step))
 
-    With k the 64 bits of the radius, u = (k + 1/2)/2^64. The upper half is mirrored, because u itself would round
-    to 1 there: the logarithm needs the exact distance to the nearer end.
+
+def _points(w: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Four words of each block (R, N) to a point of the square, float64: `near` in (0, 1/2], `upper` 0 or 1, an angle.
+
+    With k the 64 bits of the radius, u = (k + 1/2)/2^64. The upper half is mirrored, because u itself would round to 1
+    there: the logarithm needs the exact distance to the nearer end. All is exact but two roundings, the sum in `near`
+    and the product in the angle, so a compiler that joins a product and a sum changes nothing.
     """
     upper = w[0] >> 31
     mirror = (-upper).bitwise_and_(_WORD)
     # In place where a tensor is new, as in `philox`.
     least = (w[1] ^ mirror).double().add_(0.5).mul_(2.0**-64)
-    near = (w[0] ^ mirror).double().mul_(2.0**-32).add_(least)  # in (0, 1/2]
-    radius = torch.where(upper.bool(), torch.log1p(-near), torch.log(near)).mul_(-2.0).sqrt_()
-    angle = _bits(w[2], w[3]).double().mul_(2.0 * math.pi * 2.0**-53)
+    near = (w[0] ^ mirror).double().mul_(2.0**-32).add_(least)
+    return near, upper.double(), _bits(w[2], w[3]).double().mul_(2.0 * math.pi * 2.0**-53)
+
+
+def _box_muller(near: Tensor, upper: Tensor, angle: Tensor) -> Tensor:
+    """Points of `_points` (R, N) to two normals each (R, 2N). Writes into what it is given."""
+    # By products with 0 and 1, which are exact: torch's `where` takes several times as long on random places.
+    radius = torch.log(near).mul_(1.0 - upper)
+    radius.add_(near.neg_().log1p_().mul_(upper)).mul_(-2.0).sqrt_()
     made = torch.empty(*angle.shape, 2, dtype=angle.dtype, device=angle.device)
     torch.mul(radius, torch.cos(angle), out=made[..., 0])
     torch.mul(radius, angle.sin_(), out=made[..., 1])

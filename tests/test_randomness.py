@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import shutil
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -330,7 +331,7 @@ def test_four_normals_are_in_one_of_the_systems(monkeypatch: pytest.MonkeyPatch)
     drawn = np.random.default_rng(1).bytes(64)
     monkeypatch.setattr(randomness.os, "urandom", lambda count: drawn[:count])
     words = np.frombuffer(drawn, dtype=np.uint32).astype(np.int64).reshape(4, 1, 4)
-    expected = randomness._box_muller(tuple(torch.tensor(word) for word in words)).reshape(4, 2).sum(0) / 2
+    expected = randomness._box_muller(*randomness._points(tuple(map(torch.tensor, words)))).reshape(4, 2).sum(0) / 2
     assert torch.equal(randomness.normal(system(), 2, one(0), 2, dtype=torch.float64)[0], expected)
 
 
@@ -394,7 +395,7 @@ def test_sums_over_many_steps_are_normal() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_compiled_numbers_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and in a stack, in pieces that end anywhere, in all streams; those of the system are never compiled."""
-    monkeypatch.setattr(randomness, "_compiled", None)
+    monkeypatch.setattr(randomness, "_compiled", {})
     step_R, counts = torch.tensor([0, 5, 1 << 33]), (3 * (1 << 17) + 77, 20_001, 30)
 
     def drawn() -> list[torch.Tensor]:
@@ -408,14 +409,14 @@ def test_compiled_numbers_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> 
 
     plain = drawn()
     assert randomness.compile_words() == ""
-    compiled, called = randomness._compiled, [0]
-    assert compiled is not None
+    called = [0]
 
-    def counted(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def counted(compiled: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         called[0] += 1
-        return compiled(*given)
+        return tuple(compiled(*given))
 
-    monkeypatch.setattr(randomness, "_compiled", counted)
+    for plain_code, compiled in list(randomness._compiled.items()):
+        monkeypatch.setitem(randomness._compiled, plain_code, partial(counted, compiled))
     assert all(torch.equal(one, other) for one, other in zip(plain, drawn(), strict=True))
     assert called[0] >= 16
     before = called[0]
@@ -433,7 +434,7 @@ def test_compiled_numbers_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_torch_does_not_compile_as_it_should_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, compiled: Any, words: str
 ) -> None:
-    monkeypatch.setattr(randomness, "_compiled", None)
+    monkeypatch.setattr(randomness, "_compiled", {})
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     assert randomness.compile_words() == words
-    assert randomness._compiled is None
+    assert not randomness._compiled
