@@ -91,13 +91,17 @@ class RunByRun:
     def __call__(
         self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, *weight: Weight
     ) -> Clipped:
-        found = []
-        for run, mask_B in enumerate(examples.mask_RB):
-            of, own = slice(run, run + 1), int(mask_B.nonzero().max()) + 1 if mask_B.any() else 1
-            one = self.engine(net, theta_RP[of], examples.runs(of).part(0, own), clip_R[of], chunk, *weight)
-            rest = (0, len(mask_B) - own)
-            found.append(Clipped(one.sum_RP, pad(one.norm_RB, rest), pad(one.loss_RB, rest)))
-        return Clipped.joined(found)
+        return one_by_one(examples, lambda of, own: self.engine(net, theta_RP[of], own, clip_R[of], chunk, *weight))
+
+
+def one_by_one(examples: Examples, summed: Callable[[slice, Examples], Clipped]) -> Clipped:
+    """What `summed` gives for each run, as a slice, and its own examples, of all runs."""
+    found = []
+    for run, mask_B in enumerate(examples.mask_RB):
+        of, own = slice(run, run + 1), int(mask_B.nonzero().max()) + 1 if mask_B.any() else 1
+        one, rest = summed(of, examples.runs(of).part(0, own)), (0, len(mask_B) - own)
+        found.append(Clipped(one.sum_RP, pad(one.norm_RB, rest), pad(one.loss_RB, rest)))
+    return Clipped.joined(found)
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,10 @@ class Draw:
     examples: int
     groups: tuple[int, int] | None = None
 
-    def runs(self, of: slice) -> Draw:
+    def runs(self, of: slice, places: int | None = None) -> Draw:
+        """Of these runs, and of the first so many `places`."""
         keys_RS, step_R, index_RB, rate_R = (v[of] for v in (self.keys_RS, self.step_R, self.index_RB, self.rate_R))
-        return Draw(keys_RS, step_R, index_RB, rate_R, self.examples, self.groups)
+        return Draw(keys_RS, step_R, index_RB[:, :places], rate_R, self.examples, self.groups)
 
 
 def zero_where_empty(value: Tensor, mask_RB: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, Event
-from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight
+from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight, one_by_one
 from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.stages import (
@@ -49,7 +49,8 @@ class Pipeline:
 
     The gradient is (Σ_{i∈B_t} w_i g_i + N(0, σ²C²)) / (qN), with batch B_t and the rule's weights w_i. The papers
     divide by |B_t|; that number is random and private and would change the sensitivity, so qN is used. `noise` None is
-    training without privacy, without a ledger. `engine` computes the sum of a rule with weights.
+    training without privacy, without a ledger. `engine` computes the sum of a rule with weights. `run_by_run`: a rule
+    with its own sum gets the runs of a stack one after the other, which training chooses where it is faster.
     """
 
     sample: Sampling
@@ -61,6 +62,7 @@ class Pipeline:
     smoothing: Smoothing | None = None
     average: Average | None = None
     augmentation: Augmentation | None = None
+    run_by_run: bool = False
 
     def __post_init__(self) -> None:
         name = type(self.rule).__name__
@@ -348,7 +350,14 @@ class Pipeline:
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
         if isinstance(self.rule, OwnSum):
-            return self.rule.summed(draw, net, theta_RP, examples, clip_R, chunk)
+            summed = self.rule.summed
+            if not self.run_by_run:
+                return summed(draw, net, theta_RP, examples, clip_R, chunk)
+
+            def of_run(of: slice, own: Examples) -> Clipped:
+                return summed(draw.runs(of, own.mask_RB.shape[1]), net, theta_RP[of], own, clip_R[of], chunk)
+
+            return one_by_one(examples, of_run)
         assert isinstance(self.rule, Weights)
         assert self.engine is not None
         # An engine of another package may know clipping alone.

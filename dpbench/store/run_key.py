@@ -29,8 +29,9 @@ FASTEST = "fastest"  # the clipping engine of a run whose spec names none
 PLAIN = "plain"  # beside the engines: the backward pass without clipping
 COMPILED = "vmap compiled"  # an engine that no spec names: `vmap` by torch's compiler
 COMPILED_DRAWS = "compiled draws"  # in a record where torch could not compile the random numbers, with the reason
-BY_RUN = {f"{name} run by run": name for name in ("vmap", "ghost")}  # a stack's one by one
-UNNAMED = (COMPILED, *BY_RUN)
+OWN_WAYS = ("layers", "jvp", "vjp")  # of a rule with its own sum, by its `way`
+BY_RUN = {f"{name} run by run": name for name in ("vmap", "ghost", *OWN_WAYS)}  # a stack's one by one
+UNNAMED = (COMPILED, *(way for way, name in BY_RUN.items() if name not in OWN_WAYS))  # what no spec names
 # The code that every run uses, by its role; a run adds the roles of its model and its mechanism.
 CORE: Mapping[str, tuple[str, ...]] = {
     "randomness": ("dpbench.randomness",),

@@ -3,10 +3,11 @@
 Tried are the clipping engines; on a CPU whether a stack goes whole or run by run (`BY_RUN`), for small work gains by
 being stacked, because its calls cost more than its numbers, and larger work loses, because layers have faster kernels
 for one run; and how much of a batch goes in one call, from what memory allows down to what the caches hold. Work that
-takes long enough to pay for a compiler tries that too (`COMPILED`).
+takes long enough to pay for a compiler tries that too (`COMPILED`). Of a rule that sums itself in some `way` (JL) the
+last two are tried, stack and chunk.
 
-All engines compute the same sum up to rounding and draw nothing, so the choice is no part of a run's key; it is in the
-record. It is made on copies of one test example, so what is trained on has no part in it.
+All of them compute the same sum up to rounding, with the same draws, so the choice is no part of a run's key; it is in
+the record. It is made on copies of one test example, so what is trained on has no part in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpbench import randomness
 from dpbench.catalog import build, find
 from dpbench.clipping import ghost
 from dpbench.clipping.vmap import Compiled
@@ -29,10 +31,11 @@ from dpbench.plan.cache import Cache
 from dpbench.plan.runs import Run
 from dpbench.plan.stacks import engine_question
 from dpbench.randomness import compile_words
-from dpbench.step.clipped_sum import Examples, RunByRun, Weight, clip_weight
+from dpbench.step.clipped_sum import Clipped, Draw, Examples, RunByRun, Weight, clip_weight
 from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Mechanism
-from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, PLAIN
+from dpbench.step.stages import OwnSum
+from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, OWN_WAYS, PLAIN
 from dpbench.training.courses import Course
 from dpbench.training.execution import Execution, places_of_a_call
 
@@ -47,6 +50,9 @@ NEAR = 2.0  # an engine that takes so many times the best one's seconds is not t
 MOST_CALLS, ENOUGH = 6, 0.2  # of a sum that is timed: so many calls, or seconds
 SHARE = 0.05  # of the work, after which nothing more is tried
 LEAST_CHUNK = 4  # places of a call below which less at a time is not tried
+ALONE = 1 << 20  # parameters times places of a run, from which on a rule's own sum is first tried run by run
+# What may be tried beside a way, by what it is tried beside.
+_OTHER_WAYS = (*BY_RUN.items(), *((of, way) for way, of in BY_RUN.items() if of in OWN_WAYS))
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,9 @@ def fastest(
     """Try these engines on one batch of so many `places` a run, at most `chunk(engine)` of them in a call.
 
     `example` (no batch axis) and its `target` fill the places; no more are computed than two calls take, and the time
-    is scaled. An engine that cannot take the model is left out; where the stack's `steps` take little time with the
-    first one, nothing else is tried. `compiles`: compiling may be tried; `cuts`: smaller chunks may.
+    is scaled; a rule's own sum, which draws, takes them all. An engine that cannot take the model is left out; where
+    the stack's `steps` take little time with the first one, nothing else is tried. `compiles`: compiling may be tried;
+    `cuts`: smaller chunks may.
     """
     runs, device = len(theta_RP), theta_RP.device
     shifts = getattr(mechanism, "places_of_a_record", 1)
@@ -97,7 +104,9 @@ def fastest(
         """Seconds of a sum from `some` places, the least of a few calls after one that does not count."""
         filled = torch.ones(runs, some, dtype=torch.bool, device=device)
         inputs, targets = (value.expand(runs, some, *value.shape).clone() for value in (example, target))
-        examples, clip_R = Examples(inputs, targets, filled), torch.ones(runs, dtype=torch.float64, device=device)
+        # Without a look: rounding errors of equal examples add up, and are mended one example at a time.
+        examples = Examples(inputs, targets, filled, looks=False)
+        clip_R = torch.ones(runs, dtype=torch.float64, device=device)
         taken: list[float] = []
         while len(taken) < 2 or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
             begin = time.perf_counter()
@@ -110,13 +119,14 @@ def fastest(
 
     seconds: dict[str, float] = {}
     smaller: dict[str, int] = {}
+    own = own_way(mechanism)
 
     def try_(name: str, cut: bool) -> None:
         """The seconds of an engine with its chunk, or with a smaller one that is faster; none where it raises."""
         try:
-            engine = engine_named(name, net, weight)
-            at_once = min(chunk(engine), places)
-            some = min(places, 2 * at_once)
+            engine = _own_sum(mechanism.rule, name) if own else engine_named(name, net, weight)
+            first = at_once = min(chunk(engine), places)
+            some = places if own else min(places, 2 * at_once)
             seconds[name] = timed(engine, at_once, some, each, trained)
             while cut and at_once >= 2 * LEAST_CHUNK:
                 at_once = -(-at_once // 2)
@@ -124,6 +134,11 @@ def fastest(
                 if SAME_ENGINE_MARGIN * taken >= seconds[name]:
                     break
                 seconds[name], smaller[name] = taken, at_once
+            if name in smaller:  # the first calls of a process take longer than later ones
+                again = timed(engine, first, some, each, trained)
+                if SAME_ENGINE_MARGIN * seconds[name] >= again:
+                    seconds[name] = again
+                    del smaller[name]
         except Exception:  # noqa: BLE001 - it says so if it is the one that trains
             return
 
@@ -135,13 +150,13 @@ def fastest(
         return Chosen(engines[0], seconds)
     on_cpu, least = device.type == "cpu", min(seconds.values(), default=math.inf)
     near = [name for name in seconds if seconds[name] < NEAR * least]
-    by_run = [way for way, of in BY_RUN.items() if of in near] if runs > 1 and on_cpu and shifts == 1 else []
+    others = {way: of for way, of in _OTHER_WAYS if of in near} if runs > 1 and on_cpu and shifts == 1 else {}
     if on_cpu and least * steps >= SHORT:
         begun = time.perf_counter()
-        for name in [*by_run, *(near if cuts else [])]:
+        for name in [*others, *(near if cuts else [])]:
             if time.perf_counter() - begun < SHARE * least * steps:
                 try_(name, cuts)
-    best = _best(seconds, engines, by_run)
+    best = _best(seconds, engines, others)
     none: Any = build("rules", "none")
     with suppress(Exception):
         some = min(places, 2 * chunk(none))
@@ -161,15 +176,54 @@ def fastest(
     return Chosen(COMPILED, found, made) if faster else Chosen(best, found, chunk=smaller.get(best))
 
 
-def _best(seconds: Mapping[str, float], engines: Sequence[str], by_run: Sequence[str]) -> str:
+def _best(seconds: Mapping[str, float], engines: Sequence[str], others: Mapping[str, str]) -> str:
     """The engine to take, whole or run by run; the first one where none is faster by its margin."""
     ways = {name: name for name in engines if name in seconds}
-    for name in by_run:
-        if SAME_ENGINE_MARGIN * seconds.get(name, math.inf) < seconds[BY_RUN[name]]:
-            ways[BY_RUN[name]] = name
+    for name, of in others.items():
+        if SAME_ENGINE_MARGIN * seconds.get(name, math.inf) < seconds[of]:
+            ways[of] = name
     best = min(ways.values(), key=seconds.__getitem__, default=engines[0])
     usual = ways.get(engines[0], best)
     return usual if usual in seconds and seconds[usual] < MARGIN * seconds[best] else best
+
+
+def own_way(mechanism: Any) -> str:
+    """The way of a rule that sums itself in one of several ways; "" of any other."""
+    rule = getattr(mechanism, "rule", None)
+    way = getattr(rule, "way", "")
+    return way if isinstance(rule, OwnSum) and way in OWN_WAYS else ""
+
+
+@dataclass(frozen=True)
+class _OwnSum:
+    """A rule's own sum in the form of an engine, with numbers that are drawn for the trial."""
+
+    rule: Any
+
+    def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
+        return int(self.rule.numbers(net, example, target))
+
+    def __call__(
+        self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, _: Weight = clip_weight
+    ) -> Clipped:
+        (runs, places), device = examples.mask_RB.shape, theta_RP.device
+        keys_RS, zero_R = randomness.table(range(runs)).to(device), torch.zeros(runs, dtype=torch.int64, device=device)
+        draw = Draw(keys_RS, zero_R, torch.arange(places, device=device).repeat(runs, 1), zero_R.double(), places)
+        found: Clipped = self.rule.summed(draw, net, theta_RP, examples, clip_R, chunk)
+        return found
+
+
+def _own_sum(rule: Any, name: str) -> Any:
+    return RunByRun(_OwnSum(rule)) if name in BY_RUN else _OwnSum(rule)
+
+
+def _usual(own: str, mechanism: Any, runs: Sequence[Run], net: Network, execution: Execution, one: Any) -> str:
+    """The way of such a rule where nothing is measured: large work run by run unless one call has room to spare."""
+    places, stacked = expected_places(runs), _ways(own)
+    at_once = chunks(execution, runs, mechanism, net, one)(mechanism.rule)
+    shifts = getattr(mechanism, "places_of_a_record", 1)
+    large = net.size * places >= ALONE and 2 * at_once < 3 * places
+    return stacked[large and len(runs) > 1 and shifts == 1 and not execution.device.startswith("cuda")]
 
 
 def weight_of(mechanism: Any) -> Weight:
@@ -197,21 +251,26 @@ def with_engine(
 ) -> tuple[Mechanism, Chosen]:
     """The mechanism with the engine that is to sum its gradients, and what was tried.
 
-    An engine that the spec names stays, but it may go run by run and with less at a time. A run goes on as its
-    checkpoint says. What was tried before on this machine (`cache`) is not tried again; nothing is in a smoke test.
+    An engine that the spec names stays, and so does the way of a rule that sums itself, but it may go run by run and
+    with less at a time. A run goes on as its checkpoint says. What was tried before on this machine (`cache`) is not
+    tried again; nothing is in a smoke test.
     """
     runs = [course.run for course in courses]
     made: Any = mechanism
+    own = own_way(made)
     named = "" if FASTEST in runs[0].engine.values() else next(map(str, runs[0].engine.values()), "")
-    has_one = is_dataclass(made) and getattr(made, "engine", None) is not None
-    begun = next((course for course in courses if course.engine), None)
+    if own:
+        named = _usual(own, made, runs, net, execution, one)
+    has_one = is_dataclass(made) and (own or getattr(made, "engine", None)) is not None
+    told = execution.engine if not own or execution.engine in _ways(own) else None  # an engine is none of a rule's ways
+    begun = next((course for course in courses if _fits(course.engine, own)), None)
     chosen, on_cpu = Chosen(""), theta_RP.device.type == "cpu"
     begun_chunk = next((course.chunk[0] for course in courses if course.chunk and course.chunk[1] == len(runs)), None)
-    if not has_one or (execution.engine is None and named not in ("", *ENGINES)):
+    if not has_one or (told is None and not own and named not in ("", *ENGINES)):
         chosen = Chosen("", chunk=begun_chunk)
-    elif execution.engine is not None:
-        same = begun is not None and (begun.engine == execution.engine or begun.memory)
-        chosen = Chosen(execution.engine, chunk=execution.at_once or (begun_chunk if same else None))
+    elif told is not None:
+        same = begun is not None and (begun.engine == told or begun.memory)
+        chosen = Chosen(told, chunk=execution.at_once or (begun_chunk if same else None))
     elif begun is not None:  # run by run a GPU would wait
         chosen = Chosen(begun.engine if on_cpu else BY_RUN.get(begun.engine, begun.engine), chunk=begun_chunk)
     elif smoke:
@@ -226,7 +285,19 @@ def with_engine(
         course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
     if not chosen.engine:
         return mechanism, chosen
+    if own:
+        return replace(made, run_by_run=chosen.engine in BY_RUN), chosen
     return replace(made, engine=chosen.made or engine_named(chosen.engine, net, weight_of(made))), chosen
+
+
+def _ways(own: str) -> tuple[str, ...]:
+    """The ways of such a rule: with a stack whole, and run by run."""
+    return (own, *(way for way, of in BY_RUN.items() if of == own))
+
+
+def _fits(engine: str, own: str) -> bool:
+    """Whether a checkpoint's engine is one for such a rule, or for a mechanism that takes an engine."""
+    return engine in _ways(own) if own else engine != "" and BY_RUN.get(engine, engine) not in OWN_WAYS
 
 
 def _measured(
@@ -242,10 +313,10 @@ def _measured(
     """The fastest way, remembered or tried now."""
     augmentation = getattr(mechanism, "augmentation", None)  # which only the first engine takes, and no compiler
     engines = (named,) if named else ENGINES[: 1 if augmentation is not None else None]
-    compiles = execution.compiles and not named and augmentation is None
+    compiles = execution.compiles and not named and augmentation is None  # a way of its own is named
     question = engine_question(runs, torch.get_num_threads())
     known = cache.engine(question)
-    usable = [name for name in (*ENGINES, *BY_RUN) if BY_RUN.get(name, name) in engines]
+    usable = {*engines, *(way for way, of in _OTHER_WAYS if of in engines)}
     example, target = one
     if known is not None and known["engine"] in (*usable, *[COMPILED] * compiles):
         with suppress(DpbenchError):  # code of others may have changed beyond what is hashed of it
@@ -261,7 +332,8 @@ def _measured(
         mechanism, seen, theta_RP, example, target, places, steps, chunk, compiles=compiles, cuts=cuts, engines=engines
     )
     if execution.compiles and cuts and len(chosen.seconds) > 1:
-        at_once = chosen.chunk or chunk(chosen.made or engine_named(chosen.engine, net))
+        of = _own_sum(mechanism.rule, chosen.engine) if own_way(mechanism) else chosen.made
+        at_once = chosen.chunk or chunk(of or engine_named(chosen.engine, net))
         found = {"engine": chosen.engine, "chunk": at_once, "seconds": dict(chosen.seconds)}
         cache.remember_engine(question, found)
         cache.write()
@@ -287,7 +359,8 @@ def chunks(
 ) -> Callable[[Any], int]:
     """`places_of_a_call` of these runs, by what sums the gradients."""
     shifts = getattr(mechanism, "places_of_a_record", 1)
-    return lambda of: places_of_a_call(execution, len(runs), of, net, one, expected_places(runs), shifts)
+    together = 1 if getattr(mechanism, "run_by_run", False) else len(runs)
+    return lambda of: places_of_a_call(execution, together, of, net, one, expected_places(runs), shifts)
 
 
 def expected_places(runs: Sequence[Run]) -> int:

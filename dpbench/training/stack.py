@@ -178,7 +178,7 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
     facts["engine"] = {
-        name: outcome.engine or value if name in ("clipping", "engine") else value
+        name: outcome.engine or value if name in ("clipping", "engine", "way") else value
         for name, value in run_.engine.items()
     }
     if outcome.chunk is not None:

@@ -267,31 +267,6 @@ def test_chunks_change_nothing(way: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     compare(7)
 
 
-@pytest.mark.parametrize(("chunk", "calls"), [(30, [(3, 30)]), (29, [(1, 87)] * 3), (6, [(1, 18)] * 3)])
-def test_on_a_cpu_a_stack_goes_run_by_run_unless_a_call_has_room(
-    monkeypatch: pytest.MonkeyPatch, chunk: int, calls: list[tuple[int, int]]
-) -> None:
-    """With as many places in a call, and the same sums: in float64, off by roundings alone; small runs stay so."""
-    net, theta_RP, examples, draw = problem(3, 20)
-    clip_R = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    whole, made, one = ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, 60), [], ProjectedSum._sum_of_runs
-
-    def watched(rule: ProjectedSum, of: Draw, *given: Any) -> Clipped:
-        made.append((len(given[1]), given[-1]))
-        assert len(of.keys_RS) == len(given[1])
-        return one(rule, of, *given)
-
-    monkeypatch.setattr(ProjectedSum, "_sum_of_runs", watched)
-    ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, chunk)
-    assert made == [(3, chunk)]
-    made.clear()
-    monkeypatch.setattr(jl, "_ALONE", net.size * 20)
-    found = ProjectedSum(4).summed(draw, net, theta_RP, examples, clip_R, chunk)
-    assert made == calls
-    for name, value in vars(whole).items():
-        torch.testing.assert_close(getattr(found, name), value, rtol=1e-10, atol=1e-10)
-
-
 def test_the_places_of_a_call_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The widest tensor is one example's, not the batch that the example is taken from."""
     monkeypatch.setattr(jl, "_TANGENTS", {"cpu": 10**4})

@@ -1,16 +1,20 @@
-"""An engine that gets the runs of a stack one after the other: the same sums, of calls of one run."""
+"""Runs of a stack one after the other, by an engine or by a rule with its own sum: the same sums."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from dpbench.catalog import build
 from dpbench.clipping import ghost, vmap
 from dpbench.clipping.rules.automatic import rule as automatic
 from dpbench.judging.check_tools.problems import batch, small_network
+from dpbench.randomness import table
 from dpbench.step.clipped_sum import Clipped, RunByRun, clip_weight
+from dpbench.step.mechanism import Hyperparameters
 
 RUNS, PLACES = 3, 20  # the first run has 11 at most, the last none
 
@@ -36,3 +40,24 @@ def test_run_by_run_is_the_sum_of_the_stack(engine: Any, weight: Any) -> None:
     whole = engine(net, theta_RP, examples, clip_R, PLACES, weight)
     for name, value in vars(whole).items():
         torch.testing.assert_close(getattr(found, name), value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dp_sgd_jl", "microbatched_sgd"])
+def test_a_rule_with_its_own_sum_gives_the_same_run_by_run(name: str) -> None:
+    """Draws included, whatever the places after a run's batch hold."""
+    net = small_network()
+    examples = batch(torch.Generator().manual_seed(0), 1, 40)
+    inputs, targets = examples.inputs[0], examples.targets[0]
+    theta_RP = torch.randn(RUNS, net.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mechanism, one_R = build("mechanisms", name), torch.ones(RUNS, dtype=torch.float64)
+    rate_R = torch.tensor([0.3, 0.6, 0.01], dtype=torch.float64)  # of very different batches
+    hyper = Hyperparameters(
+        table(range(RUNS)), rate_R, 0.1 * one_R, 0.5 * one_R, 2.0 * one_R, 5 * one_R.long(), one_R, one_R
+    )
+    state = mechanism.start(theta_RP, hyper, inputs, targets)
+    whole, apart = (
+        made.release(net, state, hyper, inputs, targets, 7)[0].gradient_RP
+        for made in (mechanism, replace(mechanism, run_by_run=True))
+    )
+    assert whole.abs().max() > 0
+    torch.testing.assert_close(apart, whole, rtol=1e-10, atol=1e-10)

@@ -88,7 +88,6 @@ Way = Literal["jvp", "vjp", "layers"]
 _VECTORS = {"cpu": 1 << 26, "other": 1 << 29}  # of the projections of all runs of one pass; one run has all of its own
 _TANGENTS = {"cpu": 1 << 25, "other": 1 << 29}  # of the widest layer's outputs with their derivatives
 _PIECE = {"cpu": 1 << 16, "other": 1 << 24}  # of the normals that are made in one go
-_ALONE = 1 << 20  # parameters times places of a run on a CPU, below which calls cost more than their numbers
 
 # How far a sum's projections may be from the weighted projections of its examples, in clip norms.
 _AWAY = 2.0**-10
@@ -152,14 +151,9 @@ class ProjectedSum:
     ) -> Clipped:
         """The clipped sum, with the projections of that step.
 
-        Works on as many runs at a time as have projections that fit into memory, at least one. On a CPU runs
-        go one after the other, with as many places in a call, unless they are small or one call has half a batch to
-        spare: layers keep their own kernels so.
+        Works on as many runs at a time as have projections that fit into memory, at least one.
         """
-        runs, step, parts = len(theta_RP), max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size)), []
-        places = examples.mask_RB.shape[1]
-        if theta_RP.device.type == "cpu" and 2 * chunk < 3 * places and net.size * places >= _ALONE:
-            step, chunk = 1, chunk * runs
+        step, parts = max(1, _VECTORS[_kind(theta_RP)] // (self.projections * net.size)), []
         for start in range(0, len(theta_RP), step):
             of = slice(start, start + step)
             parts.append(self._sum_of_runs(draw.runs(of), net, theta_RP[of], examples.runs(of), clip_R[of], chunk))
