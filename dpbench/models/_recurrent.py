@@ -45,6 +45,7 @@ def look_up(table_VE: Tensor, inputs_BT: Tensor) -> Tensor:
 class BidirectionalLSTM(nn.Module):
     """A long short-term memory that reads a sequence both ways: inputs (B, T, I), outputs (B, 2H), the last states.
 
+    With `sequences` the outputs are all states (B, T, 2H), those of each place side by side.
     With the gates in the order input, forget, candidate, output, and s the state, c the cell:
     [i f g o] = x_t W + s U + b;  c ← sigmoid(f) c + sigmoid(i) tanh(g);  s ← sigmoid(o) tanh(c).
     Both start at zero; the second direction reads from the last place to the first; no place is masked.
@@ -54,9 +55,9 @@ class BidirectionalLSTM(nn.Module):
     the forget gate. Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000.
     """
 
-    def __init__(self, inputs: int, hidden: int) -> None:
+    def __init__(self, inputs: int, hidden: int, *, sequences: bool = False) -> None:
         super().__init__()
-        self.hidden = hidden
+        self.hidden, self.sequences = hidden, sequences
         self.weight_input = nn.Parameter(torch.empty(2, inputs, 4 * hidden))
         self.weight_state = nn.Parameter(torch.empty(2, hidden, 4 * hidden))
         self.bias = nn.Parameter(torch.zeros(2, 4 * hidden))
@@ -75,14 +76,20 @@ class BidirectionalLSTM(nn.Module):
         )
         watched = getattr(_get_current_function_mode(), "lstm", None)  # type: ignore[no-untyped-call]
         if watched is not None:  # an engine that looks at every use of a parameter has the loop as one operator
-            return torch.cat([*watched(driven_DBT4H, self.weight_state)[:, :, -1]], -1)
+            states_DBTH = watched(driven_DBT4H, self.weight_state)
+            return _side_by_side(states_DBTH) if self.sequences else torch.cat([*states_DBTH[:, :, -1]], -1)
         state_DBH = torch.zeros_like(driven_DBT4H[:, :, 0, : self.hidden])
         cell_DBH = torch.zeros_like(state_DBH)
+        states: list[Tensor] = []
         for driven_DB4H in driven_DBT4H.unbind(2):
             gates_DB4H = driven_DB4H + state_DBH @ self.weight_state
             enter, forget, candidate, leave = gates_DB4H.chunk(4, -1)
             cell_DBH = forget.sigmoid() * cell_DBH + enter.sigmoid() * candidate.tanh()
             state_DBH = leave.sigmoid() * cell_DBH.tanh()
+            if self.sequences:
+                states.append(state_DBH)
+        if self.sequences:
+            return _side_by_side(torch.stack(states, 2))
         forward_BH, backward_BH = state_DBH.unbind(0)
         return torch.cat([forward_BH, backward_BH], -1)
 
@@ -95,8 +102,15 @@ class BidirectionalLSTM(nn.Module):
             for direction in range(2)
             for part in (self.weight_input[direction].T, self.weight_state[direction].T, self.bias[direction], no_bias)
         ]
-        _, state_DBH, _ = torch.lstm(inputs_BTI, (none_DBH, none_DBH), weights, True, 1, 0.0, False, True, True)
-        return torch.cat([state_DBH[0], state_DBH[1]], -1)
+        start = (none_DBH, none_DBH)
+        states_BT2H, state_DBH, _ = torch.lstm(inputs_BTI, start, weights, True, 1, 0.0, False, True, True)
+        return states_BT2H if self.sequences else torch.cat([state_DBH[0], state_DBH[1]], -1)
+
+
+def _side_by_side(states_DBTH: Tensor) -> Tensor:
+    """(B, T, 2H); the second direction's states come from the last place to the first."""
+    forward_BTH, backward_BTH = states_DBTH.unbind(0)
+    return torch.cat([forward_BTH, backward_BTH.flip(1)], -1)
 
 
 def _by_torch_alone() -> bool:

@@ -1,6 +1,6 @@
 """Internal: recurrent layers under torch.func are torch's own, weight by weight.
 
-The models of jl2021 and dpis2022: their printed counts, their layers, and recurrent layers under torch.func.
+The papers' models: their printed counts, their layers, and recurrent layers under torch.func.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dpbench.models import (
     alexnet,
     dpis_rnn,
     imdb_lstm,
+    imdb_two_lstm,
     next_word_lstm,
     next_word_mlp,
     papernot_cnn,
@@ -55,9 +56,11 @@ def test_printed_count(build: Callable[[], nn.Module], printed: int) -> None:
 
 
 def test_what_no_paper_prints_is_what_the_files_say() -> None:
-    """VGG13 with the three fully connected layers of the words, AlexNet on colour, and dpis2022's Table 1 by hand."""
+    """VGG13 with the three fully connected layers of the words, AlexNet on colour, and recurrent networks by hand."""
     assert count(vgg13.model(COLOUR, 10, hidden=(4096, 4096))) == 28_328_522
     assert count(alexnet.model(COLOUR, 10)) == 21_622_154
+    two_lstms = 8 * 64 * (64 + 64 + 1) + 8 * 32 * (128 + 32 + 1)  # bu2020, Table 3: TensorFlow's tutorial
+    assert count(imdb_two_lstm.model((256,), 2)) == 64 * 10_000 + two_lstms + (64 + 1) * 64 + (64 + 1) * 2
     four_layers = (100 + 1) * 32 + 2 * 4 * 32 * (32 + 32 + 1) + (64 + 1) * 16 + (16 + 1) * 2
     assert four_layers == 20_946
     assert count(dpis_rnn.model((80, 100), 2)) == count(dpis_rnn.model((80,), 2, embedding="drawn")) == four_layers
@@ -115,19 +118,23 @@ def torch_twin(ours: BidirectionalLSTM, inputs: int) -> nn.LSTM:
     return twin
 
 
+@pytest.mark.parametrize("sequences", [False, True])
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("places", "inputs", "hidden"), [(1, 3, 2), (7, 5, 4), (40, 2, 8)])
-def test_lstm_is_torch_s(places: int, inputs: int, hidden: int, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lstm_is_torch_s(
+    places: int, inputs: int, hidden: int, alone: bool, sequences: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By torch's own kernel and written out. Float64: states stay in (-1, 1) and every place adds about ten roundings;
     gradients at most a hundred more.
     """
     monkeypatch.setattr(_recurrent, "_by_torch_alone", lambda: alone)
-    ours = BidirectionalLSTM(inputs, hidden).double()
+    ours = BidirectionalLSTM(inputs, hidden, sequences=sequences).double()
     nn.init.normal_(ours.bias)
     twin = torch_twin(ours, inputs)
     records = torch.randn(6, places, inputs, dtype=torch.float64)
-    _, (last, _) = twin(records)
-    expected, found = torch.cat(list(last), -1), ours(records)
+    states, (last, _) = twin(records)
+    expected, found = states if sequences else torch.cat(list(last), -1), ours(records)
+    assert found.shape == expected.shape
     assert float((found - expected).detach().abs().max()) < 10 * places * 2.0**-52
     weights = torch.randn_like(expected)
     (here,) = torch.autograd.grad((found * weights).sum(), [ours.weight_state])
@@ -136,9 +143,27 @@ def test_lstm_is_torch_s(places: int, inputs: int, hidden: int, alone: bool, mon
     assert float((here - there).abs().max()) < 1e3 * places * 2.0**-52 * (1 + float(there.abs().max()))
 
 
-def test_lstm_is_written_out_only_where_something_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_imdb_two_lstm_is_torch_s(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Keras gives them, the second layer's last outputs: forwards at the last place, backwards at the first.
+
+    The limit of `test_lstm_is_torch_s`, for two layers.
+    """
+    monkeypatch.setattr(_recurrent, "_by_torch_alone", lambda: alone)
+    module = imdb_two_lstm.model((9,), 2, words=30, embedding=6, hidden=5, second=3).double()
+    embedding, first, second, *rest = module.children()
+    assert isinstance(first, BidirectionalLSTM)
+    assert isinstance(second, BidirectionalLSTM)
+    records = words_in((9,), 30, 6)
+    states, _ = torch_twin(second, 10)(torch_twin(first, 6)(embedding(records))[0])
+    expected = nn.Sequential(*rest)(torch.cat([states[:, -1, :3], states[:, 0, 3:]], -1))
+    assert float((module(records) - expected).detach().abs().max()) < 2 * 10 * 9 * 2.0**-52
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+def test_lstm_is_written_out_only_where_something_looks_at_it(sequences: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By torch.func or an engine that replaces operators; not in the plain pass, which leaves it to torch."""
-    layer, inputs, fused = BidirectionalLSTM(3, 2), torch.randn(4, 5, 3), list[bool]()
+    layer, inputs, fused = BidirectionalLSTM(3, 2, sequences=sequences), torch.randn(4, 5, 3), list[bool]()
     torch_s = torch.lstm
     monkeypatch.setattr(torch, "lstm", lambda *given: fused.append(True) or torch_s(*given))
     usual = layer(inputs)
@@ -181,6 +206,7 @@ def words_in(shape: tuple[int, ...], words: int, size: int) -> Tensor:
 
 RECURRENT: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "imdb_lstm": ((9,), lambda: imdb_lstm.model((9,), 2, words=30, embedding=6, hidden=5)),
+    "imdb_two_lstm": ((9,), lambda: imdb_two_lstm.model((9,), 2, words=30, embedding=6, hidden=5, second=3)),
     "dpis_rnn": ((9,), lambda: dpis_rnn.model((9,), 2, words=30, width=6)),
     "dpis_rnn drawn": ((9,), lambda: dpis_rnn.model((9,), 2, words=30, width=6, embedding="drawn", activation="tanh")),
     "dpis_rnn vectors": ((9, 6), lambda: dpis_rnn.model((9, 6), 2)),
@@ -242,6 +268,8 @@ def test_the_drawn_embedding_is_the_same_in_every_run() -> None:
         (lambda: vgg13.model(COLOUR, 10, hidden=(0,)), r"hidden = \(0,\): expected"),
         (lambda: imdb_lstm.model(COLOUR, 2), r"expected \(places,\)"),
         (lambda: imdb_lstm.model((9,), 2, hidden=0), "hidden = 0: expected"),
+        (lambda: imdb_two_lstm.model(COLOUR, 2), r"expected \(places,\)"),
+        (lambda: imdb_two_lstm.model((9,), 2, second=0), "second = 0: expected"),
         (lambda: dpis_rnn.model(COLOUR, 2), r"expected \(places,\) or"),
         (lambda: next_word_lstm.model(COLOUR, 2), r"expected \(places,\)"),
         (lambda: next_word_lstm.model((9,), 2, hidden=0), "hidden = 0: expected"),

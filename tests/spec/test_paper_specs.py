@@ -111,7 +111,7 @@ def disagreements(folder: Path) -> Iterator[str]:
     for number in (1, 2, 3, 4):
         table = specs("bu2020", f"table{number}")
         text = claims["table4-rmse" if number == 4 else f"table{number}-accuracy"]["text"]
-        told_first = re.findall(r"[\d.]+", text)[: 6 if number == 1 else 2]
+        told_first = re.findall(r"[\d.]+", text)[: {1: 6, 3: 3}.get(number, 2)]
         ours = [one.published.rmse if number == 4 else one.published.accuracy_percent for one in table if one.published]
         yield from same(f"bu table {number}", [one.text for one in ours if one], told_first)
         private = [spec.published for spec in table if spec.published and spec.budget]
@@ -231,6 +231,7 @@ def test_printed_numbers_are_those_of_the_ledgers() -> None:
         ("bu2020/table1.yaml", "gdp_clt: 2.32", "gdp_clt: 2.23"),
         ("bu2020/table2.yaml", "84.5}", "84.6}"),
         ("bu2020/table3.yaml", "moments: 15.24", "moments: 15.42"),
+        ("bu2020/table3.yaml", "85.4}", "84.5}"),
         ("bu2020/table4.yaml", "test_rmse: 0.915", "test_rmse: 0.916"),
         ("bu2020/table4.yaml", "mu: 1.94", "mu: 1.49"),
         ("dpis2022/table3_cifar10.yaml", "62.2, averaged", "62.3, averaged"),
