@@ -23,19 +23,32 @@ def show_steps(found: Speed, known: Speed) -> None:
     out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
     say(out, f"whole steps: {found.tables()[0][0]}")
     table = Table("row", box=None, pad_edge=False, header_style="bold")
-    for title in ("engine", "a step", "from", "to", "of plain", "of floor", "records/s", "steps/s", "epoch", "printed"):
+    for title in (
+        "engine",
+        "a step",
+        "from",
+        "to",
+        "of plain",
+        "of compiled",
+        "of floor",
+        "records/s",
+        "steps/s",
+        "epoch",
+        "printed",
+    ):
         table.add_column(title, justify="right", no_wrap=title != "engine")
     table.add_column("peak memory", justify="right", no_wrap=True)
     for line in found.lines:
         if line.refusal:
             continue
-        times = (time_words(value or 0.0) for value in (line.seconds, line.fastest, line.slowest))
+        ends = (time_words(value or 0.0) for value in (line.seconds, line.fastest, line.slowest))
         plain, seconds = known.baseline_of(line), line.seconds or 0.0
         table.add_row(
             line.label or line.name,
             line.engine,
-            *times,
+            *ends,
             f"{seconds / plain.seconds:.2f}" if plain is not None and plain.seconds else "",
+            f"{seconds / plain.compiled_seconds:.2f}" if plain is not None and plain.compiled_seconds else "",
             f"{seconds / line.floor:.1f}" if line.floor else "",
             f"{line.examples_per_second or 0.0:,.0f}",
             f"{line.runs_steps_per_second or 0.0:,.3g}",
@@ -47,6 +60,8 @@ def show_steps(found: Speed, known: Speed) -> None:
     for line in found.lines:
         if line.refusal:
             say(out, f"{line.label or line.name} refuses: {line.refusal}", 2)
+        if line.compiled_refusal:
+            say(out, f"{line.label or line.name} is not compiled: {line.compiled_refusal}", 2)
 
 
 def show_sums(lines: Sequence[SumLine]) -> None:

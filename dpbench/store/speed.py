@@ -46,6 +46,8 @@ class StepLine:
     the speed of its own copies, whichever is more. `peak_bytes` of tensors beyond the data. `baseline` is the label of
     the row without privacy that the source compares it with. `operators` are the five that take the most time of a
     step, each with its share. `commit` is that of the code (`commit_of`). `refusal` says why nothing was measured.
+    `compiled_seconds`, of a row without privacy: its step with the gradient by torch's compiler; `compiled_refusal`
+    says why there is none.
     """
 
     name: str
@@ -75,6 +77,8 @@ class StepLine:
     made: str = ""
     commit: str = ""
     operators: tuple[tuple[str, float], ...] = ()
+    compiled_seconds: float | None = None
+    compiled_refusal: str = ""
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Measures whole training steps of every row of specs: sampling, clipped sum, noise and update, as the loop takes them.
 
 The loop itself runs (`training.loop.train`) and is stopped after some steps, so engine, chunk and order are those of
-training. Rows are measured in turn, twice, so that what else the machine does falls on all of them.
+training. Rows are measured in turn, twice, so that what else the machine does falls on all of them. A row without
+privacy is measured a second time with its gradient by torch's compiler, which training does not take.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpbench.clipping._measure import Peak
+from dpbench.clipping.rules.none import Unclipped
+from dpbench.clipping.vmap import not_compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError
 from dpbench.plan.parts import build_mechanism, dataset_source, sizes
@@ -25,6 +30,8 @@ from dpbench.plan.planning import Run, resolve
 from dpbench.plan.stacks import usual_threads
 from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Printed, Published, Spec
+from dpbench.step.clipped_sum import Clipped, Draw, Examples
+from dpbench.step.functional import Network
 from dpbench.store.provenance import device_name, environment
 from dpbench.store.speed import StepLine, commit_of
 from dpbench.training._operators import Operators, Shares
@@ -38,6 +45,42 @@ ROUNDS = 2
 ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
 
 
+@dataclass(frozen=True)
+class CompiledGradient(Unclipped):
+    """The rule `none` by torch's compiler: run by run, the whole batch in one call, whatever its size.
+
+    Raises DpbenchError for a model that is not compiled.
+    """
+
+    made: dict[str, Callable[..., Tensor]] = field(default_factory=dict)  # the loss of a batch, of the first network
+
+    def summed(
+        self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
+    ) -> Clipped:
+        del draw, clip_R, chunk
+        if refusal := not_compiled(net.module):
+            raise DpbenchError(refusal)
+        if not self.made:
+
+            def batch(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask_B: Tensor) -> Tensor:
+                return net.example_losses(named, inputs, targets) * mask_B
+
+            self.made["loss"] = torch.compile(batch)
+        sums, losses = [], []
+        for run in range(len(theta_RP)):
+            leaves = {name: value[run].detach().requires_grad_() for name, value in net.split(theta_RP).items()}
+            given = [value[run] for value in (examples.inputs, examples.targets, examples.mask_RB)]
+            for value in given:
+                torch._dynamo.mark_dynamic(value, 0)
+            with torch.enable_grad():
+                loss_B = self.made["loss"](leaves, *given)
+                found = torch.autograd.grad(loss_B.sum(), tuple(leaves.values()), materialize_grads=True)
+            sums.append(net.join({name: value[None] for name, value in zip(leaves, found, strict=True)}))
+            losses.append(loss_B.detach())
+        loss_RB = torch.stack(losses)
+        return Clipped(torch.cat(sums), torch.zeros_like(loss_RB), loss_RB)
+
+
 @dataclass
 class _Row:
     """A row of a spec: its runs, and the seconds of its steps so far."""
@@ -47,6 +90,8 @@ class _Row:
     data: Dataset | None = None
     seconds: list[float] = field(default_factory=list)
     chosen: str = ""  # the engine, where the spec leaves it open
+    compiled: list[float] = field(default_factory=list)  # seconds of the same steps with `gradient`
+    gradient: CompiledGradient = field(default_factory=CompiledGradient)
 
 
 def measure_steps(
@@ -79,6 +124,10 @@ def measure_steps(
             watch(row.line.name, f"{row.line.label or row.line.name}, round {number + 1} of {ROUNDS}")
             if not row.line.refusal:
                 _round(row, data, places_per_call, steps)
+            plain = type(getattr(build_mechanism(row.runs[0].spec), "rule", None)) is Unclipped
+            if plain and not (row.line.refusal or row.line.compiled_refusal):
+                watch(row.line.name, f"{row.line.label or row.line.name}, compiled, round {number + 1} of {ROUNDS}")
+                _compiled_round(row, places_per_call, steps)
     for row in rows:
         if row.line.refusal:
             yield row.line
@@ -95,6 +144,7 @@ def measure_steps(
             fastest=min(row.seconds),
             slowest=max(row.seconds),
             floor=_floor(row, *speeds[row.line.threads]),
+            compiled_seconds=statistics.median(row.compiled) if row.compiled else None,
             peak_bytes=peak,
             operators=operators,
         )
@@ -177,16 +227,27 @@ def _round(row: _Row, data: Path | None, places_per_call: int | None, steps: int
     row.seconds += seconds
 
 
-def _steps(row: _Row, places_per_call: int | None, steps: int) -> tuple[Progress, list[float]]:
+def _compiled_round(row: _Row, places_per_call: int | None, steps: int) -> None:
+    """The same with the gradient by torch's compiler, or why there is none; the step that warms up compiles."""
+    try:
+        with on_threads(row.line.threads):
+            row.compiled += _steps(row, places_per_call, steps, compiled=True)[1]
+    except Exception as error:  # noqa: BLE001 - torch's compiler may raise anything for a model
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        row.line, row.compiled = replace(row.line, compiled_refusal=why), []
+
+
+def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = False) -> tuple[Progress, list[float]]:
     """One step to warm up, then so many that are measured: the last progress, and their seconds."""
-    begun = time.perf_counter()
     seen: list[tuple[float, Progress]] = []
 
     def watch(progress: Progress) -> bool:
         seen.append((time.perf_counter(), progress))
         return len(seen) > steps or (len(seen) > 1 and seen[-1][0] - begun > ENOUGH)
 
-    _train(row, places_per_call, watch)
+    begun = time.perf_counter()
+
+    _train(row, places_per_call, watch, compiled)
     if len(seen) < 2:
         raise DpbenchError("the run has one step, which is taken to warm up")
     return seen[-1][1], [after - before for before, after in pairwise(at for at, _ in seen)]
@@ -218,7 +279,7 @@ def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
     return found[0], shares[0] if shares else ()
 
 
-def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], bool]) -> None:
+def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], bool], compiled: bool = False) -> None:
     """Start the runs of a row anew and train them until `watch`, which is called after every step, says to stop."""
     assert row.data is not None
     first, done = row.runs[0], [False]
@@ -228,7 +289,10 @@ def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], b
             torch.cuda.synchronize(first.device)
         done[0] = watch(progress)
 
-    mechanism, at_once = build_mechanism(first.spec), row.line.chunk if row.chosen else None
+    mechanism: Any = build_mechanism(first.spec)
+    if compiled:
+        mechanism = replace(mechanism, rule=row.gradient)
+    at_once = row.line.chunk if row.chosen else None
     execution = Execution(first.device, places_per_call, row.chosen or None, at_once)
     with contextlib.suppress(Interrupted):
         for outcome in train(

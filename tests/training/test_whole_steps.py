@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch import nn
 
 from dpbench.cli import cli
 from dpbench.clipping import ghost
+from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
+from dpbench.judging.check_tools.problems import batch, small_network
+from dpbench.privacy.formatting import number
 from dpbench.spec.loading import load_specs
+from dpbench.step.functional import network
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
@@ -50,14 +56,17 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def lines(spec: Path) -> dict[str, StepLine]:
-    return {line.label: line for line in measure_steps(load_specs([spec]), steps=3, runs=2)}
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepLine]:
+    path = tmp_path_factory.mktemp("measured") / "small.yaml"
+    path.write_text(SPEC)
+    return {line.label: line for line in measure_steps(load_specs([path]), steps=3, runs=2)}
 
 
 def test_every_row_is_measured_as_it_is_trained(lines: dict[str, StepLine]) -> None:
     assert list(lines) == ["plain", "outer", "vanilla", "open", "short"]
-    assert "one step" in lines.pop("short").refusal
+    assert "one step" in lines["short"].refusal
+    lines = {label: line for label, line in lines.items() if label != "short"}
     for label, line in lines.items():
         assert line.seconds is not None
         assert line.fastest is not None
@@ -80,6 +89,40 @@ def test_every_row_is_measured_as_it_is_trained(lines: dict[str, StepLine]) -> N
     numbers = 18_000  # of the model, about: loop keeps few gradients, ghost none, and a step a few copies of two models
     assert lines["outer"].peak_bytes is not None
     assert 4 * numbers < lines["outer"].peak_bytes < 4 * numbers * 96
+
+
+def test_a_row_without_privacy_has_a_compiled_step_too(lines: dict[str, StepLine], tmp_path: Path) -> None:
+    plain = lines["plain"]
+    assert plain.compiled_refusal == ""
+    assert plain.compiled_seconds is not None
+    assert 0 < plain.compiled_seconds < 60 * (plain.seconds or 0), "compiling itself does not count"
+    assert {line.compiled_seconds for label, line in lines.items() if label != "plain"} == {None}
+    of_compiled = (lines["outer"].seconds or 0) / plain.compiled_seconds
+    write_speed(tmp_path, Speed((plain, lines["outer"])))
+    assert f"<td>{number(of_compiled, 3)}</td>" in write_reports(Store(tmp_path))[0].read_text()
+
+
+def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of batches of several sizes, compiled once; what torch cannot compile says so."""
+    net = small_network()
+    theta_RP = torch.randn(2, net.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rule, calls, compiled = whole_steps.CompiledGradient(), list[int](), torch.compile
+
+    def counted(graph: Any, _: Any) -> Any:
+        calls.append(1)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda loss: compiled(loss, backend=counted))
+    draw: Any = None  # nothing is drawn
+    for places in (20, 7, 33):
+        examples, none_R = batch(torch.Generator().manual_seed(places), 2, places), torch.ones(2)
+        examples.inputs[~examples.mask_RB] = 1.0
+        found = rule.summed(draw, net, theta_RP, examples, none_R, 5)
+        for name, value in vars(Unclipped().summed(draw, net, theta_RP, examples, none_R, 5)).items():
+            torch.testing.assert_close(getattr(found, name), value, rtol=1e-10, atol=1e-10)
+    assert calls == [1]
+    with pytest.raises(DpbenchError, match="recurrent layers are unrolled in time"):
+        whole_steps.CompiledGradient().summed(draw, network(nn.LSTM(3, 2)), theta_RP, examples, none_R, 5)
 
 
 def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
