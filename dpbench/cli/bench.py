@@ -131,8 +131,8 @@ def bench(
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs (work of 15 minutes or
     more tries torch's compiler): beside the row without privacy, eager and compiled, what is printed, and what the
-    machine would need for the operations of a plain step alone. --batch, --engine and --projections do not count there: a spec says what
-    they are.
+    machine would need for the operations of a plain step alone. --batch, --engine and --projections do not count
+    there: a spec says what they are.
 
     With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
     kept at once; what is kept already is left out, what refused is tried again.
