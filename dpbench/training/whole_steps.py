@@ -1,8 +1,8 @@
 """Measures whole training steps of every row of specs: sampling, clipped sum, noise and update, as the loop takes them.
 
 The loop itself runs (`training.loop.train`) and is stopped after some steps, so engine, chunk and order are those of
-training. Rows are measured in turn, twice, so that what else the machine does falls on all of them. A row without
-privacy is measured a second time with its gradient by torch's compiler, which training does not take.
+training. Rows are measured in turn, twice, so that what else the machine does falls on all of them; one whose step
+takes more than a minute once, and its operators are not told apart. A row without privacy is measured a second time with its gradient by torch's compiler, which training does not take.
 """
 
 from __future__ import annotations
@@ -93,6 +93,10 @@ class _Row:
     compiled: list[float] = field(default_factory=list)  # seconds of the same steps with `gradient`
     gradient: CompiledGradient = field(default_factory=CompiledGradient)
 
+    @property
+    def long(self) -> bool:
+        return bool(self.seconds) and min(self.seconds) > ENOUGH
+
 
 def measure_steps(
     specs: Sequence[Spec],
@@ -121,6 +125,8 @@ def measure_steps(
     speeds: dict[int, tuple[float, float]] = {}
     for number in range(ROUNDS):
         for row in rows:
+            if row.long:
+                continue
             watch(row.line.name, f"{row.line.label or row.line.name}, round {number + 1} of {ROUNDS}")
             if not row.line.refusal:
                 _round(row, data, places_per_call, steps)
@@ -254,7 +260,7 @@ def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = 
 
 
 def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
-    """The peak memory of the second step, and the operators of the third (none where there is none)."""
+    """The peak memory of the second step, and the operators of the third (none where it is not taken)."""
     device = torch.device(row.runs[0].device)
     peak, operators = Peak(device), Operators(device)
     found: list[int] = []
@@ -270,7 +276,7 @@ def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
         else:
             shares.append(operators.end())
         begun.append(True)
-        return bool(shares)
+        return bool(shares) or (row.long and bool(found))
 
     begun: list[bool] = []
     _train(row, places_per_call, watch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from dpbench.step.functional import network
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
-from dpbench.training import fastest, whole_steps
+from dpbench.training import fastest, loop, whole_steps
 from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
 
@@ -127,10 +128,6 @@ def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPat
 
 def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop whose every step waits 0.1 s takes that much longer; its first one, which warms up, does not count."""
-    import time
-
-    from dpbench.training import loop
-
     original, taken = loop.step, []
 
     def slow(*args: Any, **more: Any) -> Any:
@@ -145,6 +142,16 @@ def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.1 <= line.seconds < 0.5
     assert line.floor is not None
     assert 0 < line.floor < 0.1
+
+
+def test_a_row_of_long_steps_is_measured_once(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps in all: two that warm up, one whose time counts, one whose memory counts."""
+    monkeypatch.setattr(whole_steps, "ENOUGH", 0.0)
+    original, done = loop.step, []
+    monkeypatch.setattr(loop, "step", lambda *given: done.append(1) or original(*given))
+    (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "outer"], steps=3)
+    assert (len(done), line.steps, line.operators) == (4, 1, ())
+    assert line.peak_bytes
 
 
 def test_all_rounds_take_the_engine_and_the_chunk_of_the_first(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
