@@ -2,7 +2,8 @@
 
 The loop itself runs (`training.loop.train`) and is stopped after some steps, so engine, chunk and order are those of
 training. Rows are measured in turn, twice, so that what else the machine does falls on all of them; one whose step
-takes more than a minute once, and its operators are not told apart. A row without privacy is measured a second time with its gradient by torch's compiler, which training does not take.
+takes more than a minute once, and its operators are not told apart. A row without privacy is measured a second time
+with its gradient by torch's compiler, which training does not take.
 """
 
 from __future__ import annotations
