@@ -62,7 +62,7 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _PIECE = 1 << 17  # numbers that are made at once on a CPU, whose caches hold them
-_MANY = 1 << 12  # blocks at once from which on compiled code is called; fewer have many shapes, each to be compiled
+_MANY = 1 << 12  # blocks of all runs from which on compiled code is called: for fewer the call takes longer
 _Made = Callable[..., tuple[Tensor, ...]]
 _compiled: dict[_Made, _Made] = {}  # `_words_of` and `_points_of`, see `compile_words`
 _SUMMED = 4  # independent normals in one from the operating system's generator: 2n with n = 2
@@ -129,7 +129,7 @@ def _of_blocks(
     made: _Made, keys_RS: Tensor, stream: int, step_R: Tensor, first_block: int, blocks: int
 ) -> tuple[Tensor, ...]:
     """What `made` gives for these blocks, by compiled code where there is some."""
-    if blocks >= _MANY and keys_RS.device.type == "cpu":
+    if blocks * len(keys_RS) >= _MANY and keys_RS.device.type == "cpu":
         made = _compiled.get(made, made)
     block_N = torch.arange(first_block, first_block + blocks, device=keys_RS.device)
     return made(block_N[None], keys_RS[:, stream, None], step_R[:, None])
@@ -157,7 +157,9 @@ def _words_of(block: Tensor, key: Tensor, step: Tensor) -> tuple[Tensor, ...]:
 
 
 def compile_words() -> str:
-    """Have torch compile Philox for long draws on the CPU in this process; "" where it can, else why not.
+    """Have torch compile Philox, and what normals are made from, for long draws on the CPU in this process.
+
+    Returns "" where it can, else why not.
 
     Nothing that rounds is compiled but one product, and the same bits come out: some are compared here. It takes up to
     twenty seconds.

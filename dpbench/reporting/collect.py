@@ -254,13 +254,14 @@ def _row(
 
 
 def _summed_by(environments: Sequence[Mapping[str, Any]]) -> str:
-    """The clipping engine that training chose, its chunk, its time over that of the plain pass, of the first run.
+    """The engine or the way of a rule that training chose, its chunk, its time over the plain pass's, of the first run.
 
     "" if it is named. Then of every run: why torch did not compile the engine, and what was less for want of memory.
     """
     words: list[str] = []
     for made in environments:
-        name, chunk = (made.get("engine") or {}).get("clipping"), made.get("chunk")
+        used, chunk = made.get("engine") or {}, made.get("chunk")
+        name = used.get("clipping", used.get("way"))
         found = made.get("tried_engines")
         tried = found if isinstance(found, Mapping) else {}
         if made is environments[0] and tried and isinstance(name, str) and isinstance(chunk, int):

@@ -124,7 +124,8 @@ class Row:
     compared with it; `engine` is what the runs were computed with. `measured` is in its metric's unit (accuracy:
     per cent), seconds are per run.
     `checked`: what is known of the mechanism's code, the worst of the seeds; None where the row is not private.
-    `summed_by`: the clipping engine that training chose, in words; "" where it had no choice.
+    `summed_by`: the clipping engine that training chose, or the way of a rule that sums itself, in words; "" where it
+    had no choice.
     """
 
     id: str

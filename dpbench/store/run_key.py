@@ -31,7 +31,7 @@ COMPILED = "vmap compiled"  # an engine that no spec names: `vmap` by torch's co
 COMPILED_DRAWS = "compiled draws"  # in a record where torch could not compile the random numbers, with the reason
 OWN_WAYS = ("layers", "jvp", "vjp")  # of a rule with its own sum, by its `way`
 BY_RUN = {f"{name} run by run": name for name in ("vmap", "ghost", *OWN_WAYS)}  # a stack's one by one
-UNNAMED = (COMPILED, *(way for way, name in BY_RUN.items() if name not in OWN_WAYS))  # what no spec names
+UNNAMED = (COMPILED, *BY_RUN, *OWN_WAYS)  # what an execution may be told, besides the catalog's engines
 # The code that every run uses, by its role; a run adds the roles of its model and its mechanism.
 CORE: Mapping[str, tuple[str, ...]] = {
     "randomness": ("dpbench.randomness",),

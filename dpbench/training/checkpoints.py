@@ -25,7 +25,7 @@ from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
 from dpbench.store.reading import parse_json
 from dpbench.store.records import finite, restored
-from dpbench.store.run_key import BY_RUN, COMPILED, OWN_WAYS
+from dpbench.store.run_key import UNNAMED
 from dpbench.store.shapes import CurvePoint
 
 FORMAT = 3
@@ -122,7 +122,7 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"step = {step!r}: expected one from 1 to {place.stops[-1] - 1}"
     if type(bad) is not int or bad != -1:  # a run whose gradient was not finite has failed, and is not saved
         return f"bad = {bad!r}: expected -1"
-    known = ("", *catalog("clipping"), COMPILED, *BY_RUN, *OWN_WAYS)
+    known = ("", *catalog("clipping"), *UNNAMED)
     if (engine := facts.get("engine", "")) not in known:
         return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
     if (chunk := facts.get("chunk")) is not None and not _is_chunk(chunk):

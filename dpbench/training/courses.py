@@ -40,7 +40,7 @@ class Course:
     clipped: float = 0.0
     bad: int = -1  # the first step whose gradient was not finite
     measured: Mapping[str, Any] = field(default_factory=dict)  # facts that the mechanism has counted, at the last point
-    engine: str = ""  # the clipping engine that training has chosen, or was told
+    engine: str = ""  # the clipping engine, or a rule's way, that training has chosen or was told
     # Places of its batch in one call, and for a stack of how many: where measured, or made fewer for want of memory.
     chunk: tuple[int, int] | None = None
     memory: str = ""  # where it became less for want of memory

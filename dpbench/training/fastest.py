@@ -34,6 +34,7 @@ from dpbench.randomness import compile_words
 from dpbench.step.clipped_sum import Clipped, Draw, Examples, RunByRun, Weight, clip_weight
 from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Mechanism
+from dpbench.step.pipeline import Pipeline
 from dpbench.step.stages import OwnSum
 from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, OWN_WAYS, PLAIN
 from dpbench.training.courses import Course
@@ -44,11 +45,12 @@ MARGIN = 1.5  # another one must be so many times faster: what is about equal st
 LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes a minute or more
 SAME_ENGINE_MARGIN = 1.1  # as MARGIN: run by run, or with less at a time
 COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
-MANY_NORMALS = 3e9  # of a stack from which on to compile their bits saves more than the ten seconds that it takes
+MANY_NORMALS = 3e9  # of a stack from which on to compile their bits saves more than the time that it takes
 SHORT = 15.0  # seconds of a stack with the first engine in which nothing else is tried: short runs repeat bit for bit
 NEAR = 2.0  # an engine that takes so many times the best one's seconds is not tried run by run
 MOST_CALLS, ENOUGH = 6, 0.2  # of a sum that is timed: so many calls, or seconds
 SHARE = 0.05  # of the work, after which nothing more is tried
+LONGEST = 20.0  # seconds of a rule's own sum, which is that of a whole batch, that is not tried again
 LEAST_CHUNK = 4  # places of a call below which less at a time is not tried
 ALONE = 1 << 20  # parameters times places of a run, from which on a rule's own sum is first tried run by run
 # What may be tried beside a way, by what it is tried beside.
@@ -82,6 +84,7 @@ def fastest(
     *,
     compiles: bool = True,
     cuts: bool = True,
+    secure: bool = False,
     engines: Sequence[str] = ENGINES,
 ) -> Chosen:
     """Try these engines on one batch of so many `places` a run, at most `chunk(engine)` of them in a call.
@@ -93,7 +96,7 @@ def fastest(
     """
     runs, device = len(theta_RP), theta_RP.device
     shifts = getattr(mechanism, "places_of_a_record", 1)
-    of_all = slice(0, runs)
+    of_all, own, on_cpu = slice(0, runs), own_way(mechanism), device.type == "cpu"
     # A smoothed loss is that of one run at a time.
     each = [slice(run, run + 1) for run in range(runs)] if shifts > 1 else [of_all]
     trained = smoothed(net, theta_RP.new_zeros(shifts, net.size)) if shifts > 1 else net
@@ -104,8 +107,8 @@ def fastest(
         """Seconds of a sum from `some` places, the least of a few calls after one that does not count."""
         filled = torch.ones(runs, some, dtype=torch.bool, device=device)
         inputs, targets = (value.expand(runs, some, *value.shape).clone() for value in (example, target))
-        # Without a look: rounding errors of equal examples add up, and are mended one example at a time.
-        examples = Examples(inputs, targets, filled, looks=False)
+        # A rule's own sum does not look: rounding errors of equal examples add up, and would be mended one by one.
+        examples = Examples(inputs, targets, filled, looks=not own)
         clip_R = torch.ones(runs, dtype=torch.float64, device=device)
         taken: list[float] = []
         while len(taken) < 2 or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
@@ -115,20 +118,25 @@ def fastest(
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - begin)
+            if own and taken[0] > LONGEST:
+                raise DpbenchError("it takes too long to be tried")
         return min(taken[1:]) * places / some
 
     seconds: dict[str, float] = {}
     smaller: dict[str, int] = {}
-    own = own_way(mechanism)
+    until = math.inf
+
+    def may_be_cut(name: str) -> bool:
+        return min(chunk(_own_sum(mechanism, name)), places) >= 2 * LEAST_CHUNK
 
     def try_(name: str, cut: bool) -> None:
         """The seconds of an engine with its chunk, or with a smaller one that is faster; none where it raises."""
         try:
-            engine = _own_sum(mechanism.rule, name) if own else engine_named(name, net, weight)
+            engine = _own_sum(mechanism, name, secure) if own else engine_named(name, net, weight)
             first = at_once = min(chunk(engine), places)
             some = places if own else min(places, 2 * at_once)
             seconds[name] = timed(engine, at_once, some, each, trained)
-            while cut and at_once >= 2 * LEAST_CHUNK:
+            while cut and at_once >= 2 * LEAST_CHUNK and time.perf_counter() < until:
                 at_once = -(-at_once // 2)
                 taken = timed(engine, at_once, some, each, trained)
                 if SAME_ENGINE_MARGIN * taken >= seconds[name]:
@@ -142,19 +150,22 @@ def fastest(
         except Exception:  # noqa: BLE001 - it says so if it is the one that trains
             return
 
+    if own and (not on_cpu or SHARE * steps < 2):  # nothing to choose, or two sums are too much of the work
+        return Chosen(engines[0])
     for name in engines:
         try_(name, False)
         if seconds.get(name, math.inf) * steps < SHORT:
             break
-    if set(seconds) <= {engines[0]} and seconds.get(engines[0], 0.0) * steps < SHORT:
+    short = set(seconds) <= {engines[0]} and seconds.get(engines[0], 0.0) * steps < SHORT
+    if short or (own and not seconds):
         return Chosen(engines[0], seconds)
-    on_cpu, least = device.type == "cpu", min(seconds.values(), default=math.inf)
+    least = min(seconds.values(), default=math.inf)
     near = [name for name in seconds if seconds[name] < NEAR * least]
     others = {way: of for way, of in _OTHER_WAYS if of in near} if runs > 1 and on_cpu and shifts == 1 else {}
     if on_cpu and least * steps >= SHORT:
-        begun = time.perf_counter()
+        until = time.perf_counter() + SHARE * least * steps
         for name in [*others, *(near if cuts else [])]:
-            if time.perf_counter() - begun < SHARE * least * steps:
+            if time.perf_counter() < until and (name in others or not own or may_be_cut(name)):
                 try_(name, cuts)
     best = _best(seconds, engines, others)
     none: Any = build("rules", "none")
@@ -188,17 +199,18 @@ def _best(seconds: Mapping[str, float], engines: Sequence[str], others: Mapping[
 
 
 def own_way(mechanism: Any) -> str:
-    """The way of a rule that sums itself in one of several ways; "" of any other."""
-    rule = getattr(mechanism, "rule", None)
+    """The way of a pipeline's rule that sums itself in one of several ways; "" of any other mechanism."""
+    rule = mechanism.rule if isinstance(mechanism, Pipeline) else None
     way = getattr(rule, "way", "")
     return way if isinstance(rule, OwnSum) and way in OWN_WAYS else ""
 
 
 @dataclass(frozen=True)
 class _OwnSum:
-    """A rule's own sum in the form of an engine, with numbers that are drawn for the trial."""
+    """A rule's own sum in the form of an engine, with numbers drawn for the trial, as `secure` as in training."""
 
     rule: Any
+    secure: bool
 
     def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
         return int(self.rule.numbers(net, example, target))
@@ -207,14 +219,16 @@ class _OwnSum:
         self, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int, _: Weight = clip_weight
     ) -> Clipped:
         (runs, places), device = examples.mask_RB.shape, theta_RP.device
-        keys_RS, zero_R = randomness.table(range(runs)).to(device), torch.zeros(runs, dtype=torch.int64, device=device)
+        keys_RS = randomness.table(range(runs))[:, : 0 if self.secure else None].to(device)
+        zero_R = torch.zeros(runs, dtype=torch.int64, device=device)
         draw = Draw(keys_RS, zero_R, torch.arange(places, device=device).repeat(runs, 1), zero_R.double(), places)
         found: Clipped = self.rule.summed(draw, net, theta_RP, examples, clip_R, chunk)
         return found
 
 
-def _own_sum(rule: Any, name: str) -> Any:
-    return RunByRun(_OwnSum(rule)) if name in BY_RUN else _OwnSum(rule)
+def _own_sum(mechanism: Any, name: str, secure: bool = False) -> Any:
+    summed = _OwnSum(mechanism.rule, secure)
+    return RunByRun(summed) if name in BY_RUN else summed
 
 
 def _usual(own: str, mechanism: Any, runs: Sequence[Run], net: Network, execution: Execution, one: Any) -> str:
@@ -262,7 +276,7 @@ def with_engine(
     if own:
         named = _usual(own, made, runs, net, execution, one)
     has_one = is_dataclass(made) and (own or getattr(made, "engine", None)) is not None
-    told = execution.engine if not own or execution.engine in _ways(own) else None  # an engine is none of a rule's ways
+    told = execution.engine if _fits(execution.engine or "", own) else None
     begun = next((course for course in courses if _fits(course.engine, own)), None)
     chosen, on_cpu = Chosen(""), theta_RP.device.type == "cpu"
     begun_chunk = next((course.chunk[0] for course in courses if course.chunk and course.chunk[1] == len(runs)), None)
@@ -296,7 +310,7 @@ def _ways(own: str) -> tuple[str, ...]:
 
 
 def _fits(engine: str, own: str) -> bool:
-    """Whether a checkpoint's engine is one for such a rule, or for a mechanism that takes an engine."""
+    """Whether an engine is one of the ways of such a rule, or of a mechanism that takes an engine none of a rule's."""
     return engine in _ways(own) if own else engine != "" and BY_RUN.get(engine, engine) not in OWN_WAYS
 
 
@@ -329,10 +343,21 @@ def _measured(
     chunk, places = chunks(execution, runs, mechanism, net, one), expected_places(runs)
     steps, cuts = max(run.steps for run in runs), execution.places_per_call is None
     chosen = fastest(
-        mechanism, seen, theta_RP, example, target, places, steps, chunk, compiles=compiles, cuts=cuts, engines=engines
+        mechanism,
+        seen,
+        theta_RP,
+        example,
+        target,
+        places,
+        steps,
+        chunk,
+        compiles=compiles,
+        cuts=cuts,
+        secure=runs[0].spec.randomness == "secure",
+        engines=engines,
     )
-    if execution.compiles and cuts and len(chosen.seconds) > 1:
-        of = _own_sum(mechanism.rule, chosen.engine) if own_way(mechanism) else chosen.made
+    if (execution.compiles or named) and cuts and len(chosen.seconds) > 1:
+        of = _own_sum(mechanism, chosen.engine) if own_way(mechanism) else chosen.made
         at_once = chosen.chunk or chunk(of or engine_named(chosen.engine, net))
         found = {"engine": chosen.engine, "chunk": at_once, "seconds": dict(chosen.seconds)}
         cache.remember_engine(question, found)
@@ -341,7 +366,7 @@ def _measured(
 
 
 def compile_draws(mechanism: Any, parameters: int, runs: Sequence[Run]) -> str:
-    """Have torch compile the bits of random numbers where the stack draws many of them; they stay the same bits.
+    """Have torch compile random numbers where the stack draws many of them; they stay the same bits.
 
     Returns why torch could not, "" where it could or nothing was to be compiled.
     """

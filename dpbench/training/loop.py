@@ -57,8 +57,8 @@ SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
 class Progress:
     """Progress of the loop: the steps done by all runs of the stack together, and their total.
 
-    `engine` is the one that sums the gradients, "" where the rule does; `chunk` places of each run's batch are in one
-    call.
+    `engine` sums the gradients, or is the way of a rule that does; "" where there is one way. `chunk` places of each
+    run's batch are in one call.
     """
 
     done: int
@@ -72,10 +72,10 @@ class Progress:
 class Outcome:
     """How one run ended: `result` (curve, seconds, ...) or `error`; exactly one of them is set.
 
-    `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` is the
-    one that summed the gradients, "" where the rule did, `tried` seconds of a sum of the stack by each that was
-    measured, or why torch cannot compile it; `chunk` places of each run's batch were in one call at the end (JL on a
-    CPU may take more, of one run at a time). `memory` says where they had to become fewer.
+    `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` summed
+    the gradients, or is the way of a rule that did, "" where there is one way; `tried`: seconds of a sum of the stack
+    by each that was measured, or why torch cannot compile it; `chunk` places of each run's batch were in one call at
+    the end. `memory` says where they had to become fewer.
     """
 
     run: Run
@@ -124,8 +124,8 @@ def train(
 
     `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
     outcome; `anew` is told of a run whose checkpoint cannot be used, and why. `cache` remembers which clipping engine
-    was the fastest. Raises Interrupted when `stop` becomes true, with every unfinished run saved under `checkpoints`;
-    DpbenchError if the model or the mechanism cannot be built.
+    or way was the fastest. Raises Interrupted when `stop` becomes true, with every unfinished run saved under
+    `checkpoints`; DpbenchError if the model or the mechanism cannot be built.
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -155,10 +155,10 @@ def train(
         smaller(1, error)
         raise
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
+    compiles_draws = execution.compiles and not smoke and device.type == "cpu"  # first: a trial may draw
+    not_drawn = compile_draws(mechanism, net.size, runs) if compiles_draws else ""
     mechanism, chosen = with_engine(mechanism, courses, net, state.theta_RP, execution, smoke, one, cache or Cache())
-    tried = dict(chosen.seconds)
-    if execution.compiles and not smoke and device.type == "cpu" and (why := compile_draws(mechanism, net.size, runs)):
-        tried[COMPILED_DRAWS] = why
+    tried = {**chosen.seconds, **({COMPILED_DRAWS: not_drawn} if not_drawn else {})}
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
     at_most = chunks(execution, runs, mechanism, net, one)(summing)
     chunk = at_most if chosen.chunk is None else min(at_most, chosen.chunk)

@@ -26,6 +26,7 @@ from dpbench.clipping.rules.none import Unclipped
 from dpbench.clipping.vmap import not_compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError
+from dpbench.models._recurrent import BidirectionalLSTM
 from dpbench.plan.parts import build_mechanism, dataset_source, sizes
 from dpbench.plan.planning import Run, resolve
 from dpbench.plan.stacks import usual_threads
@@ -43,6 +44,7 @@ from dpbench.training.stack import builder
 
 WITHOUT_PRIVACY = "without privacy"
 ROUNDS = 2
+MOST_UNROLLED = 200  # steps of loops over time that are compiled: 150 take some minutes
 ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
 
 
@@ -50,7 +52,7 @@ ENOUGH = 60.0  # seconds of a row in a round after which no further step is begu
 class CompiledGradient(Unclipped):
     """The rule `none` by torch's compiler: run by run, the whole batch in one call, whatever its size.
 
-    Raises DpbenchError for a model that is not compiled.
+    Raises DpbenchError for a model that is not compiled, and for a stack on a GPU, which goes whole otherwise.
     """
 
     made: dict[str, Callable[..., Tensor]] = field(default_factory=dict)  # the loss of a batch, of the first network
@@ -59,27 +61,41 @@ class CompiledGradient(Unclipped):
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
         del draw, clip_R, chunk
-        if refusal := not_compiled(net.module):
+        if refusal := not_compiled(net.module) or _too_long(net.module, examples.inputs.shape[-1]):
             raise DpbenchError(refusal)
+        if theta_RP.device.type != "cpu" and len(theta_RP) > 1:
+            raise DpbenchError("a stack on a GPU is not compiled: measure single runs (--runs 1)")
         if not self.made:
 
             def batch(named: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask_B: Tensor) -> Tensor:
                 return net.example_losses(named, inputs, targets) * mask_B
 
-            self.made["loss"] = torch.compile(batch)
+            self.made["loss"] = torch.compile(batch, fullgraph=True)
         sums, losses = [], []
         for run in range(len(theta_RP)):
             leaves = {name: value[run].detach().requires_grad_() for name, value in net.split(theta_RP).items()}
             given = [value[run] for value in (examples.inputs, examples.targets, examples.mask_RB)]
             for value in given:
                 torch._dynamo.mark_dynamic(value, 0)
-            with torch.enable_grad():
+            # Of each row a graph, though all have the same code; beyond the limit torch would raise.
+            with (
+                torch.enable_grad(),
+                torch._dynamo.config.patch(recompile_limit=1000, accumulated_recompile_limit=1000),
+            ):
                 loss_B = self.made["loss"](leaves, *given)
                 found = torch.autograd.grad(loss_B.sum(), tuple(leaves.values()), materialize_grads=True)
             sums.append(net.join({name: value[None] for name, value in zip(leaves, found, strict=True)}))
             losses.append(loss_B.detach())
         loss_RB = torch.stack(losses)
         return Clipped(torch.cat(sums), torch.zeros_like(loss_RB), loss_RB)
+
+
+def _too_long(module: torch.nn.Module, places: int) -> str:
+    """Why a loop over time is not compiled; "" where it is short."""
+    steps = places * sum(isinstance(layer, BidirectionalLSTM) for layer in module.modules())
+    if steps <= MOST_UNROLLED:
+        return ""
+    return f"{steps} steps in time, which are unrolled: to compile more than {MOST_UNROLLED} takes many minutes"
 
 
 @dataclass
@@ -250,9 +266,7 @@ def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = 
 
     def watch(progress: Progress) -> bool:
         seen.append((time.perf_counter(), progress))
-        return len(seen) > steps or (len(seen) > 1 and seen[-1][0] - begun > ENOUGH)
-
-    begun = time.perf_counter()
+        return len(seen) > steps or (len(seen) > 1 and seen[-1][0] - seen[0][0] > ENOUGH)
 
     _train(row, places_per_call, watch, compiled)
     if len(seen) < 2:

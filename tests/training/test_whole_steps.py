@@ -20,6 +20,7 @@ from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch, small_network
+from dpbench.models._recurrent import BidirectionalLSTM
 from dpbench.privacy.formatting import number
 from dpbench.spec.loading import load_specs
 from dpbench.step.functional import network
@@ -113,7 +114,7 @@ def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPat
         calls.append(1)
         return graph.forward
 
-    monkeypatch.setattr(torch, "compile", lambda loss: compiled(loss, backend=counted))
+    monkeypatch.setattr(torch, "compile", lambda loss, fullgraph: compiled(loss, fullgraph=fullgraph, backend=counted))
     draw: Any = None  # nothing is drawn
     for places in (20, 7, 33):
         examples, none_R = batch(torch.Generator().manual_seed(places), 2, places), torch.ones(2)
@@ -124,6 +125,19 @@ def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPat
     assert calls == [1]
     with pytest.raises(DpbenchError, match="recurrent layers are unrolled in time"):
         whole_steps.CompiledGradient().summed(draw, network(nn.LSTM(3, 2)), theta_RP, examples, none_R, 5)
+    calls.clear()
+    for hidden in range(10, 24):  # beyond the number of graphs that torch makes of one piece of code by default
+        other = small_network(hidden=hidden)
+        theta_RP = torch.zeros(1, other.size, dtype=torch.float64)
+        whole_steps.CompiledGradient().summed(draw, other, theta_RP, examples.runs(slice(1)), none_R, 5)
+    assert len(calls) >= 14
+
+
+def test_long_loops_over_time_are_not_compiled() -> None:
+    two = nn.Sequential(BidirectionalLSTM(3, 2, sequences=True), BidirectionalLSTM(4, 2))
+    assert whole_steps._too_long(two, 100) == ""
+    assert whole_steps._too_long(two, 101).startswith("202 steps in time, which are unrolled")
+    assert whole_steps._too_long(nn.Linear(2, 2), 10**6) == ""
 
 
 def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
