@@ -134,6 +134,7 @@ def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPat
 
 
 def test_long_loops_over_time_are_not_compiled() -> None:
+    """Internal: `_too_long`, because to compile a loop that is short enough takes minutes."""
     two = nn.Sequential(BidirectionalLSTM(3, 2, sequences=True), BidirectionalLSTM(4, 2))
     assert whole_steps._too_long(two, 100) == ""
     assert whole_steps._too_long(two, 101).startswith("202 steps in time, which are unrolled")
