@@ -14,15 +14,16 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from dpbench.catalog import find
 from dpbench.cli import cli
 from dpbench.clipping import ghost
 from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch, small_network
-from dpbench.models._recurrent import BidirectionalLSTM
 from dpbench.privacy.formatting import number
 from dpbench.spec.loading import load_specs
+from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import network
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
@@ -133,12 +134,18 @@ def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPat
     assert len(calls) >= 14
 
 
-def test_long_loops_over_time_are_not_compiled() -> None:
-    """Internal: `_too_long`, because to compile a loop that is short enough takes minutes."""
-    two = nn.Sequential(BidirectionalLSTM(3, 2, sequences=True), BidirectionalLSTM(4, 2))
-    assert whole_steps._too_long(two, 100) == ""
-    assert whole_steps._too_long(two, 101).startswith("202 steps in time, which are unrolled")
-    assert whole_steps._too_long(nn.Linear(2, 2), 10**6) == ""
+def test_long_loops_over_time_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)  # which would take minutes
+    words = Examples(torch.zeros(1, 2, 60, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2))
+    draw: Any = None
+    for name, places in (("imdb_lstm", 60), ("imdb_two_lstm", 60), ("imdb_two_lstm", 120)):
+        net = network(find("models", name).load()((places,), 2, words=5, embedding=2, hidden=2))
+        given = draw, net, torch.zeros(1, net.size), replace(words, inputs=words.inputs.repeat(1, 1, places // 60))
+        if places * (1 + (name == "imdb_two_lstm")) <= 200:
+            assert whole_steps.CompiledGradient().summed(*given, torch.ones(1), 2).sum_RP.isfinite().all()
+        else:
+            with pytest.raises(DpbenchError, match="240 steps in time, which are unrolled"):
+                whole_steps.CompiledGradient().summed(*given, torch.ones(1), 2)
 
 
 def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
