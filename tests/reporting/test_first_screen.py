@@ -352,7 +352,7 @@ def test_a_loose_end_is_found(broken: str) -> None:
     assert loose_ends(broken)
 
 
-@pytest.mark.parametrize("with_own", [False, True])
+@pytest.mark.parametrize("with_own", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_page_of_the_shipped_records_and_of_a_fresh_run_has_no_loose_end(tmp_path: Path, with_own: bool) -> None:
     shutil.copytree(ROOT / "reports" / "published", tmp_path / "published")
     if with_own:

@@ -110,6 +110,7 @@ def test_what_torch_cannot_compile_is_computed_all_the_same() -> None:
     assert "recurrent layers" in vmap.Compiled(network(nn.LSTM(2, 2))).refusal  # which would take many minutes
 
 
+@pytest.mark.long
 def test_a_stack_that_shrinks_compiles_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch raises at the ninth, with an error that is no RuntimeError."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))

@@ -235,6 +235,7 @@ def failing(tmp_path: Path, **options: Any) -> Summary:
     return run_job([tmp_path / "bad.yaml"], out=tmp_path / "out", choices=HERE, **options)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster", "specs")
 def test_a_failure_is_recorded_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (expected,) = failing(tmp_path).failures
