@@ -162,7 +162,7 @@ def bench(
         raise DpbenchError(f"--only {' '.join(only)}: no spec has such a name or label")
     out, runs = options.pop("out"), options.pop("runs")
     if whole_steps:
-        return _whole_steps(chosen, out, runs, as_json, options)
+        return _whole_steps(chosen, out, runs, as_json, options, found_specs)
     return _sums(measure(chosen, **options, watch=_say_working), out, as_json)
 
 
@@ -252,7 +252,7 @@ def _suite(suite: Suite, minutes: float, as_json: bool, options: dict[str, Any])
         }
         for row in rows:
             if due((row.name, row.label) in kept, f"{table}, {row.label or row.name}, {runs} runs at once"):
-                _whole_steps([row], out, runs, as_json, options, rows)
+                _whole_steps([row], out, runs, as_json, options, rows, of_suite=True)
     if not as_json:
         show_targets(own_speed(out, damaged) or Speed())
     if left:
@@ -262,9 +262,18 @@ def _suite(suite: Suite, minutes: float, as_json: bool, options: dict[str, Any])
 
 
 def _whole_steps(
-    specs: Sequence[Spec], out: Path, runs: int, as_json: bool, options: dict[str, Any], table: Sequence[Spec] = ()
+    specs: Sequence[Spec],
+    out: Path,
+    runs: int,
+    as_json: bool,
+    options: dict[str, Any],
+    table: Sequence[Spec],
+    of_suite: bool = False,
 ) -> int:
-    """Measure, keep and show them; a row is kept as soon as all of its spec are measured."""
+    """Measure, keep and show them; a row is kept as soon as all of its spec are measured.
+
+    `table`: all rows of their files, among which stand the rows without privacy.
+    """
     from dpbench.cli.bench_tables import show_steps, show_targets
     from dpbench.store.speed import Speed, own_speed
     from dpbench.training.whole_steps import measure_steps
@@ -281,7 +290,7 @@ def _whole_steps(
                 click.echo(json.dumps(line.to_json(), ensure_ascii=False))
         else:
             show_steps(found, own_speed(out, damaged) or found)
-            if not table:
+            if not of_suite:
                 show_targets(found)
             click.echo(f"wrote {path}\n")
     return _told(damaged)

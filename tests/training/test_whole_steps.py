@@ -255,6 +255,8 @@ def test_the_command(spec: Path, tmp_path: Path) -> None:
     assert "whole steps: small on" in done.output
     assert "outer" in done.output
     assert len(json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]) == 1
+    (line,) = json.loads((tmp_path / "out" / "speed.json").read_text())["lines"]
+    assert line["baseline"] == "plain", "whatever --only leaves out"
     done = CliRunner().invoke(cli, [*command, "--json"])
     assert json.loads(done.output.splitlines()[-1])["runs_steps_per_second"] > 0
 
