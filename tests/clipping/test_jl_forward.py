@@ -514,9 +514,16 @@ def test_layer_by_layer_does_not_need_it_either_and_leaves_the_rest_to_it() -> N
 
     rule = ProjectedSum(30, "layers")
     rule.refuse(Attending(), torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
-    assert rule.numbers(network(Attending()), torch.zeros(3, 4), torch.tensor(0)) == 4 * 4 * 4 + 4 * 4
+    assert 3 * 4 < rule.numbers(network(Attending()), torch.zeros(3, 4), torch.tensor(0)) < 50 * 3 * 4
     plain = network(between(nn.Tanh()))  # the inputs and outputs of two layers, not their parameters
     assert rule.numbers(plain, torch.zeros(4), torch.tensor(0)) < plain.size
+
+
+@pytest.mark.parametrize("way", ["jvp", "vjp"])
+def test_a_place_takes_what_its_forward_pass_keeps_and_no_gradient(way: Any) -> None:
+    """Of a model with many parameters; places of a call follow from it, and so does the time."""
+    wide = network(nn.Sequential(nn.Linear(50, 2000), nn.Tanh(), nn.Linear(2000, 3)))
+    assert 2000 <= ProjectedSum(30, way).numbers(wide, torch.zeros(50), torch.tensor(0)) < 3 * 2000 < wide.size / 10
 
 
 def test_words_that_a_model_does_not_have_are_no_reason_to_refuse() -> None:

@@ -72,6 +72,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpbench import randomness
 from dpbench.clipping import ghost
+from dpbench.clipping.rules import none
 from dpbench.clipping.rules._jl_forward import Forward, Unrecorded
 from dpbench.clipping.rules._jl_refuse import refuse
 from dpbench.errors import DpbenchError
@@ -139,8 +140,14 @@ class ProjectedSum:
         refuse(module, example, one)
 
     def numbers(self, net: Network, example: Tensor, target: Tensor) -> int:
-        """How many numbers one place of a batch takes."""
-        return ghost.numbers(net, example, target) if self._by_layers(net, example) else net.size
+        """How many numbers one place of a batch takes; no gradient of its own, unlike an engine that forms it.
+
+        By forward mode and twice reverse what the forward pass keeps for the sum; derivatives are `_places`' matter.
+        """
+        if self._by_layers(net, example):
+            return ghost.numbers(net, example, target)
+        with Forward():
+            return none.numbers(net, example, target)
 
     def _by_layers(self, net: Network, example: Tensor) -> bool:
         """Not where an example is several views, which `ghost` does not take."""
