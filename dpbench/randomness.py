@@ -161,8 +161,8 @@ def compile_words() -> str:
 
     Returns "" where it can, else why not.
 
-    Nothing that rounds is compiled but one product, and the same bits come out: some are compared here. It takes up to
-    twenty seconds.
+    Of what rounds one sum and one product are compiled (`_points`), and the same bits come out: some are compared here.
+    It takes up to twenty seconds.
     """
     if _compiled:
         return ""
