@@ -253,14 +253,27 @@ def joined(terms: Sequence[Term]) -> list[Term]:
 
 def _together(same: list[Any]) -> Term:
     """One term for terms of one kind and equal sizes."""
+    if isinstance(same[0], Elementwise):
+        return Elementwise(torch.stack([one.a for one in same]).sum(0)) if len(same) > 1 else same[0]
+    same = _of_one_input(same)
     first: Any = same[0]
     joined: Term = first
-    if len(same) > 1 and isinstance(first, Elementwise):
-        joined = Elementwise(torch.stack([one.a for one in same]).sum(0))
-    elif len(same) > 1:
+    if len(same) > 1:
         axis = 3 if isinstance(first, Product) else 2  # of positions
         joined = replace(first, a=torch.cat([one.a for one in same], axis), g=torch.cat([one.g for one in same], axis))
     return joined
+
+
+def _of_one_input(terms: list[Any]) -> list[Any]:
+    """The terms with one for all that have the same tensor as input: their sum has the sum of their gradients.
+
+    So it is for the first layer at the K places of a smoothed loss, which then takes what one place takes.
+    """
+    alike: dict[tuple[Any, ...], list[Any]] = {}
+    for at, term in enumerate(terms):
+        where = term.a.data_ptr() or -at  # 0 where there is no memory, as on torch's meta device
+        alike.setdefault((where, term.a.shape, term.a.stride()), []).append(term)
+    return [replace(of[0], g=sum((term.g for term in of[1:]), start=of[0].g)) for of in alike.values()]
 
 
 def norms(terms: Sequence[Term], places: int, looks: bool = True) -> Tensor:

@@ -575,6 +575,17 @@ def test_a_smoothed_loss(name: str, places: int) -> None:
     assert float((elsewhere.sum_RP - found.sum_RP).abs().max()) > 1e-3, "the shifts change what is compared"
 
 
+def test_the_places_of_a_smoothed_loss_share_the_input_of_the_first_layer() -> None:
+    """Its weight has one position however many places there are; the next layer's inputs differ with the shifts."""
+    net, theta_RP = stacked(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)), 1)
+    moved = smoothed(net, torch.ones(4, net.size, dtype=torch.float64))
+    given_ = examples(1, floats(1, 3))
+    full = replace(given_, mask_RB=torch.ones_like(given_.mask_RB))
+    terms, _ = ghost.recorded_terms(moved, net.split(theta_RP), full)
+    shapes = {name: [term.shape for term in terms[name] if isinstance(term, Product)] for name in terms}
+    assert shapes == {"0.weight": [(1, 1, 3, 5)], "2.weight": [(1, 4, 5, 4)], "0.bias": [], "2.bias": []}
+
+
 def test_a_place_takes_what_the_layers_keep() -> None:
     """The input and the gradient of the output, which weight and bias share: 3 + 5 of one layer, 5 + 2 of the other."""
     net = network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))

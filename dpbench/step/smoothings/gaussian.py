@@ -86,11 +86,9 @@ class GaussianSmoothing:
         if self.smoothing_radius == 0:
             return None
         scale_R = self.smoothing_radius * learning_rate_R / (draw.rate_R * draw.examples) * deviation_R
-        normals = [
-            randomness.normal(draw.keys_RS, randomness.SMOOTHING, draw.step_R, size, first, dtype)
-            for first in range(0, self.smoothing_samples * size, size)
-        ]
-        return scale_R[:, None, None].to(dtype) * torch.stack(normals, 1)
+        count = self.smoothing_samples
+        drawn = randomness.normal(draw.keys_RS, randomness.SMOOTHING, draw.step_R, count * size, dtype=dtype)
+        return drawn.reshape(-1, count, size).mul_(scale_R[:, None, None].to(dtype))
 
 
 smoothing = GaussianSmoothing
