@@ -28,7 +28,20 @@ from typing import Any
 
 from dpbench.errors import DpbenchError
 
-__all__ = ["KINDS", "STAGES", "Entry", "FilePath", "Note", "OfKind", "build", "catalog", "find", "marked", "of_a_file"]
+__all__ = [
+    "KINDS",
+    "STAGES",
+    "Entry",
+    "FilePath",
+    "Later",
+    "Note",
+    "OfKind",
+    "build",
+    "catalog",
+    "find",
+    "marked",
+    "of_a_file",
+]
 
 KINDS: Mapping[str, str] = {
     "mechanisms": "mechanism",
@@ -106,13 +119,18 @@ SHORT: Mapping[str, tuple[str, ...]] = {  # what people write: the words of dpbe
 class OfKind:
     """Marks a parameter, in `Annotated[...]`, that names an entry of a kind: `name`, or `{name, parameters}`.
 
-    `none`: the word none is allowed too. `later`: the parameter is younger than keys of runs that are in use, so a key
-    does not hold its none.
+    `none`: the word none is allowed too.
     """
 
     kind: str
     none: bool = False
-    later: bool = False
+
+
+@dataclass(frozen=True)
+class Later:
+    """Marks a parameter, in `Annotated[...]`, that is younger than keys in use: no key holds `value`."""
+
+    value: Any
 
 
 @dataclass(frozen=True)

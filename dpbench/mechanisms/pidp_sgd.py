@@ -30,7 +30,7 @@ two variants:
 - Lines 3, 6 and 18 start every round anew; the text means training to go on, and it does (`algorithm-1-rounds`).
 - Line 8 adds the norm E to every coordinate, as printed; E is the corrected bound (`_influence.error_bound`).
 - Line 9 draws anew at each step, as printed. No line projects onto the ball.
-- The regulariser is added in the update; it does not depend on the data (`Regularised`).
+- The regulariser is added in the update; it does not depend on the data (`pipeline.Regularised`).
 
 Shapes: R runs, B batch, P parameters, N examples.
 """
@@ -58,6 +58,7 @@ from dpbench.mechanisms._influence import (
     gradients,
     hessian,
 )
+from dpbench.mechanisms.pipeline import regularised
 from dpbench.mechanisms.presets import Factory
 from dpbench.step import logistic
 from dpbench.step.clipped_sum import ClippedSum, Examples
@@ -75,23 +76,6 @@ CLAIM = "pidp2021, Theorem 5"
 DECISION_CONSTANT = 2 * math.sqrt(2)  # c' of Theorem 5's proof, printed as 2.83
 SHOWS_A_RECORD: Event = DiscretePair(first=(1.0, 0.0), second=(0.0, 1.0))
 _LEAST_DELTA = 2.0**-1022  # the smallest double with all its digits
-
-
-@dataclass(frozen=True)
-class Regularised:
-    """An `Update` that adds λθ, the gradient of (λ/2)‖θ‖², to what it gets, and then takes the step of another one."""
-
-    optimizer: Update
-    regularisation: float
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        return self.optimizer.memory
-
-    def __call__(
-        self, theta_P: Tensor, memory: Mapping[str, Tensor], gradient_P: Tensor, rate: Tensor, step: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.optimizer(theta_P, memory, gradient_P + self.regularisation * theta_P, rate, step)
 
 
 @dataclass(frozen=True)
@@ -142,6 +126,11 @@ class PidpSgd:
             raise DpbenchError(
                 "regularisation = 0: the Hessian may be singular, and then influence functions do not exist; expected"
                 " a regularisation (or damping) above 0, or variant: proven, which needs none"
+            )
+        if not self.curvature > 2.0**-52 * self.smoothness:
+            raise DpbenchError(
+                f"regularisation + damping = {self.curvature:g}: lost in the rounding of a Hessian with eigenvalues up"
+                f" to smoothness = {self.smoothness:g}; expected a larger regularisation (or damping)"
             )
         if setting.clip_norm is None or not math.isfinite(setting.clip_norm):
             raise DpbenchError(f"clip_norm = {setting.clip_norm}: expected a finite number, the G of Theorem 5")
@@ -404,7 +393,6 @@ def with_stages(
     whole = isinstance(rounds, int) and not isinstance(rounds, bool)
     for name, value, good, expected in (
         ("variant", variant, variant in ("proven", "as_printed"), "proven or as_printed"),
-        ("regularisation", regularisation, 0 <= regularisation < math.inf, "a finite number, 0 or more"),
         ("damping", damping, 0 <= damping < math.inf, "a finite number, 0 or more"),
         ("rounds", rounds, whole and rounds >= 1, "a whole number, 1 or more"),
         ("radius", radius, 0 < radius < math.inf, "a finite number above 0"),
@@ -416,9 +404,7 @@ def with_stages(
     ):
         if not good:
             raise DpbenchError(f"{name} = {value!r}: expected {expected}")
-    optimizer: Update = build("updates", update)
-    if regularisation > 0:
-        optimizer = Regularised(optimizer, regularisation)
+    optimizer = regularised(build("updates", update), regularisation)
     sampling: Sampling = build("samplers", sample)
     clipping: ClippedSum = find("clipping", engine).load()
     if variant == "proven":

@@ -456,7 +456,8 @@ def _explained(runs: Sequence[Run], records: Iterable[Mapping[str, Any]]) -> lis
         same = first.setdefault(run.key, run)
         reason = run.reason
         if run.action == "train" and same is not run:
-            reason = f"the same run as {same.title}, trained once"
+            elsewhere = same.spec.name != run.spec.name  # without labels and seeds, for one line tells of all alike
+            reason = f"the same run as {f'one of {same.spec.name}' if elsewhere else same.title}, trained once"
             if run.engine != same.engine:
                 reason += f" with {_words(same.engine)}; {_words(run.engine)} is no part of a run's key"
         elif run.action == "train" and (run.spec.name, run.spec.label, run.seed) in apart:

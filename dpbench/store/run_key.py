@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpbench.catalog import STAGES, Entry, OfKind, catalog, find, named
+from dpbench.catalog import STAGES, Entry, Later, OfKind, catalog, find, named
 from dpbench.errors import DpbenchError
 from dpbench.spec.loading import Choice, Spec
 from dpbench.store.provenance import code_hash, code_with_imports, reachable
@@ -76,7 +76,7 @@ def chosen(kind: str, choice: Choice, skip: int = 0) -> dict[str, Any]:
     for name in _engine_names(entry):
         if name not in kinds or parameters[name] is None or parameters[name] in catalog("clipping"):
             del parameters[name]
-    for name in [name for name, of in kinds.items() if of.later and parameters.get(name) == "none"]:
+    for name in [name for name, value in _later(entry).items() if parameters.get(name) == value]:
         del parameters[name]
     for name in kinds.keys() & parameters.keys():
         parameters[name] = _canonical(kinds[name], parameters[name])
@@ -132,6 +132,16 @@ def _kinds(entry: Entry) -> dict[str, OfKind]:
         if marks:
             found[name] = marks[0]
     return found
+
+
+def _later(entry: Entry) -> dict[str, Any]:
+    """The parameters that are younger than keys in use, each with the value that no key holds."""
+    return {
+        name: mark.value
+        for name, parameter in inspect.signature(entry.load(), eval_str=True).parameters.items()
+        for mark in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(mark, Later)
+    }
 
 
 def _stages(entry: Entry, parameters: Mapping[str, Any]) -> dict[str, Any]:

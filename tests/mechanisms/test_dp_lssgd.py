@@ -102,6 +102,16 @@ def test_a_step_is_noisy_sgd_s_smoothed_and_so_is_its_ledger() -> None:
     assert replace(made, optimizer=plain_one.optimizer) == plain_one, "nothing else differs"
 
 
+def test_the_gradient_of_the_regularisation_is_smoothed_too() -> None:
+    made: Any = dp_lssgd(smoothing_weight=2.0, regularisation=0.5)
+    theta_P, gradient_P = torch.tensor([1.0, -2.0, 4.0]).double(), torch.tensor([0.5, 0.25, -1.0]).double()
+    moved_P, _ = made.optimizer(theta_P, {}, gradient_P, torch.tensor(0.1).double(), torch.tensor(0.0))
+    wanted_P = theta_P - float(torch.tensor(0.1)) * torch.linalg.solve(dense(3, 2.0), gradient_P + 0.5 * theta_P)
+    assert torch.allclose(moved_P, wanted_P, rtol=0, atol=1e-14)
+    with pytest.raises(DpbenchError, match=r"regularisation = -1: expected a finite number, 0 or more"):
+        dp_lssgd(regularisation=-1)
+
+
 @pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
 def test_a_bad_weight_is_one_sentence(weight: float) -> None:
     with pytest.raises(DpbenchError, match=r"smoothing_weight = .*: expected a finite number, 0 or more"):

@@ -20,7 +20,8 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
 from dpbench.judging.checks.philox_vectors import gauss, uniform
 from dpbench.judging.papers.pidp2021.neighbours import Run, largest_passing
-from dpbench.mechanisms.pidp_sgd import PidpSgd, Regularised, mechanism
+from dpbench.mechanisms.pidp_sgd import PidpSgd, mechanism
+from dpbench.mechanisms.pipeline import Regularised
 from dpbench.mechanisms.presets import noisy_sgd
 from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accounting import account
@@ -67,6 +68,7 @@ def test_without_the_branch_it_is_noisy_sgd_on_the_regularised_loss() -> None:
     plain = noisy_sgd()
     assert mechanism(regularisation=0.0) == plain
     assert mechanism(regularisation=0.3) == replace(plain, optimizer=Regularised(Sgd(), 0.3))
+    assert mechanism(regularisation=0.3) == noisy_sgd(regularisation=0.3)
     theta_P, gradient_P = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 0.25])
     moved_P, kept = Regularised(Sgd(), 0.5)(theta_P, {}, gradient_P, torch.tensor(0.1), torch.tensor(0.0))
     assert moved_P.tolist() == pytest.approx([1 - 0.1 * (0.5 + 0.5), -2 - 0.1 * (0.25 - 1.0)])
@@ -200,6 +202,7 @@ def test_a_run_without_a_positive_definite_hessian_stops(solver: str) -> None:
     ("parameters", "changed", "message"),
     [
         ({"regularisation": 0.0, "damping": 0.0}, {}, r"regularisation = 0: the Hessian may be singular"),
+        ({"regularisation": 1e-300, "damping": 0.0}, {}, r"regularisation \+ damping = 1e-300: lost in the rounding"),
         ({}, {"clip_norm": None}, r"clip_norm = None: expected a finite number"),
         ({"rounds": 1}, {"epsilon": 5.0}, r"epsilon = 5: leaves epsilon_2/R = 1\.25 .* holds up to 1"),
         ({}, {"epsilon": math.inf}, r"epsilon = inf: leaves epsilon_2/R = inf"),

@@ -188,6 +188,10 @@ def test_the_key_knows_stages_and_no_engine(tmp_path: Path) -> None:
     )
     assert {key(tmp_path, one) for one in same} == {plain}
     assert key(tmp_path, "{name: pipeline, parameters: {update: momentum}}") != plain
+    for name in ("pipeline", "noisy_sgd"):  # the parameter is younger than keys that are in use
+        weak = f"{{name: {name}, parameters: {{regularisation: WEIGHT}}}}"
+        assert key(tmp_path, weak.replace("WEIGHT", "0")) == key(tmp_path, name)
+        assert key(tmp_path, weak.replace("WEIGHT", "1e-3")) != key(tmp_path, name)
     jl = "{name: pipeline, parameters: {clip: {name: jl, parameters: {way: WAY}}}}"
     assert key(tmp_path, jl.replace("WAY", "jvp")) == key(tmp_path, jl.replace("WAY", "vjp"))
 
