@@ -5,6 +5,7 @@ Which runs share batches and noise, and what the key of a run holds. Keys are 64
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
@@ -20,7 +21,7 @@ import torch
 from rich.console import Console
 
 import dpbench
-from dpbench.catalog import Entry, catalog, find
+from dpbench.catalog import Entry, Later, catalog, find
 from dpbench.cli import progress, results
 from dpbench.clipping import vmap
 from dpbench.errors import ProblemsError
@@ -175,7 +176,11 @@ def test_no_engine_is_keyed(name: str) -> None:
                 assert run_key.chosen("mechanisms", choice) == named
                 assert run_key.engine(entry, choice.parameters)[parameter] == value
     of_a_file = {"votes_file", "votes_licence", "votes_made_from"}  # its hash is in the key
-    later = {"augment", "average"}  # named in a key where they are not `none`: runs without them keep their keys
+    marked = inspect.signature(entry.load(), eval_str=True).parameters.values()
+    later = {
+        one.name for one in marked if any(isinstance(of, Later) for of in getattr(one.annotation, "__metadata__", ()))
+    }
+    assert later <= {"augment", "average", "regularisation"}, "runs without these keep their keys"
     assert set(named["parameters"]) == set(known) - set(choices) - of_a_file - later
 
 
