@@ -170,7 +170,8 @@ def _results(named: Named, metric: str, runs: Sequence[Trained]) -> tuple[list[f
             for name, value in run.metrics.items()
             if re.fullmatch(rf"{re.escape(metric)}(\W.*)?", name)
         ]
-    return values, "" if len(values) > 1 else f"{len(values)} of its seeds have a record, expected two or more"
+    few = f"{len(values)} of the seeds of {named[1].label!r} have a record, expected two or more"
+    return values, "" if len(values) > 1 else few
 
 
 def _verdicts(named: Named, runs: Sequence[Trained]) -> list[Verdict]:

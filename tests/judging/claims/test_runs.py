@@ -195,7 +195,7 @@ def test_only_the_rows_that_a_claim_names_count() -> None:
 
 
 def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
-    claim = replace(CLAIM, runs=("specs/bu2020/figure4.yaml",))
+    claim = replace(CLAIM, runs=("specs/pidp2021/non_private.yaml",))
     assert "its rows print no result" in judge_runs(claim, table()).reason
 
 
