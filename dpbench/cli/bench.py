@@ -147,7 +147,8 @@ def bench(
       dpbench bench --suite targets --threads 1
       dpbench bench --suite gpu --device cuda --minutes 8
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory,
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and what it says of memory from before
     from dpbench.plan.planning import chosen_by
     from dpbench.spec.loading import load_specs
     from dpbench.training.bench import measure

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -223,6 +225,13 @@ def test_without_the_data_the_inputs_are_zeros_and_it_says_so(tmp_path: Path) ->
     told = " ".join(found.output.split())
     assert "inputs of zeros (the data are absent)" in told
     assert "7,850 parameters, one sum of 2 examples" in told
+
+
+def test_torch_s_profiler_says_nothing(tmp_path: Path) -> None:
+    """Of memory from before it began, it warned on standard error."""
+    command = ["bench", str(write(tmp_path)), "--engine", "torch", "--calls", "1", "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-m", "dpbench", *command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_json_has_a_line_per_measurement_and_all_are_kept_and_shown(tmp_path: Path) -> None:
