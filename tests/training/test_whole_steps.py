@@ -264,8 +264,8 @@ def test_the_command(spec: Path, tmp_path: Path) -> None:
 def suite(monkeypatch: pytest.MonkeyPatch, steps: tuple[tuple[str, int], ...], **more: Any) -> list[str]:
     """The command that runs a suite of these tables."""
     of = sys.modules["dpbench.cli.bench"]
-    monkeypatch.setitem(of.SUITES, "gpu", of.Suite(more.get("sums", ()), steps))
-    return ["bench", "--suite", "gpu", "--calls", "1"]
+    monkeypatch.setitem(of.SUITES, "gpu", of.Suite(more.get("sums", ()), steps, "cuda"))
+    return ["bench", "--suite", "gpu", "--device", "cpu", "--calls", "1"]
 
 
 def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +277,9 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
     command = [*suite(monkeypatch, ((str(spec), 1), (str(spec), 2))), "--out", str(out)]
     first = CliRunner().invoke(cli, [*command, "--minutes", "0.00001"])
     assert first.exit_code == 0, first.output
-    assert f"left: {spec}, outer, 1 runs at once and 4 more; the same command goes on" in first.output
+    assert f"left: {spec}, outer, 1 run and 4 more; the same command goes on" in first.output
     second = CliRunner().invoke(cli, command)
-    assert f"{spec}, without privacy, 1 runs at once: measured already" in second.output
+    assert f"{spec}, without privacy, 1 run: measured already" in second.output
     assert "left" not in second.output
     found = read_speed(out)
     assert found is not None
@@ -295,6 +295,26 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
     assert third.output.count("measured already") == 6
     named = CliRunner().invoke(cli, [*command, str(spec)])
     assert "leave SPECS and --only out" in str(named.exception)
+
+
+def test_a_suite_lists_its_pieces_and_its_device_is_its_own(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
+    suite(monkeypatch, ((str(spec), 2),), sums=((str(spec), 16),))
+    command = ["bench", "--suite", "gpu", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    listed = CliRunner().invoke(cli, [*command, "--dry-run"])
+    assert listed.output.splitlines() == [
+        f"{spec}, sums of 16: to be measured",
+        f"{spec}, without privacy, 2 runs at once: to be measured",
+        f"{spec}, small, 2 runs at once: to be measured",
+    ]
+    refused = CliRunner().invoke(cli, command)
+    assert str(refused.exception) == ("--suite gpu: torch sees no GPU here; --device cpu measures the same on the CPU")
+    assert not (tmp_path / "out").exists()
+    alone = CliRunner().invoke(cli, ["bench", str(spec), "--dry-run"])
+    assert "lists the pieces of a suite" in str(alone.exception)
 
 
 def test_a_suite_tries_again_what_refused(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
