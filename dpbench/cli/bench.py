@@ -21,7 +21,7 @@ from dpbench.errors import DpbenchError
 if TYPE_CHECKING:
     from dpbench.spec.loading import Spec
     from dpbench.store.records import Damaged
-    from dpbench.store.speed import Speed, SumLine
+    from dpbench.store.speed import Speed, StepLine, SumLine
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,15 @@ class Suite:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured and kept at once: a model's sums, or a row's steps; `done`: it is kept already."""
+    """What is measured and kept at once: a model's sums, or a row's steps; `kept`: its lines, where it is done."""
 
     what: str
-    done: bool
+    kept: tuple[SumLine | StepLine, ...]
     measure: Callable[[], object]
 
 
 TARGET_MODELS = (("bu2020/table1", 256), ("jl2021/table2", 64), ("jl2021/table3", 32))
+PROJECTIONS = (1, 10)  # of JL, in the sums of a suite
 SUITES = {
     "gpu": Suite(
         TARGET_MODELS,
@@ -149,8 +150,8 @@ def bench(
     there: a spec says what they are.
 
     With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
-    kept at once; what is kept already is left out, what refused is tried again. --suite gpu needs a GPU; with --device
-    cpu it measures the same on a CPU, which judges no target of a GPU.
+    kept at once; what is kept already, by whatever commit, is left out, what refused is tried again. --suite gpu needs
+    a GPU; with --device cpu it measures the same on a CPU, which judges no target of a GPU.
 
     \b
     Examples:
@@ -242,8 +243,8 @@ def _suite(suite: Suite, minutes: float | None, as_json: bool, options: dict[str
     damaged: list[Damaged] = []
     options.pop("runs")
     for piece in _pieces(suite, own_speed(out, damaged) or Speed(), out, as_json, options):
-        if piece.done:
-            click.echo(f"{piece.what}: measured already", err=as_json)
+        if piece.kept:
+            click.echo(f"{piece.what}: measured already{_by_others(piece.kept)}", err=as_json)
         elif minutes is None:
             click.echo(f"{piece.what}: to be measured", err=as_json)
         elif worked and time.monotonic() - begun > 60 * minutes:
@@ -261,38 +262,68 @@ def _suite(suite: Suite, minutes: float | None, as_json: bool, options: dict[str
 
 def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[str, Any]) -> Iterator[Piece]:
     """All pieces of the suite, in their order."""
+    from dpbench.plan.parts import sizes
+    from dpbench.plan.stacks import usual_threads
     from dpbench.spec.loading import load_specs
     from dpbench.store.provenance import device_name
-    from dpbench.store.run_key import PLAIN
-    from dpbench.store.speed import TORCH
-    from dpbench.training.bench import measure
+    from dpbench.training.bench import engine_names, measure
     from dpbench.training.whole_steps import with_plain
 
     here, threads = device_name(options["device"]), options["threads"]
     for table, places in suite.sums:
         spec = load_specs([Path(table)])[0]
-        of = (spec.dataset.name, spec.model.name, places, here)
+        network = spec.dataset.name, spec.model.name, sizes(spec)[1]
+        of = *network, places, here, threads or usual_threads(spec, places, options["device"])
         there = {
-            one.engine
+            one.engine: one
             for one in known.sums
-            if (one.dataset, one.model, one.places, one.device_name) == of
-            and threads in (None, one.threads)
-            and not one.refusal
+            if (one.dataset, one.model, one.parameters, one.places, one.device_name, one.threads) == of
+            and (one.seconds is not None or _lasts(one))
         }
-        chosen = options | {"places": places, "projections": (1, 10), "engines": ()}
+        ways = engine_names(PROJECTIONS)
+        kept = tuple(there[way] for way in ways) if {*ways} <= {*there} else ()
+        chosen = options | {"places": places, "projections": PROJECTIONS, "engines": ()}
         lines = measure([spec], **chosen, watch=_say_working)
-        yield Piece(f"{table}, sums of {places}", {TORCH, PLAIN} <= there, partial(_sums, lines, out, as_json))
+        yield Piece(f"{table}, sums of {places}", kept, partial(_sums, lines, out, as_json))
     for table, runs in suite.steps:
         rows = with_plain(load_specs([Path(table)]))
-        kept = {
-            (one.name, one.label)
+        measured = {
+            (one.name, one.label): one
             for one in known.lines
             if (one.device_name, one.runs) == (here, runs) and threads in (None, one.threads) and not one.refusal
         }
         for row in rows:
             what = f"{table}, {row.label or row.name}, {runs} run{'s at once' if runs > 1 else ''}"
             steps = partial(_whole_steps, [row], out, runs, as_json, options, rows, of_suite=True)
-            yield Piece(what, (row.name, row.label) in kept, steps)
+            line = measured.get((row.name, row.label))
+            yield Piece(what, (line,) if line else (), steps)
+
+
+def _lasts(line: SumLine) -> bool:
+    """Whether a way would refuse again: it did so by this commit, and not for want of memory."""
+    from dpbench.training.memory import lacks_memory
+
+    refusal = line.refusal or ""
+    memory = lacks_memory(RuntimeError(refusal)) or refusal.startswith("MemoryError")
+    return bool(refusal) and not memory and line.commit == _commit()
+
+
+def _by_others(lines: Sequence[SumLine | StepLine]) -> str:
+    """The commits that measured these lines, where they are not all of this one."""
+    commits = {line.commit for line in lines}
+    if commits == {_commit()}:
+        return ""
+    words = (
+        f"commit {one[:10]}{' with changes' * one.endswith('-dirty')}" if one else "unknown code" for one in commits
+    )
+    return f", by {' and '.join(sorted(words))}"
+
+
+def _commit() -> str:
+    from dpbench.store.provenance import environment
+    from dpbench.store.speed import commit_of
+
+    return commit_of(environment())
 
 
 def _whole_steps(

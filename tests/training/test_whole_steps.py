@@ -344,4 +344,21 @@ def test_a_suite_takes_sums_with_all_ways(spec: Path, tmp_path: Path, monkeypatc
     found = read_speed(tmp_path / "out")
     assert found is not None
     assert [(line.engine, line.places) for line in found.sums] == [(way, 16) for way in ways]
-    assert f"{spec}, sums of 16: measured already" in CliRunner().invoke(cli, command).output
+    assert f"{spec}, sums of 16: measured already\n" in CliRunner().invoke(cli, command).output
+
+    def kept(**changes: Any) -> str:
+        """What a dry run says where ghost's line has these changes."""
+        *others, of_ghost = found.sums if found is not None else ()
+        write_speed(tmp_path / "out", Speed(sums=(*others, replace(of_ghost, **changes))))
+        (said,) = CliRunner().invoke(cli, [*command, "--dry-run"]).output.splitlines()
+        return said.removeprefix(f"{spec}, sums of 16: ")
+
+    other = kept(commit="0123456789ab-dirty")
+    assert other.startswith("measured already, by ")
+    assert "commit 0123456789 with changes" in other
+    assert kept(engine="loop") == "to be measured", "no line of ghost"
+    assert kept(parameters=1) == "to be measured", "another network of the name"
+    refused = {"seconds": None, "refusal": "layer Odd: not known"}
+    assert kept(**refused) == "measured already"
+    assert kept(**refused, commit="0123456789ab") == "to be measured"
+    assert kept(seconds=None, refusal="CUDA out of memory. Tried to allocate 2 GiB") == "to be measured"
