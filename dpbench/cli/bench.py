@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suite:
-    """Specs whose first model is measured by sums of so many examples, then tables by whole steps of so many runs."""
+    """Specs whose first model is measured by sums of so many examples, then tables by whole steps of so many runs.
+
+    Of the tables the rows that `only` names, `name/label`; without it all.
+    """
 
     sums: tuple[tuple[str, int], ...]
     steps: tuple[tuple[str, int], ...]
     device: str = "cpu"
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,16 @@ SUITES = {
         ),
         device="cuda",
     ),
-    "targets": Suite(TARGET_MODELS, (("bu2020/table1", 1), ("bu2020/table1", 8))),
+    "targets": Suite(
+        TARGET_MODELS,
+        (("bu2020/table1", 8), ("jl2021/table2", 8), ("jl2021/table3", 8)),
+        only=(
+            "bu2020-table1/row 1",
+            "jl2021-table2/DP-SGD-Outer, Pytorch",
+            "jl2021-table2/DP-SGD-JL(1), Tensorflow",
+            "jl2021-table3/DP-Adam-Vanilla",
+        ),
+    ),
 }
 
 
@@ -146,8 +159,8 @@ def bench(
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs (work of 15 minutes or
     more tries torch's compiler): beside the row without privacy, eager and compiled, what is printed, and what the
-    machine would need for the operations of a plain step alone. --batch, --engine and --projections do not count
-    there: a spec says what they are.
+    machine would need for the operations of a plain step alone; on a CPU the first run of a stack is measured alone,
+    too. --batch, --engine and --projections do not count there: a spec says what they are.
 
     With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
     kept at once; what is kept already, by whatever commit, is left out, what refused is tried again. --suite gpu needs
@@ -263,6 +276,7 @@ def _suite(suite: Suite, minutes: float | None, as_json: bool, options: dict[str
 def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[str, Any]) -> Iterator[Piece]:
     """All pieces of the suite, in their order."""
     from dpbench.plan.parts import sizes
+    from dpbench.plan.planning import chosen_by
     from dpbench.plan.stacks import usual_threads
     from dpbench.spec.loading import load_specs
     from dpbench.store.provenance import device_name
@@ -291,8 +305,9 @@ def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[
             (one.name, one.label): one
             for one in known.lines
             if (one.device_name, one.runs) == (here, runs) and threads in (None, one.threads) and not one.refusal
+            if one.runs == 1 or one.device != "cpu" or one.alone_seconds is not None
         }
-        for row in rows:
+        for row in (one for one in rows if chosen_by(one, suite.only)):
             what = f"{table}, {row.label or row.name}, {runs} run{'s at once' if runs > 1 else ''}"
             steps = partial(_whole_steps, [row], out, runs, as_json, options, rows, of_suite=True)
             line = measured.get((row.name, row.label))

@@ -21,6 +21,7 @@ from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch, small_network
+from dpbench.plan.planning import chosen_by
 from dpbench.privacy.formatting import number
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
@@ -28,6 +29,7 @@ from dpbench.step.functional import network
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
+from dpbench.store.speed_targets import MODELS
 from dpbench.training import fastest, loop, whole_steps
 from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
@@ -108,6 +110,27 @@ def test_a_row_without_privacy_has_a_compiled_step_too(lines: dict[str, StepLine
     of_compiled = (lines["outer"].seconds or 0) / plain.compiled_seconds
     write_speed(tmp_path, Speed((plain, lines["outer"])))
     assert f"<td>{number(of_compiled, 3)}</td>" in write_reports(Store(tmp_path))[0].read_text()
+
+
+def test_a_stack_on_a_cpu_is_measured_in_turn_with_its_first_run_alone(
+    spec: Path, lines: dict[str, StepLine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in ("outer", "vanilla", "plain"):
+        assert (lines[label].alone_seconds or 0) > 0
+        assert lines[label].alone_engine == lines[label].engine
+    order, trained = [], whole_steps.train
+
+    def watched(runs: Any, *given: Any, **more: Any) -> Any:
+        order.append([run.seed for run in runs])
+        return trained(runs, *given, **more)
+
+    monkeypatch.setattr(whole_steps, "train", watched)
+    outer = [one for one in load_specs([spec]) if one.label == "outer"]
+    (line,) = measure_steps(outer, steps=1, runs=3)
+    assert order == [[0, 1, 2], [0], [0, 1, 2], [0], [0, 1, 2]], "the last one measures the memory"
+    assert (line.runs, line.alone_seconds is not None) == (3, True)
+    (line,) = measure_steps(outer, steps=1)
+    assert line.alone_seconds is None, "it is alone"
 
 
 def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +313,6 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
         plain = found.baseline_of(line)
         assert plain is not None
         assert (plain.label, plain.runs) == ("without privacy", line.runs)
-    assert "a stack on a CPU: a run's step over the same run alone" in second.output
     third = CliRunner().invoke(cli, command)
     assert third.output.count("measured already") == 6
     named = CliRunner().invoke(cli, [*command, str(spec)])
@@ -315,6 +337,32 @@ def test_a_suite_lists_its_pieces_and_its_device_is_its_own(
     assert not (tmp_path / "out").exists()
     alone = CliRunner().invoke(cli, ["bench", str(spec), "--dry-run"])
     assert "lists the pieces of a suite" in str(alone.exception)
+
+
+def test_a_suite_measures_the_stacks_of_the_targets_with_their_runs_alone(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack that was measured without its run alone is measured again."""
+    of, out = sys.modules["dpbench.cli.bench"], tmp_path / "out"
+    monkeypatch.setitem(of.SUITES, "targets", of.Suite((), ((str(spec), 2),), only=("small/outer",)))
+    command = ["bench", "--suite", "targets", "--calls", "1", "--out", str(out)]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    found = read_speed(out)
+    assert found is not None
+    assert [(line.label, line.alone_engine) for line in found.lines] == [("outer", "ghost")]
+    what = f"{spec}, outer, 2 runs at once: "
+    assert CliRunner().invoke(cli, [*command, "--dry-run"]).output == f"{what}measured already\n"
+    write_speed(out, Speed((replace(found.lines[0], alone_seconds=None),)))
+    assert CliRunner().invoke(cli, [*command, "--dry-run"]).output == f"{what}to be measured\n"
+
+
+def test_the_rows_of_the_suite_of_targets_are_there() -> None:
+    """The three models, and a row with JL."""
+    of = sys.modules["dpbench.cli.bench"].SUITES["targets"]
+    specs = [one for table, _ in of.steps for one in load_specs([Path(table)]) if chosen_by(one, of.only)]
+    assert len(specs) == len(of.only)
+    assert {one.model.name for one in specs} == {model.name for model in MODELS}
+    assert [one.mechanism.name for one in specs].count("dp_sgd_jl") == 1
 
 
 def test_a_suite_tries_again_what_refused(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
