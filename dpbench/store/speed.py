@@ -117,7 +117,8 @@ class SumLine:
     `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_torch`, `of_plain` and
     `of_plain_compiled` are the median over those of torch's own step and of the plain backward pass, where they were
     measured with it. `refusal` says why there is no measurement. `inputs` is `data`, or `zeros` where the dataset is
-    absent. `operators` and `commit` as of a `StepLine`.
+    absent. `operators` and `commit` as of a `StepLine`; the operators of a compiled way are those of the same way
+    without the compiler.
     """
 
     dataset: str

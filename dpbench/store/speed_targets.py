@@ -292,4 +292,9 @@ def operator_words(line: SumLine | StepLine) -> str:
     """
     if not line.operators:
         return "no profile was kept; measure it again"
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in line.operators)
+    of_compiler = [name for name, _ in line.operators if "CompiledFxGraph" in name]
+    plain = line.engine.removesuffix(" compiled")
+    other = isinstance(line, SumLine) and plain != line.engine and not of_compiler  # older lines are of the code itself
+    named = [("compiled code" if name in of_compiler else name, share) for name, share in line.operators]
+    words = ", ".join(f"{name} {100 * share:.0f} %" for name, share in named)
+    return f"of {plain}, not compiled: {words}" if other else words

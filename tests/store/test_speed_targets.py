@@ -10,7 +10,7 @@ import pytest
 from dpbench.job import write_reports
 from dpbench.store.records import Store
 from dpbench.store.speed import Speed, StepLine, SumLine, read_speed, write_speed
-from dpbench.store.speed_targets import MODELS, TARGETS, Judged, judged
+from dpbench.store.speed_targets import MODELS, TARGETS, Judged, judged, operator_words
 
 REPORTS = Path(__file__).parents[2] / "reports"
 MNIST = MODELS[0]
@@ -153,6 +153,13 @@ def test_the_report_shows_every_target_and_where_the_time_of_missed_ones_goes(tm
     assert "MNIST CNN, 256: exact clipping, vmap: aten::bmm 50 %, aten::mul 12 %" in html
     assert "MNIST CNN, 256: JL, r = 1, " not in html
     assert "2026-11-02, commit 0123456789 with uncommitted changes" in html
+
+
+def test_the_operators_of_a_compiled_way_are_those_of_the_way_itself() -> None:
+    (line,) = sums({"vmap compiled": 1.5})
+    assert operator_words(line) == "of vmap, not compiled: aten::bmm 50 %, aten::mul 12 %"
+    older = replace(line, operators=(("## Call CompiledFxGraph fcims ##", 0.38), ("aten::bmm", 0.25)))
+    assert operator_words(older) == "compiled code 38 %, aten::bmm 25 %"
 
 
 def test_what_is_published_can_be_read_and_judged() -> None:

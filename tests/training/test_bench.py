@@ -150,6 +150,10 @@ def test_plain_and_vmap_by_torch_s_compiler(tmp_path: Path) -> None:
         ("plain", None, 4), ("plain compiled", None, 8), ("vmap compiled", None, 4)
     ]  # fmt: skip
     assert all(one.of_plain and one.of_plain_compiled for one in found)
+    named = [[name for name, _ in one.operators] for one in found]
+    (alone,) = measure(load_specs([write(tmp_path)]), places=8, chunk=4, engines=names[2:], calls=1)
+    named.append([name for name, _ in alone.operators])
+    assert all(of and not any("Compiled" in name for name in of) for of in named), "operators, not code"
 
 
 MODELS: dict[str, tuple[tuple[int, ...], int]] = {
