@@ -31,6 +31,7 @@ from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
 from dpbench.store.speed_targets import MODELS
 from dpbench.training import fastest, loop, whole_steps
+from dpbench.training.bench import measure
 from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
 
@@ -192,6 +193,21 @@ def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.1 <= line.seconds < 0.5
     assert line.floor is not None
     assert 0 < line.floor < 0.1
+
+
+def test_of_a_large_model_the_peak_is_what_engines_share_and_the_report_says_so(spec: Path, tmp_path: Path) -> None:
+    """Each engine keeps less than noise and update do: its own peak is that of a sum."""
+    spec.write_text(SPEC.replace("hidden: [256]", "hidden: [1024, 1024]").replace("batch_size: 96", "batch_size: 12"))
+    chosen = [one for one in load_specs([spec]) if one.label in ("outer", "vanilla")]
+    found = tuple(measure_steps(chosen, steps=1))
+    outer, vanilla = (line.peak_bytes or 0 for line in found)
+    assert outer == vanilla
+    assert 5 < outer / (4 * found[0].parameters) < 6
+    of_ghost, of_loop = measure(chosen[:1], places=12, engines=("ghost", "loop"), calls=1)
+    assert max(of_ghost.peak_bytes or 0, of_loop.peak_bytes or 0) < outer
+    assert of_ghost.peak_bytes != of_loop.peak_bytes
+    write_speed(tmp_path, Speed(found))
+    assert "what an engine takes itself stands among the sums" in write_reports(Store(tmp_path))[0].read_text()
 
 
 def test_a_row_of_long_steps_is_measured_once(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
