@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,33 @@ from dpbench.errors import DpbenchError
 if TYPE_CHECKING:
     from dpbench.spec.loading import Spec
     from dpbench.store.records import Damaged
-    from dpbench.store.speed import Speed, SumLine
+    from dpbench.store.speed import Speed, StepLine, SumLine
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Specs whose first model is measured by sums of so many examples, then tables by whole steps of so many runs."""
+    """Specs whose first model is measured by sums of so many examples, then tables by whole steps of so many runs.
+
+    Of the tables the rows that `only` names, `name/label`; without it all.
+    """
 
     sums: tuple[tuple[str, int], ...]
     steps: tuple[tuple[str, int], ...]
+    device: str = "cpu"
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is measured and kept at once: a model's sums, or a row's steps; `kept`: its lines, where it is done."""
+
+    what: str
+    kept: tuple[SumLine | StepLine, ...]
+    measure: Callable[[], object]
 
 
 TARGET_MODELS = (("bu2020/table1", 256), ("jl2021/table2", 64), ("jl2021/table3", 32))
+PROJECTIONS = (1, 10)  # of JL, in the sums of a suite
 SUITES = {
     "gpu": Suite(
         TARGET_MODELS,
@@ -45,8 +61,18 @@ SUITES = {
             ("jl2021/table4", 1),
             ("jl2021/table5", 1),
         ),
+        device="cuda",
     ),
-    "targets": Suite(TARGET_MODELS, (("bu2020/table1", 1), ("bu2020/table1", 8))),
+    "targets": Suite(
+        TARGET_MODELS,
+        (("bu2020/table1", 8), ("jl2021/table2", 8), ("jl2021/table3", 8)),
+        only=(
+            "bu2020-table1/row 1",
+            "jl2021-table2/DP-SGD-Outer, Pytorch",
+            "jl2021-table2/DP-SGD-JL(1), Tensorflow",
+            "jl2021-table3/DP-Adam-Vanilla",
+        ),
+    ),
 }
 
 
@@ -75,7 +101,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
     help="Numbers of JL projections.",
 )
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only specs whose name, label or file name matches.")
-@click.option("--device", default="cpu", show_default=True, callback=checked_device, help="cpu or cuda[:n].")
+@click.option("--device", show_default="cpu; cuda with --suite gpu", callback=checked_device, help="cpu or cuda[:n].")
 @click.option(
     "--chunk",
     "--places-per-call",
@@ -101,6 +127,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, text: str) ->
     show_default=True,
     help="With --suite: begin no further model or row after so long; the same command goes on.",
 )
+@click.option("--dry-run", is_flag=True, help="With --suite: list its models and rows, and what is left; then stop.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of datasets (else $DPBENCH_DATA, else a cache).")
 @click.option(
     "--out",
@@ -117,6 +144,7 @@ def bench(
     whole_steps: bool,
     suite: str | None,
     minutes: float,
+    dry_run: bool,
     as_json: bool,
     allow_code: bool,
     **options: Any,
@@ -131,11 +159,12 @@ def bench(
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs (work of 15 minutes or
     more tries torch's compiler): beside the row without privacy, eager and compiled, what is printed, and what the
-    machine would need for the operations of a plain step alone. --batch, --engine and --projections do not count
-    there: a spec says what they are.
+    machine would need for the operations of a plain step alone; on a CPU the first run of a stack is measured alone,
+    too. --batch, --engine and --projections do not count there: a spec says what they are.
 
     With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
-    kept at once; what is kept already is left out, what refused is tried again.
+    kept at once; what is kept already, by whatever commit, is left out, what refused is tried again. --suite gpu needs
+    a GPU; with --device cpu it measures the same on a CPU, which judges no target of a GPU.
 
     \b
     Examples:
@@ -145,9 +174,11 @@ def bench(
       dpbench bench jl2021/table2 --steps
       dpbench bench bu2020/table1 --steps --runs 8 --threads 1
       dpbench bench --suite targets --threads 1
-      dpbench bench --suite gpu --device cuda --minutes 8
+      dpbench bench --suite gpu --dry-run
+      dpbench bench --suite gpu --minutes 8
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory,
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and what it says of memory from before
     from dpbench.plan.planning import chosen_by
     from dpbench.spec.loading import load_specs
     from dpbench.training.bench import measure
@@ -155,7 +186,11 @@ def bench(
     if suite is not None:
         if specs or only:
             raise DpbenchError(f"--suite {suite}: names its tables itself; leave SPECS and --only out")
-        return _suite(SUITES[suite], minutes, as_json, options)
+        options["device"] = options["device"] or _device_of(suite, dry_run)
+        return _suite(SUITES[suite], None if dry_run else minutes, as_json, options)
+    if dry_run:
+        raise DpbenchError("--dry-run: lists the pieces of a suite; name one, such as --suite gpu")
+    options["device"] = options["device"] or "cpu"
     found_specs = load_specs(list(specs or (Path("quickstart"),)), allow_code)
     chosen = [spec for spec in found_specs if chosen_by(spec, only)]
     if not chosen:
@@ -201,64 +236,109 @@ def _told(damaged: Sequence[Damaged]) -> int:
     return 0
 
 
-def _suite(suite: Suite, minutes: float, as_json: bool, options: dict[str, Any]) -> int:
-    """The pieces of the suite that this machine has not measured: a model's sums, or a row's steps."""
+def _device_of(suite: str, dry_run: bool) -> str:
+    """The device that a suite is for. Raises DpbenchError where it is to be measured and there is none."""
+    device = SUITES[suite].device
+    if device != "cpu" and not dry_run:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise DpbenchError(f"--suite {suite}: torch sees no GPU here; --device cpu measures the same on the CPU")
+    return device
+
+
+def _suite(suite: Suite, minutes: float | None, as_json: bool, options: dict[str, Any]) -> int:
+    """Measure the pieces of the suite that this machine has not measured; without `minutes` list them all."""
     from dpbench.cli.bench_tables import show_targets
-    from dpbench.spec.loading import load_specs
-    from dpbench.store.provenance import device_name
-    from dpbench.store.run_key import PLAIN
-    from dpbench.store.speed import TORCH, Speed, own_speed
-    from dpbench.training.bench import measure
-    from dpbench.training.whole_steps import with_plain
+    from dpbench.store.speed import Speed, own_speed
 
     out, begun, left, worked = options.pop("out"), time.monotonic(), [], False
     damaged: list[Damaged] = []
     options.pop("runs")
-    here, threads = device_name(options["device"]), options["threads"]
-    known = own_speed(out, damaged)
-    lines, sums = (known.lines, known.sums) if known is not None else ((), ())
-
-    def due(done: bool, what: str) -> bool:
-        """Whether to begin a piece now; says so where not."""
-        nonlocal worked
-        if done:
-            click.echo(f"{what}: measured already", err=as_json)
+    for piece in _pieces(suite, own_speed(out, damaged) or Speed(), out, as_json, options):
+        if piece.kept:
+            click.echo(f"{piece.what}: measured already{_by_others(piece.kept)}", err=as_json)
+        elif minutes is None:
+            click.echo(f"{piece.what}: to be measured", err=as_json)
         elif worked and time.monotonic() - begun > 60 * minutes:
-            left.append(what)
+            left.append(piece.what)
         else:
             worked = True
-            return True
-        return False
-
-    for table, places in suite.sums:
-        spec = load_specs([Path(table)])[0]
-        of = (spec.dataset.name, spec.model.name, places, here)
-        there = {
-            one.engine
-            for one in sums
-            if (one.dataset, one.model, one.places, one.device_name) == of
-            and threads in (None, one.threads)
-            and not one.refusal
-        }
-        if due({TORCH, PLAIN} <= there, f"{table}, sums of {places}"):
-            chosen = options | {"places": places, "projections": (1, 10), "engines": ()}
-            _sums(measure([spec], **chosen, watch=_say_working), out, as_json)
-    for table, runs in suite.steps:
-        rows = with_plain(load_specs([Path(table)]))
-        kept = {
-            (one.name, one.label)
-            for one in lines
-            if (one.device_name, one.runs) == (here, runs) and threads in (None, one.threads) and not one.refusal
-        }
-        for row in rows:
-            if due((row.name, row.label) in kept, f"{table}, {row.label or row.name}, {runs} runs at once"):
-                _whole_steps([row], out, runs, as_json, options, rows, of_suite=True)
-    if not as_json:
+            piece.measure()
+    if not as_json and minutes is not None:
         show_targets(own_speed(out, damaged) or Speed())
     if left:
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         click.echo(f"left: {left[0]}{others}; the same command goes on", err=True)
     return _told(damaged)
+
+
+def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[str, Any]) -> Iterator[Piece]:
+    """All pieces of the suite, in their order."""
+    from dpbench.plan.parts import sizes
+    from dpbench.plan.planning import chosen_by
+    from dpbench.plan.stacks import usual_threads
+    from dpbench.spec.loading import load_specs
+    from dpbench.store.provenance import device_name
+    from dpbench.training.bench import engine_names, measure
+    from dpbench.training.whole_steps import with_plain
+
+    here, threads = device_name(options["device"]), options["threads"]
+    for table, places in suite.sums:
+        spec = load_specs([Path(table)])[0]
+        network = spec.dataset.name, spec.model.name, sizes(spec)[1]
+        of = *network, places, here, threads or usual_threads(spec, places, options["device"])
+        there = {
+            one.engine: one
+            for one in known.sums
+            if (one.dataset, one.model, one.parameters, one.places, one.device_name, one.threads) == of
+            and (one.seconds is not None or _lasts(one))
+        }
+        ways = engine_names(PROJECTIONS)
+        kept = tuple(there[way] for way in ways) if {*ways} <= {*there} else ()
+        chosen = options | {"places": places, "projections": PROJECTIONS, "engines": ()}
+        lines = measure([spec], **chosen, watch=_say_working)
+        yield Piece(f"{table}, sums of {places}", kept, partial(_sums, lines, out, as_json))
+    for table, runs in suite.steps:
+        rows = with_plain(load_specs([Path(table)]))
+        measured = {
+            (one.name, one.label): one
+            for one in known.lines
+            if (one.device_name, one.runs) == (here, runs) and threads in (None, one.threads) and not one.refusal
+            if one.runs == 1 or one.device != "cpu" or one.alone_seconds is not None
+        }
+        for row in (one for one in rows if chosen_by(one, suite.only)):
+            what = f"{table}, {row.label or row.name}, {runs} run{'s at once' if runs > 1 else ''}"
+            steps = partial(_whole_steps, [row], out, runs, as_json, options, rows, of_suite=True)
+            line = measured.get((row.name, row.label))
+            yield Piece(what, (line,) if line else (), steps)
+
+
+def _lasts(line: SumLine) -> bool:
+    """Whether a way would refuse again: it did so by this commit, and not for want of memory."""
+    from dpbench.training.memory import lacks_memory
+
+    refusal = line.refusal or ""
+    memory = lacks_memory(RuntimeError(refusal)) or refusal.startswith("MemoryError")
+    return bool(refusal) and not memory and line.commit == _commit()
+
+
+def _by_others(lines: Sequence[SumLine | StepLine]) -> str:
+    """The commits that measured these lines, where they are not all of this one."""
+    commits = {line.commit for line in lines}
+    if commits == {_commit()}:
+        return ""
+    words = (
+        f"commit {one[:10]}{' with changes' * one.endswith('-dirty')}" if one else "unknown code" for one in commits
+    )
+    return f", by {' and '.join(sorted(words))}"
+
+
+def _commit() -> str:
+    from dpbench.store.provenance import environment
+    from dpbench.store.speed import commit_of
+
+    return commit_of(environment())
 
 
 def _whole_steps(

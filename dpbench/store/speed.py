@@ -47,7 +47,8 @@ class StepLine:
     the row without privacy that the source compares it with. `operators` are the five that take the most time of a
     step, each with its share. `commit` is that of the code (`commit_of`). `refusal` says why nothing was measured.
     `compiled_seconds`, of a row without privacy: its step with the gradient by torch's compiler; `compiled_refusal`
-    says why there is none.
+    says why there is none. `alone_seconds`, of a stack on a CPU: the step of its first run alone, by `alone_engine`,
+    measured in turn with it.
     """
 
     name: str
@@ -79,6 +80,8 @@ class StepLine:
     operators: tuple[tuple[str, float], ...] = ()
     compiled_seconds: float | None = None
     compiled_refusal: str = ""
+    alone_seconds: float | None = None
+    alone_engine: str = ""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -114,7 +117,8 @@ class SumLine:
     `seconds` is the median of some calls, `fastest` and `slowest` their ends; `of_torch`, `of_plain` and
     `of_plain_compiled` are the median over those of torch's own step and of the plain backward pass, where they were
     measured with it. `refusal` says why there is no measurement. `inputs` is `data`, or `zeros` where the dataset is
-    absent. `operators` and `commit` as of a `StepLine`.
+    absent. `operators` and `commit` as of a `StepLine`; the operators of a compiled way are those of the same way
+    without the compiler.
     """
 
     dataset: str

@@ -6,7 +6,7 @@ line has it, dpbench's plain pass in older lines. Of several machines the newest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -65,20 +65,34 @@ class Judged:
 
 @dataclass(frozen=True)
 class Model:
-    """One of the three models of the targets: its dataset, and the examples of a sum."""
+    """One of the three models of the targets: its dataset, its parameters, and the examples of a sum."""
 
     title: str
     dataset: str
     name: str
+    parameters: int
     places: int
 
+    @property
+    def network(self) -> tuple[str, str, int]:
+        return self.dataset, self.name, self.parameters
 
-MNIST = Model("MNIST CNN, 256", "mnist", "tfp_cnn", 256)
-CIFAR = Model("CIFAR-10 CNN, 64", "cifar10", "papernot_cnn", 64)
-IMDB = Model("BiLSTM on IMDb, 32", "imdb", "imdb_lstm", 32)
+
+MNIST = Model("MNIST CNN, 256", "mnist", "tfp_cnn", 26_010, 256)
+CIFAR = Model("CIFAR-10 CNN, 64", "cifar10", "papernot_cnn", 623_146, 64)  # jl2021's; dpis2022's has other layers
+IMDB = Model("BiLSTM on IMDb, 32", "imdb", "imdb_lstm", 598_274, 32)
 MODELS = (MNIST, CIFAR, IMDB)
+JL_WAYS = {"jvp", "vjp", "layers"}
 
 Table = Mapping[str, SumLine]  # the lines of one model on one machine, by way
+
+
+def _network(line: SumLine | StepLine) -> tuple[str, str, int]:
+    return line.dataset, line.model, line.parameters
+
+
+def _of_jl(line: StepLine) -> bool:
+    return bool(JL_WAYS & {*line.engine.replace(",", "").split()})
 
 
 def _sums(speed: Speed, model: Model, gpu: bool = False) -> Table:
@@ -87,7 +101,7 @@ def _sums(speed: Speed, model: Model, gpu: bool = False) -> Table:
     for _, lines in speed.tables_of_sums():
         one = lines[0]
         here = one.device != "cpu" if gpu else (one.device, one.threads) == ("cpu", 1)
-        if here and (one.dataset, one.model, one.places) == (model.dataset, model.name, model.places):
+        if here and (_network(one), one.places) == (model.network, model.places):
             tables.append({line.engine: line for line in lines if line.seconds is not None})
     return max(tables, key=lambda table: max((line.made for line in table.values()), default=""), default={})
 
@@ -158,29 +172,29 @@ def ghost_memory(model: Model, speed: Speed) -> Found | None:
 
 
 def cpu_stack(speed: Speed) -> Found | None:
-    """The slowest row of a stack on a CPU, per run, over the same run alone with as many threads."""
-    alone: dict[tuple[object, ...], StepLine] = {}
-    stacks: dict[tuple[object, ...], StepLine] = {}
-    for line in speed.lines:
-        if line.device == "cpu" and line.seconds is not None:
-            same: tuple[object, ...] = (line.name, line.label, line.run_key, line.device_name, line.threads)
-            kept, key = (alone, same) if line.runs == 1 else (stacks, (*same, line.runs))
-            if key not in kept or kept[key].made <= line.made:
-                kept[key] = line
-    found = []
-    for key, line in stacks.items():
-        one = alone.get(key[:-1])
-        if one is not None and one.seconds and line.seconds:
-            way = f"{line.name}, {line.label or 'its row'}, {line.runs} runs, {line.engine or 'no engine'}"
-            found.append(
-                Found(line.seconds / line.runs / one.seconds, way, f"alone, {one.engine or 'no engine'}", line)
-            )
-    newest = max((one.line.device_name for one in found), key=lambda name: _newest(found, name), default="")
-    return max((one for one in found if one.line.device_name == newest), key=lambda one: one.value, default=None)
+    """The slowest row of a stack on the newest CPU, per run, over the same run alone, measured in turn with it.
 
-
-def _newest(found: Sequence[Found], device_name: str) -> str:
-    return max(one.line.made for one in found if one.line.device_name == device_name)
+    None unless the three models are among the rows, and one with JL.
+    """
+    rows: dict[tuple[object, ...], StepLine] = {}
+    for line in sorted(speed.lines, key=lambda line: line.made):
+        if line.device == "cpu" and line.seconds and line.alone_seconds:
+            rows[line.name, line.label, line.run_key, line.device_name, line.threads, line.runs] = line
+    newest = max(rows.values(), key=lambda line: line.made, default=None)
+    lines = [line for line in rows.values() if newest is not None and line.device_name == newest.device_name]
+    if not ({model.network for model in MODELS} <= {_network(line) for line in lines} and any(map(_of_jl, lines))):
+        return None
+    found = [
+        Found(
+            line.seconds / line.runs / line.alone_seconds,
+            f"{line.name}, {line.label or 'its row'}, {line.runs} runs, {line.engine or 'no engine'}",
+            f"alone, {line.alone_engine or 'no engine'}",
+            line,
+        )
+        for line in lines
+        if line.seconds and line.alone_seconds
+    ]
+    return max(found, key=lambda one: one.value)
 
 
 def _stacks_of_ten(speed: Speed, model: Model) -> list[StepLine]:
@@ -188,11 +202,11 @@ def _stacks_of_ten(speed: Speed, model: Model) -> list[StepLine]:
     lines = [
         line
         for line in speed.lines
-        if (line.device, line.runs, line.dataset, line.model) == ("cuda", 10, model.dataset, model.name)
+        if (line.device, line.runs, _network(line)) == ("cuda", 10, model.network)
         and line.seconds is not None
         and line.label != line.baseline
         and line.engine
-        and not {"jvp", "vjp", "layers"} & {*line.engine.split(", ")}  # the ways of JL
+        and not _of_jl(line)
     ]
     last = max(lines, key=lambda line: line.made, default=None)
     return [line for line in lines if last is not None and line.device_name == last.device_name]
@@ -278,4 +292,9 @@ def operator_words(line: SumLine | StepLine) -> str:
     """
     if not line.operators:
         return "no profile was kept; measure it again"
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in line.operators)
+    of_compiler = [name for name, _ in line.operators if "CompiledFxGraph" in name]
+    plain = line.engine.removesuffix(" compiled")
+    other = isinstance(line, SumLine) and plain != line.engine and not of_compiler  # older lines are of the code itself
+    named = [("compiled code" if name in of_compiler else name, share) for name, share in line.operators]
+    words = ", ".join(f"{name} {100 * share:.0f} %" for name, share in named)
+    return f"of {plain}, not compiled: {words}" if other else words

@@ -3,7 +3,7 @@
 The loop itself runs (`training.loop.train`) and is stopped after some steps, so engine, chunk and order are those of
 training. Rows are measured in turn, twice, so that what else the machine does falls on all of them; one whose step
 takes more than a minute once, and its operators are not told apart. A row without privacy is measured a second time
-with its gradient by torch's compiler, which training does not take.
+with its gradient by torch's compiler, which training does not take; beside a stack on a CPU its first run alone.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class _Row:
     chosen: str = ""  # the engine, where the spec leaves it open
     compiled: list[float] = field(default_factory=list)  # seconds of the same steps with `gradient`
     gradient: CompiledGradient = field(default_factory=CompiledGradient)
+    alone: _Row | None = None  # the first run of a stack on a CPU
 
     @property
     def long(self) -> bool:
@@ -151,6 +152,10 @@ def measure_steps(
             if plain and not (row.line.refusal or row.line.compiled_refusal):
                 watch(row.line.name, f"{row.line.label or row.line.name}, compiled, round {number + 1} of {ROUNDS}")
                 _compiled_round(row, places_per_call, steps)
+            if row.alone is not None and not row.line.refusal:
+                watch(row.line.name, f"{row.line.label or row.line.name}, alone, round {number + 1} of {ROUNDS}")
+                row.alone.data = row.data
+                _round(row.alone, data, places_per_call, steps)
     for row in rows:
         if row.line.refusal:
             yield row.line
@@ -168,6 +173,8 @@ def measure_steps(
             slowest=max(row.seconds),
             floor=_floor(row, *speeds[row.line.threads]),
             compiled_seconds=statistics.median(row.compiled) if row.compiled else None,
+            alone_seconds=statistics.median(row.alone.seconds) if row.alone and row.alone.seconds else None,
+            alone_engine=row.alone.line.engine if row.alone else "",
             peak_bytes=peak,
             operators=operators,
         )
@@ -227,7 +234,8 @@ def _rows(
             printed_seconds=_text(printed.seconds_per_epoch),
             printed_memory=_text(printed.memory_percent),
         )
-        found.append(_Row(line, together))
+        alone = _Row(replace(line, runs=1), together[:1]) if runs > 1 and device == "cpu" else None
+        found.append(_Row(line, together, alone=alone))
     return found
 
 

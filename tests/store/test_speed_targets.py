@@ -10,7 +10,7 @@ import pytest
 from dpbench.job import write_reports
 from dpbench.store.records import Store
 from dpbench.store.speed import Speed, StepLine, SumLine, read_speed, write_speed
-from dpbench.store.speed_targets import MODELS, TARGETS, Judged, judged
+from dpbench.store.speed_targets import MODELS, TARGETS, Judged, judged, operator_words
 
 REPORTS = Path(__file__).parents[2] / "reports"
 MNIST = MODELS[0]
@@ -31,10 +31,11 @@ def sums(seconds: dict[str, float], *, places: int = 256, made: str = "2026-11-0
 
 
 def step(label: str, seconds: float, runs: int = 1, **more: object) -> StepLine:
-    name = {"name": "bu2020-table1", "dataset": "mnist", "model": "tfp_cnn", "made": "2026-11-02"} | more
+    name = {"name": "bu2020-table1", "dataset": "mnist", "model": "tfp_cnn", "made": "2026-11-02", "engine": "vmap",
+            "parameters": 26010} | more  # fmt: skip
     return StepLine(  # type: ignore[misc]
-        label=label, run_key=label, engine="vmap", device=str(name.pop("device", "cpu")), device_name="a machine",
-        threads=1, runs=runs, parameters=26010, batch=256.0, epoch_steps=234.375, baseline="plain", seconds=seconds,
+        label=label, run_key=label, device=str(name.pop("device", "cpu")), device_name="a machine",
+        threads=1, runs=runs, batch=256.0, epoch_steps=234.375, baseline="plain", seconds=seconds,
         **name,
     )  # fmt: skip
 
@@ -89,12 +90,38 @@ def test_a_ratio_is_never_made_of_two_processes() -> None:
     assert (found.value, found.way) == (2.0, "ghost")
 
 
+def stacks(**more: object) -> list[StepLine]:
+    """Stacks of eight runs of the three models, measured in turn with one run alone, and one with JL."""
+    cifar = {"dataset": "cifar10", "model": "papernot_cnn", "parameters": 623146} | more
+    return [
+        step("a", 7.0, 8, alone_seconds=1.0, alone_engine="ghost", **more),
+        step("b", 9.0, 8, **cifar | {"alone_seconds": 1.0}),
+        step("c", 9.0, 8, alone_seconds=1.25, **cifar | {"engine": "jvp run by run"}),
+        step("d", 8.0, 8, alone_seconds=1.0, dataset="imdb", model="imdb_lstm", **more | {"parameters": 598274}),
+    ]
+
+
 def test_a_stack_is_judged_by_its_slowest_row() -> None:
-    lines = (step("a", 1.0), step("b", 1.0), step("a", 7.0, 8), step("b", 9.0, 8), step("c", 99.0, 8))
-    found = of(Speed(lines), "a stack on a CPU: a run's step over the same run alone")
+    target = "a stack on a CPU: a run's step over the same run alone"
+    older = step("b", 99.0, 8, alone_seconds=1.0, dataset="cifar10", parameters=623146, made="2026-11-01")
+    found = of(Speed((*stacks(), older)), target)
     assert found.found is not None
     assert (found.found.value, found.verdict) == (9 / 8, "missed")
     assert "bu2020-table1, b, 8 runs" in found.found.said
+    for least in range(4):
+        others = tuple(line for at, line in enumerate(stacks()) if at != least)
+        assert of(Speed(others), target).verdict == ("met" if least == 1 else "not measured"), "its model has two rows"
+    apart = tuple(replace(line, alone_seconds=None) for line in stacks())
+    alone = tuple(replace(line, runs=1, seconds=1.0) for line in apart)
+    assert of(Speed((*apart, *alone)), target).verdict == "not measured", "measured at two times"
+
+
+def test_two_networks_of_one_name_are_two() -> None:
+    """dpis2022's network for CIFAR-10 has other layers than jl2021's, which the target is about."""
+    lines = sums(SECONDS, places=64, dataset="cifar10", model="papernot_cnn", parameters=605226)
+    assert of(Speed(sums=tuple(lines)), "CIFAR-10 CNN, 64: exact clipping").verdict == "not measured"
+    lines = sums(SECONDS, places=64, dataset="cifar10", model="papernot_cnn", parameters=623146)
+    assert of(Speed(sums=tuple(lines)), "CIFAR-10 CNN, 64: exact clipping").verdict == "met"
 
 
 def test_targets_of_a_gpu_need_its_lines() -> None:
@@ -126,6 +153,13 @@ def test_the_report_shows_every_target_and_where_the_time_of_missed_ones_goes(tm
     assert "MNIST CNN, 256: exact clipping, vmap: aten::bmm 50 %, aten::mul 12 %" in html
     assert "MNIST CNN, 256: JL, r = 1, " not in html
     assert "2026-11-02, commit 0123456789 with uncommitted changes" in html
+
+
+def test_the_operators_of_a_compiled_way_are_those_of_the_way_itself() -> None:
+    (line,) = sums({"vmap compiled": 1.5})
+    assert operator_words(line) == "of vmap, not compiled: aten::bmm 50 %, aten::mul 12 %"
+    older = replace(line, operators=(("## Call CompiledFxGraph fcims ##", 0.38), ("aten::bmm", 0.25)))
+    assert operator_words(older) == "compiled code 38 %, aten::bmm 25 %"
 
 
 def test_what_is_published_can_be_read_and_judged() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -148,6 +150,10 @@ def test_plain_and_vmap_by_torch_s_compiler(tmp_path: Path) -> None:
         ("plain", None, 4), ("plain compiled", None, 8), ("vmap compiled", None, 4)
     ]  # fmt: skip
     assert all(one.of_plain and one.of_plain_compiled for one in found)
+    named = [[name for name, _ in one.operators] for one in found]
+    (alone,) = measure(load_specs([write(tmp_path)]), places=8, chunk=4, engines=names[2:], calls=1)
+    named.append([name for name, _ in alone.operators])
+    assert all(of and not any("Compiled" in name for name in of) for of in named), "operators, not code"
 
 
 MODELS: dict[str, tuple[tuple[int, ...], int]] = {
@@ -223,6 +229,13 @@ def test_without_the_data_the_inputs_are_zeros_and_it_says_so(tmp_path: Path) ->
     told = " ".join(found.output.split())
     assert "inputs of zeros (the data are absent)" in told
     assert "7,850 parameters, one sum of 2 examples" in told
+
+
+def test_torch_s_profiler_says_nothing(tmp_path: Path) -> None:
+    """Of memory from before it began, it warned on standard error."""
+    command = ["bench", str(write(tmp_path)), "--engine", "torch", "--calls", "1", "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-m", "dpbench", *command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_json_has_a_line_per_measurement_and_all_are_kept_and_shown(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dpbench.clipping.rules.none import Unclipped
 from dpbench.errors import DpbenchError
 from dpbench.job import write_reports
 from dpbench.judging.check_tools.problems import batch, small_network
+from dpbench.plan.planning import chosen_by
 from dpbench.privacy.formatting import number
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
@@ -28,7 +29,9 @@ from dpbench.step.functional import network
 from dpbench.store.provenance import environment
 from dpbench.store.records import Damaged, Store
 from dpbench.store.speed import Speed, StepLine, commit_of, own_speed, read_speed, write_speed
+from dpbench.store.speed_targets import MODELS
 from dpbench.training import fastest, loop, whole_steps
+from dpbench.training.bench import measure
 from dpbench.training.fastest import Chosen
 from dpbench.training.whole_steps import measure_steps
 
@@ -110,6 +113,27 @@ def test_a_row_without_privacy_has_a_compiled_step_too(lines: dict[str, StepLine
     assert f"<td>{number(of_compiled, 3)}</td>" in write_reports(Store(tmp_path))[0].read_text()
 
 
+def test_a_stack_on_a_cpu_is_measured_in_turn_with_its_first_run_alone(
+    spec: Path, lines: dict[str, StepLine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in ("outer", "vanilla", "plain"):
+        assert (lines[label].alone_seconds or 0) > 0
+        assert lines[label].alone_engine == lines[label].engine
+    order, trained = [], whole_steps.train
+
+    def watched(runs: Any, *given: Any, **more: Any) -> Any:
+        order.append([run.seed for run in runs])
+        return trained(runs, *given, **more)
+
+    monkeypatch.setattr(whole_steps, "train", watched)
+    outer = [one for one in load_specs([spec]) if one.label == "outer"]
+    (line,) = measure_steps(outer, steps=1, runs=3)
+    assert order == [[0, 1, 2], [0], [0, 1, 2], [0], [0, 1, 2]], "the last one measures the memory"
+    assert (line.runs, line.alone_seconds is not None) == (3, True)
+    (line,) = measure_steps(outer, steps=1)
+    assert line.alone_seconds is None, "it is alone"
+
+
 def test_the_compiled_gradient_is_that_of_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of batches of several sizes, compiled once; what torch cannot compile says so."""
     net = small_network()
@@ -169,6 +193,21 @@ def test_slower_steps_are_seen(spec: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.1 <= line.seconds < 0.5
     assert line.floor is not None
     assert 0 < line.floor < 0.1
+
+
+def test_of_a_large_model_the_peak_is_what_engines_share_and_the_report_says_so(spec: Path, tmp_path: Path) -> None:
+    """Each engine keeps less than noise and update do: its own peak is that of a sum."""
+    spec.write_text(SPEC.replace("hidden: [256]", "hidden: [1024, 1024]").replace("batch_size: 96", "batch_size: 12"))
+    chosen = [one for one in load_specs([spec]) if one.label in ("outer", "vanilla")]
+    found = tuple(measure_steps(chosen, steps=1))
+    outer, vanilla = (line.peak_bytes or 0 for line in found)
+    assert outer == vanilla
+    assert 5 < outer / (4 * found[0].parameters) < 6
+    of_ghost, of_loop = measure(chosen[:1], places=12, engines=("ghost", "loop"), calls=1)
+    assert max(of_ghost.peak_bytes or 0, of_loop.peak_bytes or 0) < outer
+    assert of_ghost.peak_bytes != of_loop.peak_bytes
+    write_speed(tmp_path, Speed(found))
+    assert "what an engine takes itself stands among the sums" in write_reports(Store(tmp_path))[0].read_text()
 
 
 def test_a_row_of_long_steps_is_measured_once(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +303,8 @@ def test_the_command(spec: Path, tmp_path: Path) -> None:
 def suite(monkeypatch: pytest.MonkeyPatch, steps: tuple[tuple[str, int], ...], **more: Any) -> list[str]:
     """The command that runs a suite of these tables."""
     of = sys.modules["dpbench.cli.bench"]
-    monkeypatch.setitem(of.SUITES, "gpu", of.Suite(more.get("sums", ()), steps))
-    return ["bench", "--suite", "gpu", "--calls", "1"]
+    monkeypatch.setitem(of.SUITES, "gpu", of.Suite(more.get("sums", ()), steps, "cuda"))
+    return ["bench", "--suite", "gpu", "--device", "cpu", "--calls", "1"]
 
 
 def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +316,9 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
     command = [*suite(monkeypatch, ((str(spec), 1), (str(spec), 2))), "--out", str(out)]
     first = CliRunner().invoke(cli, [*command, "--minutes", "0.00001"])
     assert first.exit_code == 0, first.output
-    assert f"left: {spec}, outer, 1 runs at once and 4 more; the same command goes on" in first.output
+    assert f"left: {spec}, outer, 1 run and 4 more; the same command goes on" in first.output
     second = CliRunner().invoke(cli, command)
-    assert f"{spec}, without privacy, 1 runs at once: measured already" in second.output
+    assert f"{spec}, without privacy, 1 run: measured already" in second.output
     assert "left" not in second.output
     found = read_speed(out)
     assert found is not None
@@ -290,11 +329,56 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
         plain = found.baseline_of(line)
         assert plain is not None
         assert (plain.label, plain.runs) == ("without privacy", line.runs)
-    assert "a stack on a CPU: a run's step over the same run alone" in second.output
     third = CliRunner().invoke(cli, command)
     assert third.output.count("measured already") == 6
     named = CliRunner().invoke(cli, [*command, str(spec)])
     assert "leave SPECS and --only out" in str(named.exception)
+
+
+def test_a_suite_lists_its_pieces_and_its_device_is_its_own(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec.write_text(SPEC.split("rows:")[0].replace("learning_rate: 0.5", "learning_rate: 0.5, clip_norm: 1.0"))
+    suite(monkeypatch, ((str(spec), 2),), sums=((str(spec), 16),))
+    command = ["bench", "--suite", "gpu", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    listed = CliRunner().invoke(cli, [*command, "--dry-run"])
+    assert listed.output.splitlines() == [
+        f"{spec}, sums of 16: to be measured",
+        f"{spec}, without privacy, 2 runs at once: to be measured",
+        f"{spec}, small, 2 runs at once: to be measured",
+    ]
+    refused = CliRunner().invoke(cli, command)
+    assert str(refused.exception) == ("--suite gpu: torch sees no GPU here; --device cpu measures the same on the CPU")
+    assert not (tmp_path / "out").exists()
+    alone = CliRunner().invoke(cli, ["bench", str(spec), "--dry-run"])
+    assert "lists the pieces of a suite" in str(alone.exception)
+
+
+def test_a_suite_measures_the_stacks_of_the_targets_with_their_runs_alone(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack that was measured without its run alone is measured again."""
+    of, out = sys.modules["dpbench.cli.bench"], tmp_path / "out"
+    monkeypatch.setitem(of.SUITES, "targets", of.Suite((), ((str(spec), 2),), only=("small/outer",)))
+    command = ["bench", "--suite", "targets", "--calls", "1", "--out", str(out)]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    found = read_speed(out)
+    assert found is not None
+    assert [(line.label, line.alone_engine) for line in found.lines] == [("outer", "ghost")]
+    what = f"{spec}, outer, 2 runs at once: "
+    assert CliRunner().invoke(cli, [*command, "--dry-run"]).output == f"{what}measured already\n"
+    write_speed(out, Speed((replace(found.lines[0], alone_seconds=None),)))
+    assert CliRunner().invoke(cli, [*command, "--dry-run"]).output == f"{what}to be measured\n"
+
+
+def test_the_rows_of_the_suite_of_targets_are_there() -> None:
+    """The three models, and a row with JL."""
+    of = sys.modules["dpbench.cli.bench"].SUITES["targets"]
+    specs = [one for table, _ in of.steps for one in load_specs([Path(table)]) if chosen_by(one, of.only)]
+    assert len(specs) == len(of.only)
+    assert {one.model.name for one in specs} == {model.name for model in MODELS}
+    assert [one.mechanism.name for one in specs].count("dp_sgd_jl") == 1
 
 
 def test_a_suite_tries_again_what_refused(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,4 +408,21 @@ def test_a_suite_takes_sums_with_all_ways(spec: Path, tmp_path: Path, monkeypatc
     found = read_speed(tmp_path / "out")
     assert found is not None
     assert [(line.engine, line.places) for line in found.sums] == [(way, 16) for way in ways]
-    assert f"{spec}, sums of 16: measured already" in CliRunner().invoke(cli, command).output
+    assert f"{spec}, sums of 16: measured already\n" in CliRunner().invoke(cli, command).output
+
+    def kept(**changes: Any) -> str:
+        """What a dry run says where ghost's line has these changes."""
+        *others, of_ghost = found.sums if found is not None else ()
+        write_speed(tmp_path / "out", Speed(sums=(*others, replace(of_ghost, **changes))))
+        (said,) = CliRunner().invoke(cli, [*command, "--dry-run"]).output.splitlines()
+        return said.removeprefix(f"{spec}, sums of 16: ")
+
+    other = kept(commit="0123456789ab-dirty")
+    assert other.startswith("measured already, by ")
+    assert "commit 0123456789 with changes" in other
+    assert kept(engine="loop") == "to be measured", "no line of ghost"
+    assert kept(parameters=1) == "to be measured", "another network of the name"
+    refused = {"seconds": None, "refusal": "layer Odd: not known"}
+    assert kept(**refused) == "measured already"
+    assert kept(**refused, commit="0123456789ab") == "to be measured"
+    assert kept(seconds=None, refusal="CUDA out of memory. Tried to allocate 2 GiB") == "to be measured"
