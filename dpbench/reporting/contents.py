@@ -362,6 +362,12 @@ class CoverageLine:
         """Its anchor in the page."""
         return f"coverage-{self.paper}-{self.item.place.lower().replace(' ', '-').replace('.', '-')}"
 
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """The claims whose evidence, drawn, is this figure: those of a figure for which nothing is trained."""
+        drawn = self.item.untrained and self.item.place.startswith("Figure")
+        return tuple(name for name, _ in self.claims) if drawn else ()
+
 
 @dataclass(frozen=True)
 class EnvironmentLine:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpbench.errors import DpbenchError
-from dpbench.judging.coverage import coverage, read_coverage
+from dpbench.judging.claims.judging import Choice, verify
+from dpbench.judging.claims.summary import claims_report
+from dpbench.judging.coverage import PAPERS, coverage, read_coverage
 from dpbench.reporting.collect import collect
 from dpbench.reporting.contents import CoverageLine, Report
 from dpbench.reporting.coverage import with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
+from dpbench.reporting.rendering.surfaces import Contour
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import shipped
 from tests.store.record_samples import printed, run_json
@@ -105,6 +109,23 @@ def test_printed_sharpness_is_drawn_without_a_verdict() -> None:
     assert (point.x, point.y, point.low, point.high) == (0.8626, 4.0, None, None)  # bars are prediction intervals
     assert figure.figure.x_label == "Sharpness, printed"
     assert "without a verdict" in point.says
+
+
+def test_a_figure_that_claims_compute_is_drawn_where_its_line_stands(tmp_path: Path) -> None:
+    names = ("dplis2021.figure-2-runs", "dplis2021.figure-2-losses")
+    verify([PAPERS / "dplis2021"], Choice(names=names), out=tmp_path)
+    report = with_coverage(replace(collect([]), claims=claims_report(tmp_path)))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Figure 2")]
+    plain, smoothed, losses = coverage_figures(report)[line.id]
+    assert [len(one.figure.dots) for one in (plain, smoothed) if isinstance(one.figure, Contour)] == [100, 100]
+    assert plain.caption == "dplis2021, Figure 2: 2c: the loss, and where runs end without smoothing"
+    assert [text for _, text in losses.legend] == ["without smoothing", "with smoothing"]
+    page = render(report)
+    drawn, claims = page.split('<h2 id="claims">')
+    for one in (plain, smoothed, losses):
+        assert f'id="{one.figure.id}-title"' in drawn
+        assert f'id="{one.figure.id}-title"' not in claims  # once, or its anchors would be ambiguous
+    assert claims.count(f'Drawn at <a href="#{line.id}">Figure 2</a>') == 2
 
 
 def test_a_refuted_deviation_is_told_where_the_mean_holds() -> None:

@@ -1,22 +1,33 @@
-"""Printed against measured results, a figure for each table or figure of a paper that has records."""
+"""The figures beside a paper's tables and figures: printed against measured results, or what its claims computed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpbench.reporting.contents import CoverageLine, Report, Row
 from dpbench.reporting.coverage import verdicts_on_results
 from dpbench.reporting.rendering.figures import Figure, Point, Series
 from dpbench.reporting.rendering.plots import Drawn
+from dpbench.reporting.rendering.surfaces import DrawnContour, claim_figures
 
 _DIAGONAL = 5  # the style of the line on which the two are the same
 
 
-def coverage_figures(report: Report) -> dict[str, list[Drawn]]:
-    """The figures by the id of their line; none where nothing printed was compared."""
-    found = {line.id: _figure(report, line) for line in report.coverage}
-    return {name: [figure] for name, figure in found.items() if figure is not None}
+def coverage_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
+    """The figures by the id of their line; none where nothing printed was compared and no claim has one."""
+    judged = {record.id: record for record in report.claims.verdicts} if report.claims is not None else {}
+    found: dict[str, list[Drawn | DrawnContour]] = {}
+    for line in report.coverage:
+        plotted = [judged[name] for name in line.pictures if name in judged and judged[name].plot is not None]
+        figures: list[Drawn | DrawnContour] = [one for record in plotted for one in claim_figures(record)]
+        if (compared := _figure(report, line)) is not None:
+            figures.append(compared)
+        if figures:
+            found[line.id] = [
+                replace(one, caption=f"{line.paper}, {line.item.place}: {one.caption}") for one in figures
+            ]
+    return found
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ def _figure(report: Report, line: CoverageLine) -> Drawn | None:
         series=tuple(series),
         whole=True,
     )
-    return Drawn(figure, tuple(legend))
+    return Drawn(figure, tuple(legend), "printed against measured")
 
 
 def _sentence(line: CoverageLine, said: Sequence[str]) -> str:

@@ -121,7 +121,7 @@ def claim_figure(record: VerdictRecord) -> Drawn:
         series=series,
         whole=True,
     )
-    return Drawn(figure, tuple(enumerate(lines)))
+    return Drawn(figure, tuple(enumerate(lines)), f"{plot['y_label']} against {plot['x_label']}")
 
 
 def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
