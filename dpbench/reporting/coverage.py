@@ -81,7 +81,8 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     specs = [spec for name in line.item.specs for spec in ran.specs(f"{line.paper}/{name}")]
     whole: list[Row] = []
     short: list[Row] = []
-    for name in dict.fromkeys(spec.name for spec in specs):
+    names = tuple(dict.fromkeys(spec.name for spec in specs))
+    for name in names:
         for row in ran.of(name):
             (short if row.context.reduced else whole).append(row)
     short += _shortened(line.item, specs, ran)
@@ -95,6 +96,7 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     )
     return replace(
         line,
+        names=names,
         configurations=len(specs),
         rows=tuple(row.id for row in whole),
         reduced=tuple(row.id for row in short),

@@ -122,7 +122,8 @@ def _drawn(figures: Sequence[Drawn | DrawnContour]) -> list[dict[str, Any]]:
 
     # Safe: `draw` builds the element from a tree, so every text in it is escaped.
     return [
-        {"figure": item.figure, "legend": item.legend, "caption": item.caption, "svg": Markup(_svg(item.figure))}
+        {name: getattr(item, name) for name in ("figure", "legend", "caption", "note")}
+        | {"svg": Markup(_svg(item.figure))}
         for item in figures
     ]
 

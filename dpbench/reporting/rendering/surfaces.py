@@ -43,6 +43,7 @@ class DrawnContour:
     figure: Contour
     legend: tuple[tuple[int, str], ...] = ()
     caption: str = ""
+    note: str = ""
 
 
 def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
