@@ -173,6 +173,18 @@ def test_a_short_schedule_is_shown_and_compared_with_nothing() -> None:
     assert "1 reduced" in render(report)
 
 
+def test_what_can_be_run_in_place_of_a_missing_figure_is_shown_as_reduced() -> None:
+    record = run_json("reduced-dplis2021", "", 0, context={"reduced": "another network"})
+    report = with_coverage(collect([record]))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Figure 5")]
+    assert line.item.missing
+    assert (line.rows, len(line.reduced), line.verdict) == ((), 1, "")
+    row = render(report).split(f'<tr id="{line.id}">')[1].split("</tr>")[0]
+    assert f"missing</span>: {line.item.missing}" in row
+    assert f'<a href="#{line.reduced[0]}">1 reduced</a>' in row
+    assert "reduced/dplis2021" in row
+
+
 def test_the_readers_own_records_come_before_those_of_the_project() -> None:
     theirs = rows({"row 1": 0.90})
     own = rows({"row 1": 0.95})
