@@ -94,9 +94,9 @@ def test_a_surface_has_the_loss_at_its_places() -> None:
 
 def test_a_smoothed_surface_is_the_mean_over_shifted_parameters() -> None:
     one = trained()
-    smoothing = {"smoothing_samples": 3, "smoothing_deviation": 0.1}
-    several = {"span": 0.5, "points": 3, "directions": 1, "records": 30}
-    shifts = LossSurface(**several, **smoothing)._shifts(one)
+    smoothing: dict[str, Any] = {"smoothing_samples": 3, "smoothing_deviation": 0.1}
+    several: dict[str, Any] = {"span": 0.5, "points": 3, "directions": 1, "records": 30}
+    shifts = LossSurface(**several, **smoothing).shifts(one)
     assert [round(float(shift.std()), 1) for shift in shifts] == [0.1, 0.1, 0.1]
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(shifts, 2))
     way, first = filter_normalised(one.net, one.theta_RP, 0, 0), one.first(30)

@@ -81,14 +81,14 @@ class LossSurface:
         ways = [filter_normalised(part.net, part.theta_RP, self.seed, way) for way in range(self.directions)]
         second = axis if self.directions == 2 else [0.0]
         places = [(alpha, beta) for alpha in axis for beta in second]
-        at_shifts = [self._losses(part, ways, places, shift_RP) for shift_RP in self._shifts(part)]
+        at_shifts = [self._losses(part, ways, places, shift_RP) for shift_RP in self.shifts(part)]
         means = [sum(several) / len(several) for several in zip(*at_shifts, strict=True)]
         losses = [loss if math.isfinite(loss) else None for loss in means]
         rows = [losses[start : start + len(second)] for start in range(0, len(losses), len(second))]
         surface = {"axis": axis, "losses": rows if self.directions == 2 else losses}
         return {"records": len(part.targets), "surface": surface}
 
-    def _shifts(self, part: Trained) -> list[Tensor]:
+    def shifts(self, part: Trained) -> list[Tensor]:
         """Where the loss is looked at around every place: (1, P) each; the place alone without smoothing."""
         if not self.smoothing_samples:
             return [torch.zeros_like(part.theta_RP)]
