@@ -7,7 +7,7 @@ import re
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from dpbench.cli.console import LINE_SECONDS, Watch, emit
 from dpbench.job import Watcher
 from dpbench.plan.planning import Plan, Run, Stack
 from dpbench.privacy.formatting import SIGNS, bound, duration, seeds
-from dpbench.tasks import metric_of
+from dpbench.tasks import CLASSIFICATION, metric_of
 
 if TYPE_CHECKING:
     from dpbench.job import Summary
@@ -211,6 +211,8 @@ def run_facts(run: Run) -> dict[str, Any]:
         "delta": None if budget is None else budget.delta,
         "reason": run.reason,
         "estimated_seconds": run.estimate,
+        "loss": run.objective.loss,
+        "metric": run.objective.metric,
     }
 
 
@@ -281,7 +283,7 @@ def _any_waste(plan: Plan) -> bool:
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """The reasons that the table's last column refers to by number, what its `wasted` means, and warnings."""
+    """The reasons that the table's last column refers to by number, what `wasted` means, what is not as usual."""
     found = [f"({number}) {action}: {reason}" for (action, reason), number in _notes(plan).items()]
     if _any_waste(plan):
         found.append("wasted: the part of the target ε that calibration leaves unspent, by the exact accountant.")
@@ -294,15 +296,20 @@ def plan_notes(plan: Plan) -> list[str]:
         f"ε by {by} in {count} run{'s' * (count > 1)} without `calibrate_with`: {why}."
         for (by, why), count in others.items()
     ]
-    unusual: dict[str, dict[str, None]] = {}
-    for run in plan.runs:
-        if run.adjacency not in (None, "add_or_remove"):
-            unusual.setdefault(str(run.adjacency).replace("_", " "), {})[run.spec.name] = None
-    if unusual:
-        words = [f"{what} in {', '.join(names)}" for what, names in unusual.items()]
-        rest = any(run.adjacency in (None, "add_or_remove") for run in plan.runs)
-        found.append(f"neighbours: {'; '.join([*words, *['add or remove in all others'] * rest])}.")
+    found += _unusual(plan, "neighbours", lambda run: run.adjacency or "add_or_remove", "add_or_remove")
+    found += _unusual(plan, "loss", lambda run: run.objective.loss, CLASSIFICATION.loss)
+    found += _unusual(plan, "metric", lambda run: run.objective.metric, CLASSIFICATION.metric)
     return [*found, *warning_lines(plan)]
+
+
+def _unusual(plan: Plan, what: str, of: Callable[[Run], str], usual: str) -> list[str]:
+    """A line that says where something is not as usual; none where it is so everywhere."""
+    found: dict[str, dict[str, None]] = {}
+    for run in plan.runs:
+        found.setdefault(of(run), {})[run.spec.name] = None
+    words = [f"{name.replace('_', ' ')} in {', '.join(specs)}" for name, specs in found.items() if name != usual]
+    rest = [f"{usual.replace('_', ' ')} in all others"] if usual in found else []
+    return [f"{what}: {'; '.join([*words, *rest])}."] if words else []
 
 
 def warning_lines(plan: Plan) -> list[str]:

@@ -23,7 +23,8 @@ PAPERS = Path(__file__).resolve().parent / "papers"
 class CoveredItem:
     """One table or figure: `place`, what it shows, and one of `specs`, `untrained` and `missing`.
 
-    `specs` are names of files in specs/<paper>, `reduced` of files in specs/reduced with a short schedule of it.
+    `specs` are names of files in specs/<paper>, `reduced` of files in specs/reduced with a short schedule of it,
+    or with what can be run of it.
     `untrained` says why nothing is trained, `missing` what would be needed, `prints` what it prints in place of results
     that get a verdict. `claims` are ids of claims that judge what it prints besides.
     """

@@ -270,10 +270,10 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         "noise_multiplier": sigma,
     }
     asked: dict[str, Any] = {} if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta}
-    loss = objective_of(spec, source).loss
+    objective = objective_of(spec, source)
     sizes = {"examples": source.train_size, "test_examples": source.test_size, "classes": source.classes}
     shape = tuple(source.input_shape)
-    mechanism.check(Setting(**sizes, input_shape=shape, loss=loss, **numbers, **asked))
+    mechanism.check(Setting(**sizes, input_shape=shape, loss=objective.loss, **numbers, **asked))
     if spec.randomness == "secure" and not getattr(mechanism, "secure", False):
         raise DpbenchError(
             f"randomness = secure: {spec.mechanism.name} does not say that all its noise comes from"
@@ -292,7 +292,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         "model": chosen("models", spec.model, skip=2) | weights_key(spec, plain_builder(spec, source)),
         "mechanism": chosen("mechanisms", spec.mechanism),
         "randomness": spec.randomness,
-        **unusual(task_of(source), objective_of(spec, source)),
+        **unusual(task_of(source), objective),
         **numbers,
         **({} if spends is None else asked),
         "numerics": versions(entries),
@@ -315,6 +315,7 @@ def resolve(spec: Spec, seeds: Sequence[int], kept: Cache | None = None, sources
         data_warning=getattr(source, "warning", ""),
         metrics=spec.metrics,
         metrics_along=spec.metrics_along,
+        objective=objective,
     )
     contents = [{**resolved, "seed": seed} for seed in seeds]
     return [replace(common, seed=one["seed"], key=run_key(one), resolved=one) for one in contents]

@@ -12,6 +12,7 @@ from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Spec
 from dpbench.store.check_records import SHIPPED
 from dpbench.store.shapes import Checked
+from dpbench.tasks import CLASSIFICATION, Objective
 
 Action = Literal["train", "exists", "stale", "skip"]
 
@@ -29,7 +30,7 @@ class Run:
     `sources` are hashes of the code that is used, {} in a plan that only shows; `checked` is the stored verdict on
     the mechanism's code, None if it is not private; `adjacency` says what neighbours are, None likewise; `data_warning`
     what is wrong with the data, "" for most; `metrics` what is measured at its end, for any spec that shares the run;
-    `metrics_along` how often, its end included.
+    `metrics_along` how often, its end included; `objective` is what it trains and what it is measured by.
     """
 
     spec: Spec
@@ -60,6 +61,7 @@ class Run:
     data_warning: str = ""
     metrics: tuple[Choice, ...] = ()
     metrics_along: int = 1
+    objective: Objective = CLASSIFICATION
 
     @property
     def wasted(self) -> float | None:

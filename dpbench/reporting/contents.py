@@ -338,15 +338,16 @@ class RecordLine:
 class CoverageLine:
     """A table or figure of a paper, and what ran of it; `item` says which specs run it, or why none does.
 
-    `configurations` are the settings of its specs, `rows` the ids of the rows of those that ran whole, `reduced` of
-    those that ran on a shorter schedule. `seeds`: the fewest and the most of a row, and how many the spec asks for.
-    `verdict` is on all printed results together, for the `reason`; `claims`: names and verdicts ("" before they are
-    judged) of what else judges it.
+    `names` are those of its specs, `configurations` their settings, `rows` the ids of the rows of those that ran whole,
+    `reduced` of those that ran on a shorter schedule. `seeds`: the fewest and the most of a row, and how many the spec
+    asks for. `verdict` is on all printed results together, for the `reason`; `claims`: names and verdicts ("" before
+    they are judged) of what else judges it.
     """
 
     paper: str
     title: str
     item: CoveredItem
+    names: tuple[str, ...] = ()
     configurations: int = 0
     rows: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
@@ -361,6 +362,12 @@ class CoverageLine:
     def id(self) -> str:
         """Its anchor in the page."""
         return f"coverage-{self.paper}-{self.item.place.lower().replace(' ', '-').replace('.', '-')}"
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """The claims whose evidence, drawn, is this figure: those of a figure for which nothing is trained."""
+        drawn = self.item.untrained and self.item.place.startswith("Figure")
+        return tuple(name for name, _ in self.claims) if drawn else ()
 
 
 @dataclass(frozen=True)

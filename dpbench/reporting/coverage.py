@@ -74,14 +74,15 @@ def _lines(report: Report, files: dict[Path, list[Spec]]) -> Iterable[CoverageLi
             line = CoverageLine(file.paper, file.title, item)
             names = [f"{file.paper}.{claim}" for claim in item.claims]
             line = replace(line, claims=tuple((name, judged.get(name, "")) for name in names))
-            yield _with_runs(line, ran) if item.specs else line
+            yield _with_runs(line, ran) if item.specs or item.reduced else line
 
 
 def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     specs = [spec for name in line.item.specs for spec in ran.specs(f"{line.paper}/{name}")]
     whole: list[Row] = []
     short: list[Row] = []
-    for name in dict.fromkeys(spec.name for spec in specs):
+    names = tuple(dict.fromkeys(spec.name for spec in specs))
+    for name in names:
         for row in ran.of(name):
             (short if row.context.reduced else whole).append(row)
     short += _shortened(line.item, specs, ran)
@@ -95,6 +96,7 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     )
     return replace(
         line,
+        names=names,
         configurations=len(specs),
         rows=tuple(row.id for row in whole),
         reduced=tuple(row.id for row in short),
@@ -107,7 +109,7 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
 
 
 def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]:
-    """The rows of the reduced specs that train on a dataset of this table or figure."""
+    """The rows of the reduced specs that train on a dataset of this table or figure; all where no spec is of it."""
     datasets = tuple({spec.dataset.name for spec in specs})
     rows = [
         row
@@ -115,7 +117,7 @@ def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]
         for spec in dict.fromkeys(one.name for one in ran.specs(f"reduced/{name}"))
         for row in ran.of(spec)
     ]
-    return [row for row in rows if row.settings.dataset.startswith(datasets)]
+    return [row for row in rows if row.settings.dataset.startswith(datasets or "")]
 
 
 def _together(verdicts: Sequence[Verdict], printed: int, ran: bool, besides: str = "") -> tuple[str, str]:

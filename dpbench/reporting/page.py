@@ -79,8 +79,9 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
     wanted: dict[str, Sequence[Drawn | DrawnContour]] = {}
     wanted |= {section.id: section_figures(report, section) for section in report.sections}
     wanted |= {item.id: comparison_figures(report, item) for item in report.comparisons}
+    pictures = {name: line for line in report.coverage for name in line.pictures}
     for record in report.claims.verdicts if report.claims is not None else ():
-        if record.plot is not None:
+        if record.plot is not None and record.id not in pictures:
             wanted[record.id] = claim_figures(record)
     wanted |= coverage_figures(report)
     wanted |= surface_figures(report)
@@ -93,6 +94,7 @@ def render(report: Report, progress: Callable[[str, int, int], None] | None = No
         report=report,
         chapters=[chapter for chapter in CHAPTERS if chapter.applies(report)],
         figures=figures,
+        pictures=pictures,
         style=style,
         script=script,
         policy=_policy(style, script),
@@ -120,7 +122,8 @@ def _drawn(figures: Sequence[Drawn | DrawnContour]) -> list[dict[str, Any]]:
 
     # Safe: `draw` builds the element from a tree, so every text in it is escaped.
     return [
-        {"figure": item.figure, "legend": item.legend, "caption": item.caption, "svg": Markup(_svg(item.figure))}
+        {name: getattr(item, name) for name in ("figure", "legend", "caption", "note")}
+        | {"svg": Markup(_svg(item.figure))}
         for item in figures
     ]
 

@@ -178,6 +178,26 @@ def test_the_plan_says_which_neighbours_an_epsilon_is_about(tmp_path: Path, caps
     assert {one["spec"]: one["adjacency"] for one in lines} == {"small": "add_or_remove", "shuffled": "zero_out"}
 
 
+def test_the_plan_names_a_loss_and_a_metric_that_are_not_the_usual_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    other = SPEC.replace("name: small", "name: squared") + "loss: squared_error\n"
+    (tmp_path / "other.yaml").write_text(other)
+    assert call("plan", str(tmp_path), "--out", str(tmp_path / "out")) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "loss: squared error in squared; cross entropy in all others." in said
+    assert "metric: rmse in squared; accuracy in all others." in said
+    assert call("plan", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")) == 0
+    assert not re.search("^(loss|metric):", capsys.readouterr().out, re.MULTILINE)
+    assert call("plan", str(tmp_path), "--out", str(tmp_path / "out"), "--json") == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {(one["spec"], one["loss"], one["metric"]) for one in lines} == {
+        ("small", "cross_entropy", "accuracy"),
+        ("squared", "squared_error", "rmse"),
+    }
+
+
 def test_data_check_goes_on_where_a_dataset_lacks_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

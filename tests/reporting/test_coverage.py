@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpbench.errors import DpbenchError
-from dpbench.judging.coverage import coverage, read_coverage
+from dpbench.judging.claims.judging import Choice, verify
+from dpbench.judging.claims.summary import claims_report
+from dpbench.judging.coverage import PAPERS, coverage, read_coverage
 from dpbench.reporting.collect import collect
 from dpbench.reporting.contents import CoverageLine, Report
 from dpbench.reporting.coverage import with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
+from dpbench.reporting.rendering.figures import Figure
+from dpbench.reporting.rendering.surfaces import Contour
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import shipped
+from dpbench.store.speed import Speed, StepLine
 from tests.store.record_samples import printed, run_json
 
 ACCURACIES = {"row 1": "95.0", "row 2": "96.6", "row 3": "97.0", "row 4": "97.6", "row 5": "97.8", "row 6": "98.0"}
@@ -107,6 +113,48 @@ def test_printed_sharpness_is_drawn_without_a_verdict() -> None:
     assert "without a verdict" in point.says
 
 
+def test_a_figure_that_claims_compute_is_drawn_where_its_line_stands(tmp_path: Path) -> None:
+    names = ("dplis2021.figure-2-runs", "dplis2021.figure-2-losses")
+    verify([PAPERS / "dplis2021"], Choice(names=names), out=tmp_path)
+    report = with_coverage(replace(collect([]), claims=claims_report(tmp_path)))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Figure 2")]
+    plain, smoothed, losses = coverage_figures(report)[line.id]
+    assert [len(one.figure.dots) for one in (plain, smoothed) if isinstance(one.figure, Contour)] == [100, 100]
+    assert plain.caption == "dplis2021, Figure 2: 2c: the loss, and where runs end without smoothing"
+    assert [text for _, text in losses.legend] == ["without smoothing", "with smoothing"]
+    page = render(report)
+    drawn, claims = page.split('<h2 id="claims">')
+    for one in (plain, smoothed, losses):
+        assert f'id="{one.figure.id}-title"' in drawn
+        assert f'id="{one.figure.id}-title"' not in claims  # once, or its anchors would be ambiguous
+    assert claims.count(f'Drawn at <a href="#{line.id}">Figure 2</a>') == 2
+
+
+def test_printed_times_are_drawn_beside_ours_as_those_of_another_machine() -> None:
+    def step(label: str, seconds: float, printed_seconds: str, device_name: str = "a CPU") -> StepLine:
+        where = ("", "ghost", "cpu", device_name, 1, 1, "cifar10", "papernot_cnn", 9, 256.0, 200.0)
+        made = StepLine("jl2021-table2", label, *where, seconds=seconds, printed_seconds=printed_seconds)
+        return replace(made, baseline="plain")
+
+    other = step("plain", 0.1, "12", "another CPU")
+    lines = (step("plain", 1.0, "12"), step("JL", 4.0, "657"), step("not printed", 1.0, ""), other)
+    (record,) = rows({"row 1": 0.95}, 1)  # of another paper, so that there is something to show
+    report = with_coverage(replace(collect([record]), speed=Speed(lines)))
+    found = coverage_figures(report)
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("jl2021", "Table 2")]
+    assert [name for name in found if "jl2021" in name] == [line.id]
+    (drawn,) = found[line.id]
+    assert isinstance(drawn.figure, Figure)
+    same, ours, others = drawn.figure.series
+    assert same.line[0].x == same.line[0].y
+    assert [(point.x, point.y) for point in ours.points] == [(12.0, 200.0), (657.0, 800.0)]
+    assert [(point.x, point.y) for point in others.points] == [(12.0, 20.0)]
+    assert ours.points[1].says == "JL: 800 s, printed 657 s; 4 times that without privacy, printed 54.8"
+    assert drawn.figure.x_label == "Seconds of an epoch, printed, on another machine"
+    assert "no verdict follows" in drawn.note
+    assert drawn.note in render(report)
+
+
 def test_a_refuted_deviation_is_told_where_the_mean_holds() -> None:
     records = [deviating("MNIST MLP none 5.01", seed) for seed in range(3)]
     for record in records:
@@ -123,6 +171,18 @@ def test_a_short_schedule_is_shown_and_compared_with_nothing() -> None:
     assert (line.rows, len(line.reduced), line.verdict) == ((), 1, "not_run")
     assert coverage_figures(report) == {}
     assert "1 reduced" in render(report)
+
+
+def test_what_can_be_run_in_place_of_a_missing_figure_is_shown_as_reduced() -> None:
+    record = run_json("reduced-dplis2021", "", 0, context={"reduced": "another network"})
+    report = with_coverage(collect([record]))
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Figure 5")]
+    assert line.item.missing
+    assert (line.rows, len(line.reduced), line.verdict) == ((), 1, "")
+    row = render(report).split(f'<tr id="{line.id}">')[1].split("</tr>")[0]
+    assert f"missing</span>: {line.item.missing}" in row
+    assert f'<a href="#{line.reduced[0]}">1 reduced</a>' in row
+    assert "reduced/dplis2021" in row
 
 
 def test_the_readers_own_records_come_before_those_of_the_project() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -91,6 +92,23 @@ def test_a_surface_has_the_loss_at_its_places() -> None:
     assert line["losses"] == pytest.approx([row[2] for row in surface["losses"]], rel=1e-5)
 
 
+def test_a_smoothed_surface_is_the_mean_over_shifted_parameters() -> None:
+    one = trained()
+    smoothing: dict[str, Any] = {"smoothing_samples": 3, "smoothing_deviation": 0.1}
+    several: dict[str, Any] = {"span": 0.5, "points": 3, "directions": 1, "records": 30}
+    shifts = LossSurface(**several, **smoothing).shifts(one)
+    assert [round(float(shift.std()), 1) for shift in shifts] == [0.1, 0.1, 0.1]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(shifts, 2))
+    way, first = filter_normalised(one.net, one.theta_RP, 0, 0), one.first(30)
+    expected = []
+    for alpha in (-0.5, 0.0, 0.5):
+        at = torch.cat([one.theta_RP + shift + alpha * way for shift in shifts])
+        expected.append(evaluate(one.net, at, first.inputs, first.targets, 7)[0].mean().item())
+    found = LossSurface(**several, **smoothing).measure(one)["surface"]["losses"]
+    assert found == pytest.approx(expected, rel=1e-5)  # sums of 30 float32 scores
+    assert found[1] != pytest.approx(LossSurface(**several).measure(one)["surface"]["losses"][1], rel=1e-4)
+
+
 def test_scaling_the_filters_of_a_network_leaves_its_surface() -> None:
     """What the normalisation is for: ReLU networks that compute the same look the same."""
     one = trained()
@@ -127,6 +145,10 @@ def test_sharpness_is_that_of_the_function_on_the_first_records() -> None:
         (LossSurface, {"directions": 3}, "directions = 3"),
         (LossSurface, {"span": math.inf}, "span = inf"),
         (LossSurface, {"records": True}, "records = True"),
+        (LossSurface, {"smoothing_samples": -1}, "smoothing_samples = -1"),
+        (LossSurface, {"smoothing_samples": 3}, "smoothing_deviation = 0.0"),
+        (LossSurface, {"smoothing_deviation": 0.1}, "smoothing_deviation = 0.1"),
+        (LossSurface, {"smoothing_samples": 1, "smoothing_deviation": math.nan}, "smoothing_deviation = nan"),
     ],
 )
 def test_numbers_outside_their_range_are_named(made: Any, parameters: dict[str, Any], words: str) -> None:

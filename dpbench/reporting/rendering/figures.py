@@ -106,6 +106,7 @@ class Figure:
     width: float = 400.0
     height: float = 270.0
     whole: bool = False  # all of every line, instead of where a training ended; a wide range is drawn logarithmically
+    steep: bool = False  # y is drawn logarithmically whatever its range, and x with round ticks
     room: float = 1.0  # how much of the way below the lowest final value is shown, times their range
 
 
@@ -233,7 +234,7 @@ def _limits(axes: Any, figure: Figure) -> None:
     values += [level[0] for level in figure.levels]
     heights = [p.y for p in ends]
     if figure.whole:
-        if heights and 0 < 100 * min(heights) < max(heights):
+        if heights and min(heights) > 0 and (figure.steep or 100 * min(heights) < max(heights)):
             axes.set_yscale("log", nonpositive="clip")
             axes.set_ylim(min(heights) / 3, max(heights) * 3)
             axes.figure.subplots_adjust(left=62 / figure.width)  # numbers such as 0.001 are wide
@@ -251,7 +252,9 @@ def _limits(axes: Any, figure: Figure) -> None:
         few = max(xs) / min(xs) < 300
         own = sorted({float(f"{x:.2g}") for x in xs})  # places on the axis; the values stand in the table
         apart = len(own) <= 8 and all(b / a > 1.25 for a, b in itertools.pairwise(own))  # the numbers do not overlap
-        ticks = FixedLocator(own) if apart else LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,))
+        ticks = (
+            FixedLocator(own) if apart and not figure.steep else LogLocator(10, subs=(1.0, 2.0, 5.0) if few else (1.0,))
+        )
         axes.xaxis.set_major_locator(ticks)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())

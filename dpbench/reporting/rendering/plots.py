@@ -21,11 +21,12 @@ Level = tuple[float, float | None, float | None, str]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure and its legend: (series style, text)."""
+    """A figure and its legend: (series style, text); `note` stands below that."""
 
     figure: Figure
     legend: tuple[tuple[int, str], ...]
     caption: str = ""
+    note: str = ""
 
 
 def section_figures(report: Report, section: Section) -> list[Drawn]:
@@ -121,7 +122,7 @@ def claim_figure(record: VerdictRecord) -> Drawn:
         series=series,
         whole=True,
     )
-    return Drawn(figure, tuple(enumerate(lines)))
+    return Drawn(figure, tuple(enumerate(lines)), f"{plot['y_label']} against {plot['x_label']}")
 
 
 def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:

@@ -43,6 +43,7 @@ class DrawnContour:
     figure: Contour
     legend: tuple[tuple[int, str], ...] = ()
     caption: str = ""
+    note: str = ""
 
 
 def surface_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
@@ -199,7 +200,7 @@ def _contours(section: Section) -> list[DrawnContour]:
     for number, (_, row, line, surface) in enumerate(_surfaces(section, deep=True)[:MOST_CONTOURS], 1):
         contour = Contour(
             id=f"metrics-{section.id}-contour-{number}",
-            title=f"{row.full_title}: loss surface, seed {line.surface_seed}",
+            title=f"{row.full_title}: {words(line.name)}, seed {line.surface_seed}",
             description=f"Contours of the mean training loss along two directions. {_said(row, line, surface)}.",
             x=tuple(surface["axis"]),
             y=tuple(surface["axis"]),

@@ -5,7 +5,14 @@ d_f · ‖θ_f‖ / ‖d_f‖. A filter is what gives one output: the first axis
 of one axis (biases, scales of normalisation) are left where they are, as in the authors' code (its option
 `ignore='biasbn'`). The surface is the mean training loss at θ + α·d, or at θ + α·d + β·d' for a second direction.
 
-The directions depend on `seed` alone, so runs of one model are looked at along the same ones.
+With smoothing (dplis2021, equation (3) and Figure 5) it is the mean of that over K shifted parameters, θ + Δ_j with
+Δ_j normal, as DPlis estimates its loss; the same K shifts at every place, which the paper does not say.
+
+The directions and the shifts depend on `seed` alone, so runs of one model are looked at along the same ones.
+
+| paper | here |
+| --- | --- |
+| K, σ_smooth | smoothing_samples (0: no smoothing), smoothing_deviation |
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ OWN_KEY = "loss surface"  # in place of a run's key, so that no run draws the sa
 
 @dataclass(frozen=True)
 class LossSurface:
-    """A `Metric`: the loss at `points` values of α from −span to span, along 1 or 2 directions.
+    """A `Metric`: the loss, smoothed or not, at `points` values of α from −span to span, along 1 or 2 directions.
 
     Raises DpbenchError for numbers outside their range. Not private.
 
@@ -43,6 +50,8 @@ class LossSurface:
     directions: int = 2
     records: int = 1000
     seed: int = 0
+    smoothing_samples: int = 0
+    smoothing_deviation: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.span, bool) or not 0 < self.span < math.inf:
@@ -55,6 +64,11 @@ class LossSurface:
             raise DpbenchError(f"directions = {self.directions!r}: expected 1 or 2")
         whole("records", self.records, 1)
         whole("seed", self.seed, 0)
+        whole("smoothing_samples", self.smoothing_samples, 0)
+        deviation, smoothed = self.smoothing_deviation, self.smoothing_samples > 0
+        if isinstance(deviation, bool) or not 0 <= deviation < math.inf or (deviation > 0) != smoothed:
+            expected = "expected a finite number above 0 with smoothing_samples of 1 or more, and 0 without"
+            raise DpbenchError(f"smoothing_deviation = {deviation!r}: {expected}")
 
     def axis(self) -> list[float]:
         """The values of α, the middle one 0."""
@@ -67,23 +81,38 @@ class LossSurface:
         ways = [filter_normalised(part.net, part.theta_RP, self.seed, way) for way in range(self.directions)]
         second = axis if self.directions == 2 else [0.0]
         places = [(alpha, beta) for alpha in axis for beta in second]
-        losses: list[float | None] = []
-        for start in range(0, len(places), AT_ONCE):
-            some = places[start : start + AT_ONCE]
-            shifts = [alpha * ways[0] + beta * ways[-1] for alpha, beta in some]
-            theta_RP = torch.cat([part.theta_RP + shift for shift in shifts])
-            found_R, _ = evaluate(part.net, theta_RP, part.inputs, part.targets, part.chunk, _several(part, len(some)))
-            losses += [loss if math.isfinite(loss) else None for loss in found_R.tolist()]
+        at_shifts = [self._losses(part, ways, places, shift_RP) for shift_RP in self.shifts(part)]
+        means = [sum(several) / len(several) for several in zip(*at_shifts, strict=True)]
+        losses = [loss if math.isfinite(loss) else None for loss in means]
         rows = [losses[start : start + len(second)] for start in range(0, len(losses), len(second))]
         surface = {"axis": axis, "losses": rows if self.directions == 2 else losses}
         return {"records": len(part.targets), "surface": surface}
 
+    def shifts(self, part: Trained) -> list[Tensor]:
+        """Where the loss is looked at around every place: (1, P) each; the place alone without smoothing."""
+        if not self.smoothing_samples:
+            return [torch.zeros_like(part.theta_RP)]
+        return [
+            self.smoothing_deviation * _normal(part.net, part.theta_RP, self.seed, 2 + sample)  # 0, 1: the directions
+            for sample in range(self.smoothing_samples)
+        ]
+
+    @staticmethod
+    def _losses(part: Trained, ways: list[Tensor], places: list[tuple[float, float]], shift_RP: Tensor) -> list[float]:
+        """The mean loss at every place, shifted by so much."""
+        losses: list[float] = []
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            centre_RP = part.theta_RP + shift_RP
+            theta_RP = torch.cat([centre_RP + (alpha * ways[0] + beta * ways[-1]) for alpha, beta in some])
+            found_R, _ = evaluate(part.net, theta_RP, part.inputs, part.targets, part.chunk, _several(part, len(some)))
+            losses += found_R.tolist()
+        return losses
+
 
 def filter_normalised(net: Network, theta_RP: Tensor, seed: int, way: int) -> Tensor:
     """Direction number `way` of a seed, each filter as long as that of the parameters: (1, P)."""
-    keys_RS = randomness.keys(seed, OWN_KEY)[None].to(theta_RP.device)
-    step_R = torch.tensor([way], device=theta_RP.device)
-    drawn = net.split(randomness.normal(keys_RS, randomness.NOISE, step_R, net.size))
+    drawn = net.split(_normal(net, theta_RP, seed, way))
     found = {}
     for name, value in net.split(theta_RP).items():
         if value.dim() < 3:  # a run axis and one more: a bias
@@ -93,6 +122,13 @@ def filter_normalised(net: Network, theta_RP: Tensor, seed: int, way: int) -> Te
         longs = [one.square().sum(axes, keepdim=True).sqrt() for one in (value, drawn[name])]
         found[name] = drawn[name] * longs[0] / longs[1]
     return net.join(found)
+
+
+def _normal(net: Network, theta_RP: Tensor, seed: int, number: int) -> Tensor:
+    """Standard normal draw number so much of a seed: (1, P)."""
+    keys_RS = randomness.keys(seed, OWN_KEY)[None].to(theta_RP.device)
+    step_R = torch.tensor([number], device=theta_RP.device)
+    return randomness.normal(keys_RS, randomness.NOISE, step_R, net.size)
 
 
 def _several(part: Trained, count: int) -> Any:
