@@ -21,7 +21,7 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
-from dpbench.errors import DpbenchError, visible
+from dpbench.errors import DpbenchError, OutOfMemory, lacks_memory, visible
 from dpbench.plan.cache import Cache
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
@@ -44,7 +44,7 @@ from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
-from dpbench.training.memory import OutOfMemory, lacks_memory, smaller
+from dpbench.training.memory import smaller
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100

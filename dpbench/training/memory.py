@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dpbench.errors import DpbenchError, visible
-
-_SAID = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "could not create a memory")
-
-
-class OutOfMemory(DpbenchError):
-    """Memory does not suffice for one place of each run at a time."""
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that there was too little memory.
-
-    >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")), lacks_memory(RuntimeError("shape"))
-    (True, False)
-    """
-    words = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError | OutOfMemory) or (
-        isinstance(error, RuntimeError) and any(said in words for said in _SAID)
-    )
+from dpbench.errors import OutOfMemory, lacks_memory, visible
 
 
 def smaller(places: int, error: BaseException) -> int:

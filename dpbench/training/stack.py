@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from dpbench.errors import DpbenchError, StoreError
+from dpbench.errors import DpbenchError, OutOfMemory, StoreError
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
@@ -18,7 +18,6 @@ from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
-from dpbench.training.memory import OutOfMemory
 
 Anew = Callable[[Run, str], None]
 

@@ -17,6 +17,7 @@ from dpbench.job import run as run_job
 from dpbench.models import imdb_lstm
 from dpbench.plan.planning import Choices
 from dpbench.step.functional import network
+from dpbench.step.updates.sgd import Sgd
 from dpbench.training import loop
 from dpbench.training.execution import Execution, places_of_a_call
 from dpbench.training.loop import Interrupted, Progress
@@ -74,6 +75,22 @@ def test_it_halves_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             little(patch, 0, words)
             with pytest.raises(error, match=said):
                 trained([run], execution=Execution(places_per_call=4, engine="vmap"))
+
+
+def test_an_update_may_lack_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    usual, update, called = losses(trained([run])[run.key]), Sgd.__call__, list[int]()
+
+    def limited(*arguments: Any) -> Any:
+        called.append(1)
+        if len(called) == 3:
+            raise torch.OutOfMemoryError(GPU)
+        return update(*arguments)
+
+    monkeypatch.setattr(Sgd, "__call__", limited)
+    told = trained([run])[run.key]
+    assert (told.memory, told.chunk) == ("from step 2 on, 32 places at a time: more found no memory", 32)
+    assert losses(told) == pytest.approx(usual, rel=1e-4)  # as above
 
 
 def test_a_checkpoint_keeps_the_smaller_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
