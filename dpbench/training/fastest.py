@@ -266,8 +266,8 @@ def with_engine(
     """The mechanism with the engine that is to sum its gradients, and what was tried.
 
     An engine that the spec names stays, and so does the way of a rule that sums itself, but it may go run by run and
-    with less at a time. A run goes on as its checkpoint says. What was tried before on this machine (`cache`) is not
-    tried again; nothing is in a smoke test.
+    with less at a time. A run goes on as its checkpoint says, but not compiled where nothing is to be. What was tried
+    before on this machine (`cache`) is not tried again; nothing is in a smoke test.
     """
     runs = [course.run for course in courses]
     made: Any = mechanism
@@ -285,8 +285,10 @@ def with_engine(
     elif told is not None:
         same = begun is not None and (begun.engine == told or begun.memory)
         chosen = Chosen(told, chunk=execution.at_once or (begun_chunk if same else None))
-    elif begun is not None:  # run by run a GPU would wait
-        chosen = Chosen(begun.engine if on_cpu else BY_RUN.get(begun.engine, begun.engine), chunk=begun_chunk)
+    elif begun is not None:
+        engine = ENGINES[0] if begun.engine == COMPILED and not execution.compiles else begun.engine
+        # Run by run a GPU would wait.
+        chosen = Chosen(engine if on_cpu else BY_RUN.get(engine, engine), chunk=begun_chunk)
     elif smoke:
         chosen = Chosen(named or ENGINES[0])
     else:
