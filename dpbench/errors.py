@@ -68,6 +68,18 @@ def lacks_memory(error: BaseException) -> bool:
     )
 
 
+def out_of_memory(error: BaseException, when: str) -> OutOfMemory:
+    """One sentence about a lack of memory; `error` itself where it is one.
+
+    >>> str(out_of_memory(MemoryError(), "at the start"))
+    'out of memory at the start (MemoryError): the model needs more than the device has'
+    """
+    if isinstance(error, OutOfMemory):
+        return error
+    said = visible((str(error).splitlines() or [type(error).__name__])[0])
+    return OutOfMemory(f"out of memory {when} ({said}): the model needs more than the device has")
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
     """One mistake in one file. `line` and `column` count from 1; 0 where no place is known."""

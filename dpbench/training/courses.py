@@ -201,14 +201,14 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
     """Save the unfinished runs of a stack. Raises StoreError where that cannot be done.
 
     A run whose gradient was not finite has failed, and says so at its next evaluation: it keeps what it had before.
+    One without a step has nothing to keep.
     """
     for at, course in enumerate(courses):
         path = _place(course.run, folder)
-        if path is None or course.bad >= 0:
+        if path is None or course.bad >= 0 or course.step == 0:
             continue
-        one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
             facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk", "memory")}
-            write_checkpoint(path, checkpoint_of(course), facts, one)
+            write_checkpoint(path, checkpoint_of(course), facts, state.take(slice(at, at + 1)))
         except DpbenchError as error:
             raise StoreError(str(error)) from error

@@ -125,7 +125,9 @@ def train(
     `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
     outcome; `anew` is told of a run whose checkpoint cannot be used, and why. `cache` remembers which clipping engine
     or way was the fastest. Raises Interrupted when `stop` becomes true, with every unfinished run saved under
-    `checkpoints`; DpbenchError if the model or the mechanism cannot be built.
+    `checkpoints`; OutOfMemory if a step finds too little memory for one place of each run, with every run saved where
+    that is possible; DpbenchError if the model or the mechanism cannot be built. A lack of memory elsewhere is raised
+    as it is (`memory.told_of_memory`).
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -145,15 +147,9 @@ def train(
         return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
 
     courses = [Course(run, stops(run)) for run in runs]
-    try:
-        starts = [
-            start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets, aim)
-            for course in courses
-        ]
-        state, hyper = _join(starts, device), hyperparameters(runs, device)
-    except (MemoryError, RuntimeError) as error:
-        smaller(1, error)
-        raise
+    folder = None if smoke else checkpoints
+    starts = (start(course, mechanism, build, folder, anew, inputs, targets, aim) for course in courses)
+    state, hyper = _join(list(starts), device), hyperparameters(runs, device)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     compiles_draws = execution.compiles and not smoke and device.type == "cpu"  # first: a trial may draw
     not_drawn = compile_draws(mechanism, net.size, runs) if compiles_draws else ""
@@ -219,9 +215,15 @@ def train(
                 waits, lack = True, None
                 state, sums_3R, bad_R, done = several(*before, [hyper] * most, again=True)
             if lack is not None:
+                for course in courses:
+                    course.chunk = None  # one place was too much; what goes on finds its own
                 if checkpoints is not None and keeps:  # the halves of the stack go on from here
-                    _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
-                    save(courses, state, checkpoints)
+                    try:
+                        _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
+                        save(courses, state, checkpoints)
+                    except (MemoryError, RuntimeError) as error:  # else from the last checkpoint, or from the start
+                        if not lacks_memory(error):
+                            raise
                 raise lack
             number += done
         _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)

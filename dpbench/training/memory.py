@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-from dpbench.errors import OutOfMemory, lacks_memory, visible
+from dpbench.errors import lacks_memory, out_of_memory
 
 
 def smaller(places: int, error: BaseException) -> int:
@@ -12,10 +15,18 @@ def smaller(places: int, error: BaseException) -> int:
     if not lacks_memory(error):
         raise error
     if places == 1:
-        raise OutOfMemory(
-            f"out of memory with one example of each run at a time ({visible(str(error).splitlines()[0])}): the model"
-            " needs more than the device has"
-        ) from error
+        raise out_of_memory(error, "with one example of each run at a time") from error
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return places // 2
+
+
+@contextmanager
+def told_of_memory() -> Iterator[None]:
+    """Raise OutOfMemory for a lack of memory inside the block, where nothing can be done with less at a time."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise out_of_memory(error, "beside the steps of training") from error
+        raise

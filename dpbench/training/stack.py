@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
+from dpbench.training.memory import told_of_memory
 
 Anew = Callable[[Run, str], None]
 
@@ -76,25 +78,26 @@ def trained(
             """Tell of the whole stack where it is trained in halves."""
             watch(replace(progress, done=whole - others - progress.total + progress.done, total=whole))
 
-        yield from train(
-            due,
-            dataset_source(first.spec).load(how.data),
-            build_mechanism(first.spec),
-            builder(first),
-            Execution(
-                first.device,
-                how.places_per_call,
-                how.engine,
-                compiles=how.compiles,
-                checkpoint_seconds=how.checkpoint_seconds,
-            ),
-            checkpoints=None if store is None else store.checkpoints_folder,
-            smoke=how.smoke,
-            watch=of_all,
-            anew=anew,
-            stop=stop,
-            cache=None if how.smoke else Cache(cache_file()),
-        )
+        with told_of_memory():
+            yield from train(
+                due,
+                dataset_source(first.spec).load(how.data),
+                build_mechanism(first.spec),
+                builder(first),
+                Execution(
+                    first.device,
+                    how.places_per_call,
+                    how.engine,
+                    compiles=how.compiles,
+                    checkpoint_seconds=how.checkpoint_seconds,
+                ),
+                checkpoints=None if store is None else store.checkpoints_folder,
+                smoke=how.smoke,
+                watch=of_all,
+                anew=anew,
+                stop=stop,
+                cache=None if how.smoke else Cache(cache_file()),
+            )
 
     whole, threads = sum(steps.values()), how.threads_of(runs)
     kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew)
@@ -132,26 +135,27 @@ def _kept(
         due, again = stacks.pop(0), dict[str, Run]()
         outcomes = outcomes_of(tuple(due.values()), told)
         while due:
-            spoiled = False
+            spoiled = lacks = False
             try:
                 ended = [next(outcomes)]
             except (Interrupted, StoreError, BrokenPipeError):
                 raise
             except Exception as error:  # noqa: BLE001 - any other error fails the runs of the stack
                 secure = any(one.spec.randomness == "secure" for one in due.values())
-                if isinstance(error, OutOfMemory) and len(due) > 1 and not secure:
+                lacks = isinstance(error, OutOfMemory)
+                if lacks and len(due) > 1 and not secure:
                     stacks[:0] = _halves(due)
                     facts = {**facts, "stack": f"halved: {len(due)} runs found no memory"}
                     break
                 ended = [failure(one, error) for one in due.values()]
-                spoiled = not went_on.isdisjoint(due)
+                spoiled = not lacks and not went_on.isdisjoint(due)
             for outcome in ended:
                 one = due.pop(outcome.run.key)
                 if store is None:
                     yield outcome, None
                     continue
                 record = record_of(outcome, facts)
-                wrong = (outcome.error or objection(record)) if one.key in went_on else ""
+                wrong = (outcome.error or objection(record)) if one.key in went_on and not lacks else ""
                 if wrong or spoiled:
                     store.checkpoint_path(one.key).unlink(missing_ok=True)
                     again[one.key] = one
@@ -160,6 +164,8 @@ def _kept(
                 else:
                     yield outcome, keep(record, outcome.run, store)
         outcomes.close()
+        if due:  # the error is gone, but what it held of the whole stack is garbage that Python has not seen yet
+            gc.collect()
         went_on -= again.keys()
         stacks += [again] if again else []
 
@@ -201,10 +207,14 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep(record: Mapping[str, Any], run_: Run, store: Store) -> Path:
-    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed.
+
+    Its checkpoint is removed, unless it lacked memory.
+    """
     try:
         path = store.write_failure(record) if "error" in record else store.write_run(record)
-        store.checkpoint_path(run_.key).unlink(missing_ok=True)
+        if not str(record.get("error", "")).startswith(OutOfMemory.__name__):  # it goes on where there is more memory
+            store.checkpoint_path(run_.key).unlink(missing_ok=True)
         return path
     except DpbenchError as error:
         raise StoreError(str(error)) from error
