@@ -30,6 +30,7 @@ from dpbench.store.shapes import CurvePoint
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()
+MOST_NOTED = 1000  # characters of a note about memory
 MOST_FACTS = 1 << 20  # bytes of the line of JSON: a curve has about a hundred points
 
 
@@ -134,8 +135,9 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
     if (chunk := facts.get("chunk")) is not None and not _is_chunk(chunk):
         return f"chunk = {chunk!r}: expected places of a call and runs of the stack, 1 or more each"
-    if type(memory := facts.get("memory", "")) is not str or len(memory) > 200:
-        return f"memory = {str(memory)[:40]!r}: expected a text of a line"
+    for name in ("memory", "stack"):
+        if type(note := facts.get(name, "")) is not str or len(note) > MOST_NOTED:
+            return f"{name} = {str(note)[:40]!r}: expected a text of a line"
     for name in ("seconds", "share", "drawn", "loss", "clipped"):
         value = facts.get(name)
         if type(value) not in (int, float) or not 0 <= value < math.inf:

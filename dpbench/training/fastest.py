@@ -39,6 +39,7 @@ from dpbench.step.stages import OwnSum
 from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, OWN_WAYS, PLAIN
 from dpbench.training.courses import Course
 from dpbench.training.execution import Execution, places_of_a_call
+from dpbench.training.memory import bounded
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
@@ -283,7 +284,7 @@ def with_engine(
     if not has_one or (told is None and not own and named not in ("", *ENGINES)):
         chosen = Chosen("", chunk=begun_chunk)
     elif told is not None:
-        same = begun is not None and (begun.engine == told or begun.memory)
+        same = begun is not None and (begun.engine == told or bounded(begun.memory))
         chosen = Chosen(told, chunk=execution.at_once or (begun_chunk if same else None))
     elif begun is not None:
         engine = ENGINES[0] if begun.engine == COMPILED and not execution.compiles else begun.engine
@@ -293,11 +294,11 @@ def with_engine(
         chosen = Chosen(named or ENGINES[0])
     else:
         chosen = _measured(made, runs, named, net, theta_RP, execution, one, cache)
-    lacked = any(course.memory for course in courses)
+    lacked = any(bounded(course.memory) for course in courses)
     if execution.places_per_call is not None or not (on_cpu or lacked):
         chosen = replace(chosen, chunk=None)
     for course in courses:
-        course.engine, course.memory = chosen.engine, course.memory if chosen.chunk == begun_chunk else ""
+        course.engine = chosen.engine
         course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
     if not chosen.engine:
         return mechanism, chosen

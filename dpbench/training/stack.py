@@ -70,7 +70,7 @@ def trained(
 
     steps = {one.key: min(2, one.steps) if how.smoke else one.steps for one in runs}  # that are not known to be done
 
-    def outcomes_of(due: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
+    def outcomes_of(due: Sequence[Run], anew: Anew, halved: str) -> Generator[Outcome, None, None]:
         """Load what the runs need and train them."""
         first, others = due[0], sum(left for key, left in steps.items() if key not in {one.key for one in due})
 
@@ -97,6 +97,7 @@ def trained(
                 anew=anew,
                 stop=stop,
                 cache=None if how.smoke else Cache(cache_file()),
+                stack=halved,
             )
 
     whole, threads = sum(steps.values()), how.threads_of(runs)
@@ -113,7 +114,7 @@ def trained(
 
 def _kept(
     runs: Sequence[Run],
-    outcomes_of: Callable[[Sequence[Run], Anew], Generator[Outcome, None, None]],
+    outcomes_of: Callable[[Sequence[Run], Anew, str], Generator[Outcome, None, None]],
     store: Store | None,
     facts: Mapping[str, Any],
     anew: Anew,
@@ -125,6 +126,7 @@ def _kept(
     A stack that finds too little memory goes on as two halves.
     """
     stacks = [{one.key: one for one in runs}]
+    halved: dict[str, str] = {}  # what is noted of runs whose stack was
     went_on = set() if store is None else {key for key in stacks[0] if store.has_checkpoint(key)}
 
     def told(one: Run, why: str) -> None:
@@ -133,7 +135,7 @@ def _kept(
 
     while stacks:
         due, again = stacks.pop(0), dict[str, Run]()
-        outcomes = outcomes_of(tuple(due.values()), told)
+        outcomes = outcomes_of(tuple(due.values()), told, halved.get(next(iter(due)), ""))
         while due:
             spoiled = lacks = False
             try:
@@ -145,9 +147,9 @@ def _kept(
                 lacks = isinstance(error, OutOfMemory)
                 if lacks and len(due) > 1 and not secure:
                     stacks[:0] = _halves(due)
-                    facts = {**facts, "stack": f"halved: {len(due)} runs found no memory"}
+                    halved |= dict.fromkeys(due, f"halved: {len(due)} runs found no memory")
                     break
-                ended = [failure(one, error) for one in due.values()]
+                ended = [replace(failure(one, error), stack=halved.get(key, "")) for key, one in due.items()]
                 spoiled = not lacks and not went_on.isdisjoint(due)
             for outcome in ended:
                 one = due.pop(outcome.run.key)
@@ -190,6 +192,8 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
         facts["chunk"] = outcome.chunk
     if outcome.memory:
         facts["memory"] = outcome.memory
+    if outcome.stack:
+        facts["stack"] = outcome.stack
     if outcome.tried:
         facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {

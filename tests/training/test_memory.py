@@ -115,6 +115,42 @@ def test_a_checkpoint_keeps_the_smaller_chunk(tmp_path: Path, monkeypatch: pytes
     assert told.memory.startswith("from step 0 on, 16 places at a time")
 
 
+def test_a_record_says_in_which_steps_less_went_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on in a stack of another size, which has its own chunk; there memory lacks again."""
+    run, other = runs_of(tmp_path, SPEC.replace("seeds: 1", "seeds: 2"))
+    seen = Seen()
+    how: Any = {"execution": Execution(engine="vmap"), "checkpoints": tmp_path / "kept"}
+    with monkeypatch.context() as patch:
+        little(patch, 20, CPU)
+        with pytest.raises(Interrupted):
+            trained([run], watch=seen.progress, stop=seen.enough, **how)
+    told = trained([run, other], **how)
+    assert told[run.key].chunk > 64  # type: ignore[operator]
+    assert told[run.key].memory == "from step 0 to 3, 16 places at a time: more found no memory"
+    assert told[other.key].memory == ""
+    with monkeypatch.context() as patch:
+        little(patch, 10, CPU, after=2)
+        again = trained([run, other], **how)
+    assert again[run.key].memory == f"{told[run.key].memory}; from step 5 on, 8 places at a time: more found no memory"
+    assert again[other.key].memory == "from step 2 on, 8 places at a time: more found no memory"
+
+
+def test_a_run_keeps_the_note_of_its_halved_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 3"), encoding="utf-8")
+    how: Any = {"out": tmp_path / "out", "choices": Choices(device="cpu"), "engine": "vmap"}
+    seen = Seen()
+    with monkeypatch.context() as patch:
+        little(patch, 99_999, GPU, runs=2, after=3)
+        assert run_job([spec], watcher=seen, stop=lambda: len(seen.told) > 50, **how).interrupted
+    assert not run_job([spec], **how).failures
+    found = [
+        (one["resumed"], one["environment"].get("stack"), one["environment"].get("memory"))
+        for one in records(tmp_path / "out")
+    ]
+    assert found == [(True, "halved: 3 runs found no memory", None)] * 3
+
+
 def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs of which one alone fits: every record is that of the run alone, and says why."""
     spec = tmp_path / "spec.yaml"
