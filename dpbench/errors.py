@@ -10,6 +10,7 @@ __all__ = ["DpbenchError", "Problem", "ProblemsError", "StoreError"]
 
 LONGEST = 2000  # characters of the message of one mistake
 
+_NO_MEMORY = "out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "could not create a memory"
 # With those of direction and half surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -47,6 +48,36 @@ class StoreError(DpbenchError):
     """A result or a checkpoint could not be written: the job stops, because what it would compute would be lost."""
 
     exit_status = 1
+
+
+class OutOfMemory(DpbenchError):
+    """Memory does not suffice for the least that can be done at a time."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that there was too little memory; torch is not imported for it.
+
+    >>> lacks_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")), lacks_memory(RuntimeError("shape"))
+    (True, False)
+    """
+    words = str(error).lower()
+    return (
+        isinstance(error, MemoryError | OutOfMemory)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's
+        or (isinstance(error, RuntimeError) and any(said in words for said in _NO_MEMORY))
+    )
+
+
+def out_of_memory(error: BaseException, when: str) -> OutOfMemory:
+    """One sentence about a lack of memory; `error` itself where it is one.
+
+    >>> str(out_of_memory(MemoryError(), "at the start"))
+    'out of memory at the start (MemoryError): the model needs more than the device has'
+    """
+    if isinstance(error, OutOfMemory):
+        return error
+    said = visible((str(error).splitlines() or [type(error).__name__])[0])
+    return OutOfMemory(f"out of memory {when} ({said}): the model needs more than the device has")
 
 
 @dataclass(frozen=True, order=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpbench.catalog import Entry, FilePath, Note, build, find, marked, of_a_file
 from dpbench.datasets import data_folder, fetch_command
-from dpbench.errors import DpbenchError, Problem, ProblemsError
+from dpbench.errors import DpbenchError, Problem, ProblemsError, lacks_memory, out_of_memory
 from dpbench.plan import trial
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.known import older_of, parts
@@ -226,10 +226,15 @@ def with_checks(runs: Iterable[Run], out: Path) -> tuple[Run, ...]:
 
 @contextmanager
 def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
-    """Turns any exception into a problem of the spec: a user's model or mechanism may raise anything."""
+    """Turns any exception into a problem of the spec: a user's model or mechanism may raise anything.
+
+    Raises OutOfMemory for a lack of memory, which is no mistake of the spec.
+    """
     try:
         yield
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
+        if lacks_memory(error):
+            raise out_of_memory(error, f"when the model of {spec.name} was tried") from error
         named = isinstance(error, DpbenchError | ValueError)
         text = str(error) if named else f"{type(error).__name__}: {error}"
         problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -83,12 +85,16 @@ def usual_threads(spec: Spec, examples: float, device: str, kept: Cache | None =
 
 
 def engine_question(runs: Sequence[Run], threads: int) -> list[object]:
-    """What the fastest engine of a stack depends on, for `Cache.engine`; code of others takes part by its hash."""
+    """What the fastest engine of a stack depends on, for `Cache.engine`; code of others takes part by its hash.
+
+    So does the C++ compiler that torch would take: where it was absent, compiling is tried when it is there.
+    """
     first = runs[0]
     sizes_of = [max(math.ceil(run.sampling_rate * run.examples) for run in runs), max(run.steps for run in runs)]
     named = {} if FASTEST in first.engine.values() else first.engine
     code = json.dumps(first.resolved.get("numerics"), sort_keys=True)
-    return [_like(first.resolved, named), code, len(runs), *sizes_of, device_name(first.device), threads]
+    compiler = shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
+    return [_like(first.resolved, named), code, len(runs), *sizes_of, device_name(first.device), threads, compiler]
 
 
 def with_engines(runs: Sequence[Run], kept: Cache) -> tuple[Run, ...]:

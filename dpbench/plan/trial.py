@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dpbench.catalog import Entry
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, lacks_memory
 from dpbench.plan.cache import Cache
 
 if TYPE_CHECKING:
@@ -194,6 +194,8 @@ def _one_sum(
         except DpbenchError:
             raise
         except Exception as error:
+            if lacks_memory(error):
+                raise
             layer = f"layer {trail[-1]}" if trail else "the model"
             raise DpbenchError(f"{name}: {layer} stops with {sentence(error)}") from error
 

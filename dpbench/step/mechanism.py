@@ -66,7 +66,7 @@ class State:
     step_R: Tensor
     private: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def take(self, index: Tensor) -> State:
+    def take(self, index: Tensor | slice) -> State:
         memory, private = ({name: value[index] for name, value in kept.items()} for kept in (self.memory, self.private))
         return State(self.theta_RP[index], memory, self.step_R[index], private)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, lacks_memory
 from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight, one_by_one
 from dpbench.step.functional import Network, augmented, smoothed
@@ -280,7 +280,7 @@ class Pipeline:
         return Released(mean_RP, partial(self._events, state, hyper), values), Kept(observed)
 
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
-        """The optimizer's step, for every run. Raises DpbenchError for whatever the optimizer raises."""
+        """The optimizer's step, for every run. Raises like `optimised`."""
         theta_RP, kept = optimised(self.optimizer, state, rate_R, released.gradient_RP)
         if isinstance(self.rule, AdaptiveClipping):
             kept["clip_scale_R"] = self.rule.moved(state.memory["clip_scale_R"], released.values["below_R"])
@@ -375,7 +375,8 @@ class Pipeline:
 def optimised(optimizer: Update, state: State, rate_R: Tensor, gradient_RP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Apply an update, written for one run, to a stack: the new parameters (R, P) and the update's memory.
 
-    Raises DpbenchError for whatever it raises, for results of another form, and where it writes into what it is given.
+    Raises DpbenchError for whatever it raises but a lack of memory, for results of another form, and where it writes
+    into what it is given.
     """
     given = (state.theta_RP, gradient_RP, *state.memory.values())
     versions = [value._version for value in given]
@@ -390,6 +391,8 @@ def optimised(optimizer: Update, state: State, rate_R: Tensor, gradient_RP: Tens
         wrong = next((what for what, (one, old) in new.items() if (one.shape, one.dtype) != (old.shape, old.dtype)), "")
         extra = sorted(kept.keys() - memory.keys())
     except Exception as error:
+        if lacks_memory(error):  # training goes on with less at a time
+            raise
         text = " ".join(str(error).split())
         raise DpbenchError(
             f"update {name} stops with {type(error).__name__}: {text}; an update is written for one run, with theta_P"

@@ -19,7 +19,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from dpbench.atomic import read_bytes, write_bytes
+from dpbench.atomic import read_bytes, writing
 from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
@@ -30,6 +30,7 @@ from dpbench.store.shapes import CurvePoint
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()
+MOST_NOTED = 1000  # characters of a note about memory
 MOST_FACTS = 1 << 20  # bytes of the line of JSON: a curve has about a hundred points
 
 
@@ -44,12 +45,19 @@ class Place:
 
 
 def write_checkpoint(path: Path, place: Place, facts: Mapping[str, Any], state: State) -> None:
-    """Write a run's facts (step, curve and so on) and its state (R = 1), whole or not at all."""
+    """Write a run's facts (step, curve and so on) and its state (R = 1), whole or not at all.
+
+    There may be too little memory for a second copy of the state, so none is made of a state on the processor.
+    """
     tensors = [tensor.detach().cpu().contiguous() for _, tensor in _tensors(state)]
     content = {"run_key": place.run_key, "sources": dict(place.sources), "tensors": _layout(state), **facts}
     line = json.dumps(finite(content), allow_nan=False).encode() + b"\n"
-    body = b"".join([line, *(tensor.flatten().view(torch.uint8).numpy().tobytes() for tensor in tensors)])
-    write_bytes(path, HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    parts: list[Any] = [line, *(tensor.flatten().view(torch.uint8).numpy() for tensor in tensors)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    with writing(path) as file:
+        file.writelines([HEAD, digest.hexdigest().encode(), b"\n", *parts])
 
 
 def read_checkpoint(path: Path, place: Place, fresh: State) -> tuple[dict[str, Any], State] | None:
@@ -61,13 +69,13 @@ def read_checkpoint(path: Path, place: Place, fresh: State) -> tuple[dict[str, A
         return None
     size = sum(tensor.nbytes for _, tensor in _tensors(fresh))
     content = read_bytes(path, size + MOST_FACTS)
-    head, _, rest = content.partition(b"\n")
-    if head + b"\n" != HEAD:
+    if not content.startswith(HEAD):
         raise DpbenchError(f"{path}: no checkpoint of format {FORMAT}")
-    digest, _, body = rest.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    whole, begin = memoryview(content), len(HEAD) + 65  # parts of it are no copies
+    if content[len(HEAD) : begin] != hashlib.sha256(whole[begin:]).hexdigest().encode() + b"\n":
         raise DpbenchError(f"{path}: its SHA-256 is not that of its content")
-    line, _, data = body.partition(b"\n")
+    line = content[begin : content.find(b"\n", begin)]
+    data = whole[begin + len(line) + 1 :]
     try:
         facts = restored(parse_json(line.decode("utf-8")))
     except ValueError as error:
@@ -97,7 +105,7 @@ def _layout(state: State) -> list[list[Any]]:
     return [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in _tensors(state)]
 
 
-def _filled(data: bytes, step: int, fresh: State) -> State:
+def _filled(data: memoryview, step: int, fresh: State) -> State:
     """The state `fresh` with the values in `data`."""
     found: dict[str, Tensor] = {}
     begin = 0
@@ -127,8 +135,9 @@ def _wrong(facts: Any, place: Place, fresh: State) -> str:
         return f"engine = {engine!r}: expected one of {', '.join(known[1:])}"
     if (chunk := facts.get("chunk")) is not None and not _is_chunk(chunk):
         return f"chunk = {chunk!r}: expected places of a call and runs of the stack, 1 or more each"
-    if type(memory := facts.get("memory", "")) is not str or len(memory) > 200:
-        return f"memory = {str(memory)[:40]!r}: expected a text of a line"
+    for name in ("memory", "stack"):
+        if type(note := facts.get(name, "")) is not str or len(note) > MOST_NOTED:
+            return f"{name} = {str(note)[:40]!r}: expected a text of a line"
     for name in ("seconds", "share", "drawn", "loss", "clipped"):
         value = facts.get(name)
         if type(value) not in (int, float) or not 0 <= value < math.inf:

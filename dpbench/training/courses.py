@@ -43,7 +43,8 @@ class Course:
     engine: str = ""  # the clipping engine, or a rule's way, that training has chosen or was told
     # Places of its batch in one call, and for a stack of how many: where measured, or made fewer for want of memory.
     chunk: tuple[int, int] | None = None
-    memory: str = ""  # where it became less for want of memory
+    memory: str = ""  # where it was less for want of memory
+    stack: str = ""  # the stack of which it was in a half for want of memory
 
     @property
     def measured_at(self) -> frozenset[int]:
@@ -131,6 +132,7 @@ def start(
     for name in _KEPT:
         setattr(course, name, facts[name])
     course.engine, course.memory = facts.get("engine", ""), facts.get("memory", "")
+    course.stack = course.stack or facts.get("stack", "")
     course.chunk = None if facts.get("chunk") is None else tuple(facts["chunk"])
     course.resumed = True
     return state
@@ -201,14 +203,14 @@ def save(courses: list[Course], state: State, folder: Path) -> None:
     """Save the unfinished runs of a stack. Raises StoreError where that cannot be done.
 
     A run whose gradient was not finite has failed, and says so at its next evaluation: it keeps what it had before.
+    One without a step has nothing to keep.
     """
     for at, course in enumerate(courses):
         path = _place(course.run, folder)
-        if path is None or course.bad >= 0:
+        if path is None or course.bad >= 0 or course.step == 0:
             continue
-        one = state.take(torch.tensor([at], device=state.theta_RP.device))
         try:
-            facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk", "memory")}
-            write_checkpoint(path, checkpoint_of(course), facts, one)
+            facts = {name: getattr(course, name) for name in (*_KEPT, "engine", "chunk", "memory", "stack")}
+            write_checkpoint(path, checkpoint_of(course), facts, state.take(slice(at, at + 1)))
         except DpbenchError as error:
             raise StoreError(str(error)) from error

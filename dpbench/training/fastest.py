@@ -39,6 +39,7 @@ from dpbench.step.stages import OwnSum
 from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, OWN_WAYS, PLAIN
 from dpbench.training.courses import Course
 from dpbench.training.execution import Execution, places_of_a_call
+from dpbench.training.memory import bounded
 
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
@@ -266,8 +267,8 @@ def with_engine(
     """The mechanism with the engine that is to sum its gradients, and what was tried.
 
     An engine that the spec names stays, and so does the way of a rule that sums itself, but it may go run by run and
-    with less at a time. A run goes on as its checkpoint says. What was tried before on this machine (`cache`) is not
-    tried again; nothing is in a smoke test.
+    with less at a time. A run goes on as its checkpoint says, but not compiled where nothing is to be. What was tried
+    before on this machine (`cache`) is not tried again; nothing is in a smoke test.
     """
     runs = [course.run for course in courses]
     made: Any = mechanism
@@ -283,19 +284,21 @@ def with_engine(
     if not has_one or (told is None and not own and named not in ("", *ENGINES)):
         chosen = Chosen("", chunk=begun_chunk)
     elif told is not None:
-        same = begun is not None and (begun.engine == told or begun.memory)
+        same = begun is not None and (begun.engine == told or bounded(begun.memory))
         chosen = Chosen(told, chunk=execution.at_once or (begun_chunk if same else None))
-    elif begun is not None:  # run by run a GPU would wait
-        chosen = Chosen(begun.engine if on_cpu else BY_RUN.get(begun.engine, begun.engine), chunk=begun_chunk)
+    elif begun is not None:
+        engine = ENGINES[0] if begun.engine == COMPILED and not execution.compiles else begun.engine
+        # Run by run a GPU would wait.
+        chosen = Chosen(engine if on_cpu else BY_RUN.get(engine, engine), chunk=begun_chunk)
     elif smoke:
         chosen = Chosen(named or ENGINES[0])
     else:
         chosen = _measured(made, runs, named, net, theta_RP, execution, one, cache)
-    lacked = any(course.memory for course in courses)
+    lacked = any(bounded(course.memory) for course in courses)
     if execution.places_per_call is not None or not (on_cpu or lacked):
         chosen = replace(chosen, chunk=None)
     for course in courses:
-        course.engine, course.memory = chosen.engine, course.memory if chosen.chunk == begun_chunk else ""
+        course.engine = chosen.engine
         course.chunk = None if chosen.chunk is None else (chosen.chunk, len(runs))
     if not chosen.engine:
         return mechanism, chosen

@@ -21,7 +21,7 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.catalog import build as build_one
 from dpbench.datasets import Dataset
-from dpbench.errors import DpbenchError, visible
+from dpbench.errors import DpbenchError, OutOfMemory, lacks_memory, visible
 from dpbench.plan.cache import Cache
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
@@ -44,7 +44,7 @@ from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
-from dpbench.training.memory import OutOfMemory, lacks_memory, smaller
+from dpbench.training.memory import noted, smaller
 
 EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
 MAX_CURVE_POINTS = 100
@@ -75,7 +75,7 @@ class Outcome:
     `parameters_P` are the last parameters of a run with a result, for diagnostics and `last_weights`. `engine` summed
     the gradients, or is the way of a rule that did, "" where there is one way; `tried`: seconds of a sum of the stack
     by each that was measured, or why torch cannot compile it; `chunk` places of each run's batch were in one call at
-    the end. `memory` says where they had to become fewer.
+    the end. `memory` says where they had to become fewer, `stack` that a stack had to be halved.
     """
 
     run: Run
@@ -88,6 +88,7 @@ class Outcome:
     tried: Mapping[str, float | str] = field(default_factory=dict)
     chunk: int | None = None
     memory: str = ""
+    stack: str = ""
 
 
 class Interrupted(DpbenchError):
@@ -119,13 +120,16 @@ def train(
     anew: Callable[[Run, str], None] = lambda _run, _why: None,
     stop: Callable[[], bool] = lambda: False,
     cache: Cache | None = None,
+    stack: str = "",
 ) -> Iterator[Outcome]:
     """Train the runs of one stack; yields each outcome as soon as its run ends.
 
     `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
     outcome; `anew` is told of a run whose checkpoint cannot be used, and why. `cache` remembers which clipping engine
-    or way was the fastest. Raises Interrupted when `stop` becomes true, with every unfinished run saved under
-    `checkpoints`; DpbenchError if the model or the mechanism cannot be built.
+    or way was the fastest; `stack` says of which stack this one is a half. Raises Interrupted when `stop` becomes true,
+    with every unfinished run saved under `checkpoints`; OutOfMemory if a step finds too little memory for one place of
+    each run, with every run saved where that is possible; DpbenchError if the model or the mechanism cannot be built. A
+    lack of memory elsewhere is raised as it is (`memory.told_of_memory`).
     """
     device = torch.device(execution.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -144,16 +148,10 @@ def train(
         # Before the end of such a mechanism there are only the initial parameters.
         return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
 
-    courses = [Course(run, stops(run)) for run in runs]
-    try:
-        starts = [
-            start(course, mechanism, build, None if smoke else checkpoints, anew, inputs, targets, aim)
-            for course in courses
-        ]
-        state, hyper = _join(starts, device), hyperparameters(runs, device)
-    except (MemoryError, RuntimeError) as error:
-        smaller(1, error)
-        raise
+    courses = [Course(run, stops(run), stack=stack) for run in runs]
+    folder = None if smoke else checkpoints
+    starts = (start(course, mechanism, build, folder, anew, inputs, targets, aim) for course in courses)
+    state, hyper = _join(list(starts), device), hyperparameters(runs, device)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     compiles_draws = execution.compiles and not smoke and device.type == "cpu"  # first: a trial may draw
     not_drawn = compile_draws(mechanism, net.size, runs) if compiles_draws else ""
@@ -162,6 +160,9 @@ def train(
     summing = getattr(mechanism, "engine", None) or getattr(mechanism, "rule", None)
     at_most = chunks(execution, runs, mechanism, net, one)(summing)
     chunk = at_most if chosen.chunk is None else min(at_most, chosen.chunk)
+    lacked = any(f" on, {chunk} places" in course.memory for course in courses)
+    for course in courses:
+        course.memory = noted(course.memory, course.step, chunk if lacked else None)
     total, saved = sum(course.stops[-1] for course in courses), time.monotonic()
     # Drawn, loss and clipped of each run since its last evaluation; checkpoints do not round them in between.
     sums_3R = torch.tensor([[c.drawn, c.loss, c.clipped] for c in courses], dtype=torch.float64, device=device).T
@@ -219,9 +220,15 @@ def train(
                 waits, lack = True, None
                 state, sums_3R, bad_R, done = several(*before, [hyper] * most, again=True)
             if lack is not None:
+                for course in courses:  # one place was too much; what goes on finds its own chunk
+                    course.chunk, course.memory = None, noted(course.memory, course.step)
                 if checkpoints is not None and keeps:  # the halves of the stack go on from here
-                    _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
-                    save(courses, state, checkpoints)
+                    try:
+                        _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
+                        save(courses, state, checkpoints)
+                    except (MemoryError, RuntimeError) as error:  # else from the last checkpoint, or from the start
+                        if not lacks_memory(error):
+                            raise
                 raise lack
             number += done
         _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
@@ -246,7 +253,9 @@ def train(
             used = courses[at].engine
             if refusal := getattr(getattr(mechanism, "engine", None), "refusal", ""):
                 used, tried[COMPILED] = ENGINES[0], refusal
-            yield replace(outcome, engine=used, tried=tried, chunk=chunk, memory=courses[at].memory)
+            yield replace(
+                outcome, engine=used, tried=tried, chunk=chunk, memory=courses[at].memory, stack=courses[at].stack
+            )
         for at in (one for one in due if one not in ended and courses[one].step in courses[one].measured_at):
             found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]))
             courses[at].curve[-1]["metrics"] = found
@@ -277,7 +286,7 @@ def _fewer(chunk: int, error: BaseException, courses: Sequence[Course], runs: Se
     chunk = smaller(min(chunk, expected_places(runs)), error)
     for course in courses:
         course.chunk = chunk, len(runs)
-        course.memory = f"from step {course.step} on, {chunk} places at a time: more found no memory"
+        course.memory = noted(course.memory, course.step, chunk)
     return chunk
 
 

@@ -26,6 +26,7 @@ from dpbench.training.loop import Interrupted, Outcome, Progress, failure
 from dpbench.training.stack import How, keep, record_of, trained
 from dpbench.training.workers import Cluster, Ray, WorkerLostError, connected
 
+GRACE = 15.0  # seconds for workers to save what they have begun, where a failure ends the work
 EVERY = 0.5  # seconds between two messages of a stack about its progress
 MOST_LOSSES = 3  # workers that a stack may lose one after the other without a new checkpoint or outcome
 
@@ -217,8 +218,12 @@ class _Driver:
                     yield from self._heard(message)
                 for reference in ended:
                     yield from self._ended(self._running.pop(reference), reference, stopping)
+        except GeneratorExit:  # a run failed and no other is wanted
+            self._stop()
+            self._wait()
+            raise
         finally:
-            if self._running:  # a run failed and no other is wanted, or the driver has an error
+            if self._running:  # the driver has an error, or a worker did not end in time
                 self._stop()
         if stopping and any(task.runs for task in self._tasks):
             raise Interrupted("interrupted; what the workers have saved is kept")
@@ -244,6 +249,17 @@ class _Driver:
         for reference, number in self._running.items():
             if not self._tasks[number].begun:
                 self._cluster.cancel(reference)
+
+    def _wait(self) -> None:
+        """For workers that were told to stop: what they send within GRACE is kept, and nobody else hears of it."""
+        until = time.monotonic() + GRACE
+        while self._running and time.monotonic() < until:
+            ended = self._cluster.ended(tuple(self._running), EVERY / 2)
+            for message in self._cluster.result(self._mailbox.take.remote()):
+                for _ in self._heard(message):
+                    pass
+            for reference in ended:
+                del self._running[reference]
 
     def _heard(self, message: _Message) -> Generator[tuple[Outcome, Path | None], None, None]:
         task = self._tasks[message.number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from dpbench.errors import DpbenchError, StoreError
+from dpbench.errors import DpbenchError, OutOfMemory, StoreError
 from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
@@ -18,7 +19,7 @@ from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
-from dpbench.training.memory import OutOfMemory
+from dpbench.training.memory import told_of_memory
 
 Anew = Callable[[Run, str], None]
 
@@ -69,7 +70,7 @@ def trained(
 
     steps = {one.key: min(2, one.steps) if how.smoke else one.steps for one in runs}  # that are not known to be done
 
-    def outcomes_of(due: Sequence[Run], anew: Anew) -> Generator[Outcome, None, None]:
+    def outcomes_of(due: Sequence[Run], anew: Anew, halved: str) -> Generator[Outcome, None, None]:
         """Load what the runs need and train them."""
         first, others = due[0], sum(left for key, left in steps.items() if key not in {one.key for one in due})
 
@@ -77,25 +78,27 @@ def trained(
             """Tell of the whole stack where it is trained in halves."""
             watch(replace(progress, done=whole - others - progress.total + progress.done, total=whole))
 
-        yield from train(
-            due,
-            dataset_source(first.spec).load(how.data),
-            build_mechanism(first.spec),
-            builder(first),
-            Execution(
-                first.device,
-                how.places_per_call,
-                how.engine,
-                compiles=how.compiles,
-                checkpoint_seconds=how.checkpoint_seconds,
-            ),
-            checkpoints=None if store is None else store.checkpoints_folder,
-            smoke=how.smoke,
-            watch=of_all,
-            anew=anew,
-            stop=stop,
-            cache=None if how.smoke else Cache(cache_file()),
-        )
+        with told_of_memory():
+            yield from train(
+                due,
+                dataset_source(first.spec).load(how.data),
+                build_mechanism(first.spec),
+                builder(first),
+                Execution(
+                    first.device,
+                    how.places_per_call,
+                    how.engine,
+                    compiles=how.compiles,
+                    checkpoint_seconds=how.checkpoint_seconds,
+                ),
+                checkpoints=None if store is None else store.checkpoints_folder,
+                smoke=how.smoke,
+                watch=of_all,
+                anew=anew,
+                stop=stop,
+                cache=None if how.smoke else Cache(cache_file()),
+                stack=halved,
+            )
 
     whole, threads = sum(steps.values()), how.threads_of(runs)
     kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew)
@@ -111,7 +114,7 @@ def trained(
 
 def _kept(
     runs: Sequence[Run],
-    outcomes_of: Callable[[Sequence[Run], Anew], Generator[Outcome, None, None]],
+    outcomes_of: Callable[[Sequence[Run], Anew, str], Generator[Outcome, None, None]],
     store: Store | None,
     facts: Mapping[str, Any],
     anew: Anew,
@@ -123,6 +126,7 @@ def _kept(
     A stack that finds too little memory goes on as two halves.
     """
     stacks = [{one.key: one for one in runs}]
+    halved: dict[str, str] = {}  # what is noted of runs whose stack was
     went_on = set() if store is None else {key for key in stacks[0] if store.has_checkpoint(key)}
 
     def told(one: Run, why: str) -> None:
@@ -131,28 +135,29 @@ def _kept(
 
     while stacks:
         due, again = stacks.pop(0), dict[str, Run]()
-        outcomes = outcomes_of(tuple(due.values()), told)
+        outcomes = outcomes_of(tuple(due.values()), told, halved.get(next(iter(due)), ""))
         while due:
-            spoiled = False
+            spoiled = lacks = False
             try:
                 ended = [next(outcomes)]
             except (Interrupted, StoreError, BrokenPipeError):
                 raise
             except Exception as error:  # noqa: BLE001 - any other error fails the runs of the stack
                 secure = any(one.spec.randomness == "secure" for one in due.values())
-                if isinstance(error, OutOfMemory) and len(due) > 1 and not secure:
+                lacks = isinstance(error, OutOfMemory)
+                if lacks and len(due) > 1 and not secure:
                     stacks[:0] = _halves(due)
-                    facts = {**facts, "stack": f"halved: {len(due)} runs found no memory"}
+                    halved |= dict.fromkeys(due, f"halved: {len(due)} runs found no memory")
                     break
-                ended = [failure(one, error) for one in due.values()]
-                spoiled = not went_on.isdisjoint(due)
+                ended = [replace(failure(one, error), stack=halved.get(key, "")) for key, one in due.items()]
+                spoiled = not lacks and not went_on.isdisjoint(due)
             for outcome in ended:
                 one = due.pop(outcome.run.key)
                 if store is None:
                     yield outcome, None
                     continue
                 record = record_of(outcome, facts)
-                wrong = (outcome.error or objection(record)) if one.key in went_on else ""
+                wrong = (outcome.error or objection(record)) if one.key in went_on and not lacks else ""
                 if wrong or spoiled:
                     store.checkpoint_path(one.key).unlink(missing_ok=True)
                     again[one.key] = one
@@ -161,6 +166,8 @@ def _kept(
                 else:
                     yield outcome, keep(record, outcome.run, store)
         outcomes.close()
+        if due:  # the error is gone, but what it held of the whole stack is garbage that Python has not seen yet
+            gc.collect()
         went_on -= again.keys()
         stacks += [again] if again else []
 
@@ -185,6 +192,8 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
         facts["chunk"] = outcome.chunk
     if outcome.memory:
         facts["memory"] = outcome.memory
+    if outcome.stack:
+        facts["stack"] = outcome.stack
     if outcome.tried:
         facts["tried_engines"] = dict(outcome.tried)
     common: dict[str, Any] = {
@@ -202,10 +211,14 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep(record: Mapping[str, Any], run_: Run, store: Store) -> Path:
-    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed."""
+    """Write the record of a finished run (and forget its earlier failure), or the failure of one that failed.
+
+    Its checkpoint is removed, unless it lacked memory.
+    """
     try:
         path = store.write_failure(record) if "error" in record else store.write_run(record)
-        store.checkpoint_path(run_.key).unlink(missing_ok=True)
+        if not str(record.get("error", "")).startswith(OutOfMemory.__name__):  # it goes on where there is more memory
+            store.checkpoint_path(run_.key).unlink(missing_ok=True)
         return path
     except DpbenchError as error:
         raise StoreError(str(error)) from error

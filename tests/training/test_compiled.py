@@ -148,6 +148,25 @@ def test_a_compiled_run_is_the_same_run_and_goes_on_from_its_checkpoint(tmp_path
     assert losses(resumed) == losses(whole)
 
 
+def test_a_checkpoint_does_not_compile_where_nothing_is_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    (run,) = runs_of(tmp_path, SPEC)
+    done: list[int] = []
+    kept = tmp_path / "kept"
+    with pytest.raises(Interrupted):
+        trained(
+            [run],
+            execution=Execution(engine="vmap compiled"),
+            checkpoints=kept,
+            watch=lambda p: done.append(p.done),
+            stop=lambda: len(done) >= 7,
+        )
+    told = [
+        trained([run], execution=Execution(compiles=yes), checkpoints=kept)[run.key].engine for yes in (True, False)
+    ]
+    assert told == ["vmap compiled", "vmap"]
+
+
 @pytest.mark.parametrize("mechanism", ["noisy_sgd", "automatic_sgd"])
 def test_what_is_called_compiled_calls_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str

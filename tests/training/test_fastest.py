@@ -321,6 +321,9 @@ def test_what_was_fastest_is_remembered_and_shown_by_the_plan(tmp_path: Path, mo
     assert [one["engine"] for one in (first, again)] == [{"clipping": "ghost"}] * 2
     assert again["tried_engines"] == first["tried_engines"] == answers[1].seconds
     assert again["chunk"] == 9
+    with monkeypatch.context() as other:
+        other.setenv("CXX", "absent")  # no compiler is another question, too
+        assert planned() == "no record yet"
     run_job([spec], out=tmp_path / "threads", choices=Choices(device="cpu"), threads=2)  # another question
     assert len(asked) == 3
     run_job([spec], out=tmp_path / "told", choices=Choices(device="cpu"), places_per_call=20)

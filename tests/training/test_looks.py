@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dpbench.clipping import ghost
 from dpbench.clipping.rules import jl
 from dpbench.clipping.rules.microbatch import Microbatches
+from dpbench.errors import OutOfMemory
 from dpbench.judging.check_tools.problems import linear_network
 from dpbench.randomness import table
 from dpbench.step.clipped_sum import Draw, Examples
@@ -24,7 +25,6 @@ from dpbench.step.functional import network
 from dpbench.step.mechanism import step as one_step
 from dpbench.training import loop
 from dpbench.training.execution import Execution
-from dpbench.training.memory import OutOfMemory
 from tests.training.test_train import SPEC, losses, runs_of, trained
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import torch
 
 from dpbench.catalog import build
 from dpbench.clipping import vmap
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, OutOfMemory
 from dpbench.job import Watcher
 from dpbench.job import run as run_job
 from dpbench.models import imdb_lstm
 from dpbench.plan.planning import Choices
+from dpbench.plan.probe._trial import Trial
 from dpbench.step.functional import network
-from dpbench.training import loop
+from dpbench.step.mechanism import State
+from dpbench.step.updates.sgd import Sgd
+from dpbench.training import checkpoints, courses, loop
 from dpbench.training.execution import Execution, places_of_a_call
 from dpbench.training.loop import Interrupted, Progress
 from tests.training.test_fastest import SPEC
@@ -29,13 +33,16 @@ CPU = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memor
 GPU = "CUDA out of memory. Tried to allocate 2 TiB"
 
 
-def little(monkeypatch: pytest.MonkeyPatch, most: int, words: str, runs: int = 99) -> list[int]:
-    """Memory for so many places and runs in a call of the engine `vmap`; returns the places that were asked for."""
+def little(monkeypatch: pytest.MonkeyPatch, most: int, words: str, runs: int = 99, after: int = 0) -> list[int]:
+    """Memory for so many places and runs in a call of the engine `vmap`; returns the places that were asked for.
+
+    `after` so many calls.
+    """
     clipping, asked = vmap.clipping, list[int]()
 
     def limited(net: Any, theta_RP: Any, examples: Any, clip_R: Any, chunk: int, *rest: Any) -> Any:
         asked.append(chunk)
-        if chunk > most or len(theta_RP) > runs:
+        if len(asked) > after and (chunk > most or len(theta_RP) > runs):
             raise RuntimeError(words)
         return clipping(net, theta_RP, examples, clip_R, chunk, *rest)
 
@@ -49,6 +56,9 @@ class Seen(Watcher):
 
     def progress(self, progress: Progress) -> None:
         self.told.append(progress)
+
+    def enough(self) -> bool:
+        return len(self.told) > 2
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -76,6 +86,22 @@ def test_it_halves_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 trained([run], execution=Execution(places_per_call=4, engine="vmap"))
 
 
+def test_an_update_may_lack_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(tmp_path, SPEC)
+    usual, update, called = losses(trained([run])[run.key]), Sgd.__call__, list[int]()
+
+    def limited(*arguments: Any) -> Any:
+        called.append(1)
+        if len(called) == 3:
+            raise torch.OutOfMemoryError(GPU)
+        return update(*arguments)
+
+    monkeypatch.setattr(Sgd, "__call__", limited)
+    told = trained([run])[run.key]
+    assert (told.memory, told.chunk) == ("from step 2 on, 32 places at a time: more found no memory", 32)
+    assert losses(told) == pytest.approx(usual, rel=1e-4)  # as above
+
+
 def test_a_checkpoint_keeps_the_smaller_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = runs_of(tmp_path, SPEC)
     done: list[int] = []
@@ -87,6 +113,42 @@ def test_a_checkpoint_keeps_the_smaller_chunk(tmp_path: Path, monkeypatch: pytes
     told = trained([run], **how)[run.key]
     assert set(asked) == {16}
     assert told.memory.startswith("from step 0 on, 16 places at a time")
+
+
+def test_a_record_says_in_which_steps_less_went_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run goes on in a stack of another size, which has its own chunk; there memory lacks again."""
+    run, other = runs_of(tmp_path, SPEC.replace("seeds: 1", "seeds: 2"))
+    seen = Seen()
+    how: Any = {"execution": Execution(engine="vmap"), "checkpoints": tmp_path / "kept"}
+    with monkeypatch.context() as patch:
+        little(patch, 20, CPU)
+        with pytest.raises(Interrupted):
+            trained([run], watch=seen.progress, stop=seen.enough, **how)
+    told = trained([run, other], **how)
+    assert told[run.key].chunk > 64  # type: ignore[operator]
+    assert told[run.key].memory == "from step 0 to 3, 16 places at a time: more found no memory"
+    assert told[other.key].memory == ""
+    with monkeypatch.context() as patch:
+        little(patch, 10, CPU, after=2)
+        again = trained([run, other], **how)
+    assert again[run.key].memory == f"{told[run.key].memory}; from step 5 on, 8 places at a time: more found no memory"
+    assert again[other.key].memory == "from step 2 on, 8 places at a time: more found no memory"
+
+
+def test_a_run_keeps_the_note_of_its_halved_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 3"), encoding="utf-8")
+    how: Any = {"out": tmp_path / "out", "choices": Choices(device="cpu"), "engine": "vmap"}
+    seen = Seen()
+    with monkeypatch.context() as patch:
+        little(patch, 99_999, GPU, runs=2, after=3)
+        assert run_job([spec], watcher=seen, stop=lambda: len(seen.told) > 50, **how).interrupted
+    assert not run_job([spec], **how).failures
+    found = [
+        (one["resumed"], one["environment"].get("stack"), one["environment"].get("memory"))
+        for one in records(tmp_path / "out")
+    ]
+    assert found == [(True, "halved: 3 runs found no memory", None)] * 3
 
 
 def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +169,97 @@ def test_a_stack_goes_on_as_two_halves(tmp_path: Path, monkeypatch: pytest.Monke
         assert other["result"]["test_loss"] == pytest.approx(one["result"]["test_loss"], rel=1e-4)  # as above
         assert "found no memory" in other["environment"]["stack"]
         assert "stack" not in one["environment"]
+
+
+def test_a_checkpoint_that_finds_no_memory_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The halves of the stack begin anew, or where their last checkpoint stands."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 2"), encoding="utf-8")
+    how: Any = {"choices": Choices(device="cpu"), "engine": "vmap"}
+    run_job([spec], out=tmp_path / "usual", **how)
+    write = courses.write_checkpoint
+
+    def limited(path: Path, place: Any, facts: Any, state: Any) -> None:
+        if facts["step"] > 4:
+            raise MemoryError
+        write(path, place, facts, state)
+
+    monkeypatch.setattr(courses, "write_checkpoint", limited)
+    for resumed in (False, True):
+        seen, out = Seen(), tmp_path / str(resumed)
+        if resumed:
+            assert run_job([spec], out=out, watcher=seen, stop=seen.enough, **how).interrupted
+        with monkeypatch.context() as patch:
+            little(patch, 99_999, CPU, runs=1, after=6)
+            assert not run_job([spec], out=out, **how).failures
+        assert [record["resumed"] for record in records(out)] == [resumed] * 2
+        for one, other in zip(records(tmp_path / "usual"), records(out), strict=True):
+            assert other["result"]["test_loss"] == pytest.approx(one["result"]["test_loss"], rel=1e-4)  # as above
+
+
+@pytest.mark.parametrize("at", ["refuse_model", "network", "start", "with_engine"])
+def test_a_lack_of_memory_beside_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """It halves the stack, too; of a run alone it is one sentence."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("seeds: 1", "seeds: 2"), encoding="utf-8")
+    usual, calls, lacking = getattr(loop, at), list[int](), 1
+
+    def limited(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= lacking:
+            raise torch.OutOfMemoryError(GPU)
+        return usual(*arguments, **more)
+
+    monkeypatch.setattr(loop, at, limited)
+    assert not run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"), engine="vmap").failures
+    assert all("found no memory" in record["environment"]["stack"] for record in records(tmp_path / "out"))
+    lacking = 99
+    ended = run_job([spec], out=tmp_path / "other", choices=Choices(device="cpu"), engine="vmap")
+    assert {failure.error for failure in ended.failures} == {
+        f"OutOfMemory: out of memory beside the steps of training ({GPU}): the model needs more than the device has"
+    }
+
+
+def test_a_run_that_lacks_memory_alone_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is more memory it goes on, with as many places at a time as any other run."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC, encoding="utf-8")
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            little(patch, 0, CPU, after=7)
+            ended = run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"), engine="vmap")
+        assert "with one example of each run at a time" in ended.failures[0].error
+    assert not run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"), engine="vmap").failures
+    (record,) = records(tmp_path / "out")
+    assert record["resumed"]
+    assert record["environment"]["chunk"] > 64
+
+
+@pytest.mark.parametrize("at", [(Trial, "differentiated"), (vmap, "clipping")], ids=["model", "engine"])
+def test_a_model_that_is_too_large_to_be_tried_is_no_mistake_of_its_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
+) -> None:
+    monkeypatch.setenv("DPBENCH_CACHE", str(tmp_path / "cache"))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("[16]", "[17]" if at[0] is vmap else "[18]"), encoding="utf-8")  # not tried before
+
+    def lacking(*_: Any) -> Any:
+        raise RuntimeError(CPU)
+
+    monkeypatch.setattr(*at, lacking)
+    with pytest.raises(OutOfMemory, match=r"^out of memory when the model of small was tried \(.*\): the model needs"):
+        run_job([spec], out=tmp_path / "out", choices=Choices(device="cpu"))
+
+
+def test_a_checkpoint_is_written_without_a_second_copy(tmp_path: Path) -> None:
+    state = State(torch.zeros(2, 10**6), {}, torch.ones(2, dtype=torch.int64))
+    tracemalloc.start()
+    place = checkpoints.Place("0" * 64, {}, 0.1, [2])
+    checkpoints.write_checkpoint(tmp_path / "one.pt", place, {"step": 1}, state.take(slice(0, 1)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (tmp_path / "one.pt").stat().st_size > 4 * 10**6
+    assert peak < 10**6
 
 
 def test_nothing_is_drawn_again_of_secure_randomness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,6 +252,23 @@ def test_a_failure_is_recorded_as_here(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+def test_the_first_failure_ends_the_work_and_the_others_keep_their_place(
+    specs: list[str | Path], tmp_path: Path
+) -> None:
+    """No checkpoint is due while the other stack works, so those that are there were asked for."""
+    long, bad = map(Path, specs)
+    long.write_text(long.read_text().replace("steps: 250", "steps: 5000"))
+    bad.write_text(bad.read_text().replace("learning_rate: 0.01", "learning_rate: 3e38").replace("60", "600"))
+    assert not run_job([long], choices=Choices(device="cpu", smoke=True), ray=Ray()).failures  # a worker is up
+    found = run_job(specs, out=tmp_path / "out", choices=HERE, ray=Ray(), fail_fast=True, checkpoint_seconds=999.0)
+    assert len(found.failures) == 1
+    working = {run.key for run in found.unfinished if run.spec.name == "small"}
+    assert len(working) == 3
+    assert {path.stem for path in Store(tmp_path / "out").checkpoints_folder.glob("*.pt")} >= working
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster", "specs")
 def test_workers_that_die_again_and_again_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of a spec's file is found by workers as by the driver; here it ends every worker."""

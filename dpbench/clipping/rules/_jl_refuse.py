@@ -19,7 +19,7 @@ from torch.func import functional_call, jvp, vjp
 from torch.utils._pytree import tree_leaves
 
 from dpbench.clipping.rules._jl_forward import Forward
-from dpbench.errors import DpbenchError
+from dpbench.errors import DpbenchError, lacks_memory
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network, trained
 from dpbench.step.watch import entered, layer_names, sentence
@@ -62,6 +62,8 @@ def refuse(module: nn.Module, example: Tensor, products: Products) -> None:
             try:
                 product_111, summed_1P = products(net, theta_1P, tangent_11P, examples)
             except Exception as error:
+                if lacks_memory(error):
+                    raise
                 raise _refusal(trail[-1] if trail else "'top'", sentence(error)) from error
         parted = (product_111[0, 0, 0] - tangent_11P[0, 0] @ gradient_P).abs()
         parted = torch.maximum(parted, (summed_1P[0] - gradient_P).norm() * tangent_11P.norm())

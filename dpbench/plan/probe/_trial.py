@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.parameter import is_lazy
 
+from dpbench.errors import lacks_memory
 from dpbench.step import watch
 from dpbench.step.functional import network, trained
 from dpbench.step.recurrent import WrittenOut
@@ -200,6 +201,8 @@ class Trial:
                     if self.gradients:
                         self.gradient = self.differentiated(output)
             except Exception as error:
+                if lacks_memory(error):  # which refutes nothing
+                    raise
                 raise _Stopped(error, layer()) from error
             finally:
                 if operators.single:  # a result in float32 sets the tolerance, whatever the dtype of the inputs
@@ -413,6 +416,8 @@ class Trial:
                 found = vmap(net.outputs, in_dims=(0, None))(named, x.clone())
                 expected = torch.stack([net.outputs({n: v[run] for n, v in named.items()}, x) for run in (0, 1)])
             except Exception as error:
+                if lacks_memory(error):
+                    raise
                 raise _Stopped(error, trail[-1] if trail else None) from error
             self.judge(STACK, found, expected, "a stack of runs")
 
