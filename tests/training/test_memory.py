@@ -16,8 +16,8 @@ from dpbench.errors import DpbenchError, OutOfMemory
 from dpbench.job import Watcher
 from dpbench.job import run as run_job
 from dpbench.models import imdb_lstm
+from dpbench.plan import probe
 from dpbench.plan.planning import Choices
-from dpbench.plan.probe._trial import Trial
 from dpbench.step.functional import network
 from dpbench.step.mechanism import State
 from dpbench.step.updates.sgd import Sgd
@@ -235,7 +235,7 @@ def test_a_run_that_lacks_memory_alone_keeps_its_place(tmp_path: Path, monkeypat
     assert record["environment"]["chunk"] > 64
 
 
-@pytest.mark.parametrize("at", [(Trial, "differentiated"), (vmap, "clipping")], ids=["model", "engine"])
+@pytest.mark.parametrize("at", [(probe.Trial, "differentiated"), (vmap, "clipping")], ids=["model", "engine"])
 def test_a_model_that_is_too_large_to_be_tried_is_no_mistake_of_its_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
 ) -> None:
