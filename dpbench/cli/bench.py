@@ -316,7 +316,7 @@ def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[
 
 def _lasts(line: SumLine) -> bool:
     """Whether a way would refuse again: it did so by this commit, and not for want of memory."""
-    from dpbench.training.memory import lacks_memory
+    from dpbench.errors import lacks_memory
 
     refusal = line.refusal or ""
     memory = lacks_memory(RuntimeError(refusal)) or refusal.startswith("MemoryError")

@@ -25,7 +25,7 @@ from dpbench.errors import DpbenchError, OutOfMemory, lacks_memory, visible
 from dpbench.plan.cache import Cache
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
-from dpbench.step.functional import Network, evaluate, network
+from dpbench.step.functional import Network, evaluate, network, trained
 from dpbench.step.mechanism import (
     Hyperparameters,
     Mechanism,
@@ -51,6 +51,7 @@ MAX_CURVE_POINTS = 100
 AHEAD = 64  # steps whose places are computed at once where a step must not wait for the size of its batch
 NEVER_WAIT = ("cuda", "meta")  # devices that work while the next operators are sent to them
 SMOKE_EXAMPLES = 100  # a smoke test evaluates on no more than these
+FEW_COLUMNS = 16  # of a record, up to which each is looked at
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def train(
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
     data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
+    _refuse_extremes(net, data.test_inputs)
     inputs, targets = data.train_inputs.to(device), data.train_targets.to(device)
     shown = SMOKE_EXAMPLES if smoke else None
     test = data.test_inputs[:shown].to(device), data.test_targets[:shown].to(device)
@@ -303,6 +305,25 @@ def _known_ahead(
         return None
     groups = most_groups(getattr(mechanism, "rule", None), *given)
     return [replace(hyper, places=one, groups=of) for one, of in zip(places, groups, strict=True)]
+
+
+def _refuse_extremes(net: Network, inputs: Tensor) -> None:
+    """Raise DpbenchError for a model whose outputs are not finite on the test records with the largest inputs.
+
+    They are those with the largest of all and, of records of few columns, of each column: numbers of words, users or
+    products that the model has no row for give NaN.
+    """
+    flat = inputs.flatten(1)
+    columns = flat if flat.shape[1] <= FEW_COLUMNS else flat.amax(1, keepdim=True)
+    for column, at in enumerate(columns.argmax(0).tolist()):
+        with torch.no_grad():
+            outputs = net.outputs({**trained(net.module)}, inputs[at][None].to(next(net.module.parameters()).device))
+        if not bool(outputs.isfinite().all()):
+            largest = float(columns[at, column])
+            raise DpbenchError(
+                f"the model gives NaN or infinity for a test record with the input {largest:g}; expected a number:"
+                f" a model that looks up words or the like needs a row for each of the dataset, {largest:g} included"
+            )
 
 
 def _without_public(data: Dataset, mechanism: Mechanism, device: torch.device) -> tuple[Dataset, Mechanism]:

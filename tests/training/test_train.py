@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbench.errors import DpbenchError
 from dpbench.job import run as run_job
+from dpbench.models import pooled_embedding
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Choices, Run, make_plan
 from dpbench.plan.stacks import usual_threads
@@ -133,6 +136,23 @@ def test_a_run_that_diverges_fails_alone(tmp_path: Path) -> None:
     assert "not finite" in failed.error
     assert failed.step is not None
     assert failed.step <= 40
+
+
+def test_a_word_that_the_model_has_no_row_for_is_named_before_training(tmp_path: Path) -> None:
+    run = runs_of(tmp_path, SPEC % {"mechanism": "noisy_sgd"})[0]
+    data = dataset_source(run.spec).load(None)
+    words = (1000 * data.test_inputs.flatten(1)).round()
+    words[:17] = 0  # the model is tried on these
+    data = replace(data, train_inputs=(1000 * data.train_inputs.flatten(1)).round(), test_inputs=words)
+    largest = int(words.max())
+    for rows, refused in ((largest, True), (largest + 1, False)):
+        build = partial(pooled_embedding.model, (words.shape[1],), 10, words=rows)
+        work = train([run], data, build_mechanism(run.spec), build, Execution(), smoke=True)
+        if refused:
+            with pytest.raises(DpbenchError, match=f"a test record with the input {largest}; expected a number"):
+                next(work)
+        else:
+            assert next(work).error is None
 
 
 def test_smoke_does_two_steps_and_leaves_nothing(tmp_path: Path) -> None:
