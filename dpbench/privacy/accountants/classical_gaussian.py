@@ -51,7 +51,7 @@ def sigma(epsilon: float, delta: float) -> float:
             f"epsilon = {epsilon!r}: expected a number above 0 and below 1, for {THEOREM}; use `analytic_gaussian` for"
             " larger ones"
         )
-    return math.sqrt(2 * math.log(1.25 / check_delta(delta))) / epsilon * _UP
+    return math.sqrt(2 * (math.log(1.25) - math.log(check_delta(delta)))) / epsilon * _UP
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ClassicalCurve:
 
     def epsilon(self, delta: float) -> Estimate:
         """An upper bound on ε at `delta`, in [0, 1], or infinite with the reason."""
-        factor = math.sqrt(2 * math.log(1.25 / check_delta(delta)))
+        factor = math.sqrt(2 * (math.log(1.25) - math.log(check_delta(delta))))
         value = factor * self.scale * (1 + 2.0**-46) if self.scale else 0.0  # more than `delta` is raised by
         if value <= 1:
             return Estimate(value, None, value)

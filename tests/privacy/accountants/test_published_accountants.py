@@ -175,6 +175,13 @@ class TestOneGaussian:
         assert noise == pytest.approx(math.sqrt(2 * math.log(1.25 / delta)) / epsilon, rel=1e-13)
         assert noise >= analytic_gaussian.sigma(epsilon, delta)
 
+    @pytest.mark.parametrize("delta", [5e-324, 1e-320, 1e-300])
+    def test_the_classical_noise_of_a_tiny_delta_is_finite(self, delta: float) -> None:
+        """Theorem A.1 has no least δ, and 1.25/δ may be above all doubles."""
+        exact = mpmath.sqrt(2 * mpmath.log(mpmath.mpf(1.25) / mpmath.mpf(delta))) / mpmath.mpf(0.5)
+        assert exact <= classical_gaussian.sigma(0.5, delta) <= exact * (1 + 2.0**-46)
+        assert classical_gaussian.accountant.curve(times(Gaussian(100.0), 1)).epsilon(delta).value < 0.4
+
     def test_its_formula_is_false_for_large_epsilon(self) -> None:
         """Why ε >= 1 is refused: at ε = 20, δ = 1e-5 the formula's noise gives a δ above 1e-5."""
         formula = math.sqrt(2 * math.log(1.25 / 1e-5)) / 20
