@@ -47,6 +47,7 @@ class Peak:
         assert results is not None
         events: list[Any] = results.events()
         moves = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+        del self._seen, results, events  # gigabytes for a stack
         current, peak = 0, 0
         for _, size in sorted(moves, key=lambda move: move[0]):
             current += size

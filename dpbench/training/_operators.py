@@ -42,5 +42,6 @@ class Operators:
             if outer and self._of == DeviceType.CPU:
                 spent[outer[-1].name()] -= event.duration_ns()
             outer.append(event)
+        del self._seen, results, events  # gigabytes for a stack
         whole = sum(spent.values())
         return tuple((name, round(time / whole, 4)) for name, time in spent.most_common(MOST) if time > 0)

@@ -38,7 +38,7 @@ from dpbench.store.speed import TORCH, SumLine, commit_of
 from dpbench.training._opacus import WAYS, installed, opacus
 from dpbench.training._operators import Operators, Shares
 from dpbench.training._torch_step import torch_step
-from dpbench.training.execution import Execution, on_threads, places_of_a_call
+from dpbench.training.execution import Execution, keep_freed_memory, on_threads, places_of_a_call
 
 PLAIN_COMPILED = "plain compiled"
 JL = "jl"
@@ -79,6 +79,8 @@ def measure(
     for name in engines:
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
+    if device == "cpu":
+        keep_freed_memory()  # as training does
     for spec in _different(specs):
         row, work = _work(spec, places, device, data, threads)
         with on_threads(row.threads):

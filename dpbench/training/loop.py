@@ -42,7 +42,7 @@ from dpbench.store.check_records import described
 from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
 from dpbench.training.courses import Course, events_done, hyperparameters, save, start
-from dpbench.training.execution import Execution
+from dpbench.training.execution import Execution, keep_freed_memory
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
 from dpbench.training.memory import noted, smaller
 
@@ -133,6 +133,8 @@ def train(
     lack of memory elsewhere is raised as it is (`memory.told_of_memory`).
     """
     device = torch.device(execution.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     spec = runs[0].spec
     aim = objective(data.task, spec.loss, spec.metric)
