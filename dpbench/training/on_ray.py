@@ -1,7 +1,8 @@
 """Stacks as tasks of Ray: on the processors of this machine, or on those of a cluster that is running.
 
 The driver is the process that was started; it alone writes records, and it keeps the checkpoints: workers send theirs,
-so they need no folder in common with it. A stack whose worker is lost is given to another one with its checkpoints.
+so they need no folder in common with it. A stack whose worker is lost is given to another one with its checkpoints, in
+two halves where the worker was ended for want of memory.
 All that workers say goes through one actor, `Mailbox`, which tells them in turn whether to stop.
 """
 
@@ -23,8 +24,8 @@ from dpbench.store.provenance import code_hash, environment
 from dpbench.store.reading import read_json
 from dpbench.store.records import Store, restored
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure
-from dpbench.training.stack import How, keep, record_of, trained
-from dpbench.training.workers import Cluster, Ray, WorkerLostError, connected
+from dpbench.training.stack import How, halved_note, halves, keep, record_of, trained
+from dpbench.training.workers import Cluster, Ray, WorkerLackedMemoryError, WorkerLostError, connected
 
 GRACE = 15.0  # seconds for workers to save what they have begun, where a failure ends the work
 EVERY = 0.5  # seconds between two messages of a stack about its progress
@@ -94,7 +95,9 @@ class _Worker:
         return {path: path.stat().st_mtime_ns for path in self.store.checkpoints_folder.glob("*.pt")}
 
 
-def _work(number: int, attempt: int, runs: Sequence[Run], how: How, given: Mapping[str, bytes], mailbox: Any) -> None:
+def _work(
+    number: int, attempt: int, runs: Sequence[Run], how: How, given: Mapping[str, bytes], halved: str, mailbox: Any
+) -> None:
     """What a worker does with a stack: as `stack.trained`, with everything told to the driver."""
     import ray
 
@@ -115,6 +118,7 @@ def _work(number: int, attempt: int, runs: Sequence[Run], how: How, given: Mappi
                 watch=worker.watch,
                 anew=lambda run, why: worker.say("anew", (run.key, why.replace(f"{folder}/", ""))),
                 stop=lambda: worker.stopping,
+                halved=halved,
             ):
                 record = None if path is None else restored(read_json(path))
                 worker.say("ended", (outcome.run.key, outcome, record))
@@ -145,8 +149,10 @@ class _Task:
     """A stack in Ray: its runs that have not ended, and how often its worker was lost since it last had news.
 
     `done` of the `steps` of all its runs are known to be done; those of a run that has ended are, however it ended.
+    `halved` notes of which stack this one is a half; both halves have its `place` among the stacks.
     """
 
+    place: int
     stack: Stack
     runs: dict[str, Run]
     steps: int
@@ -154,6 +160,7 @@ class _Task:
     losses: int = 0
     begun: bool = False
     done: int = 0
+    halved: str = ""
 
 
 def trained_on_ray(
@@ -199,7 +206,10 @@ class _Driver:
         self._cluster, self._store = cluster, store
         self._how = replace(how, data=None if how.data is None else how.data.absolute())  # workers are elsewhere
         self._watch, self._begins, self._anew, self._again = watch, begins, anew, again
-        self._tasks = [_Task(one, {run.key: run for run in one.runs}, self._steps(one.runs)) for one in stacks]
+        self._tasks = [
+            _Task(place, one, {run.key: run for run in one.runs}, self._steps(one.runs))
+            for place, one in enumerate(stacks)
+        ]
         self._mailbox = cluster.actor(Mailbox)
         self._running: dict[Any, int] = {}  # tasks of Ray to the numbers of their stacks
 
@@ -240,7 +250,8 @@ class _Driver:
         threads = min(self._how.threads_of(task.stack.runs), self._cluster.most_cpus(_on_gpu(task.stack)))
         options = {"num_cpus": threads, "num_gpus": int(_on_gpu(task.stack)), "max_retries": 0}
         how = replace(self._how, threads=threads)
-        reference = self._cluster.submit(_work, options, number, task.attempt, runs, how, given, self._mailbox)
+        called = number, task.attempt, runs, how, given, task.halved, self._mailbox
+        reference = self._cluster.submit(_work, options, *called)
         self._running[reference] = number
 
     def _stop(self) -> None:
@@ -267,7 +278,7 @@ class _Driver:
             return  # of a worker that is lost
         if message.kind == "begins":
             task.begun = True
-            self._begins(task.stack, message.number + 1)
+            self._begins(task.stack, task.place + 1)
         elif message.kind == "progress":
             self._left(task, message.content.total - message.content.done)
         elif message.kind == "checkpoints":
@@ -295,6 +306,10 @@ class _Driver:
         if stopping:
             return
         task.losses += 1
+        if isinstance(why, WorkerLackedMemoryError) and len(task.runs) > 1:
+            self._again(task.stack, f"{why}; its stack is halved")
+            self._halve(number)
+            return
         if isinstance(why, WorkerLostError) and task.losses < MOST_LOSSES:
             self._again(task.stack, str(why))
             self._submit(number)
@@ -307,6 +322,18 @@ class _Driver:
             del task.runs[run.key]
             self._left(task, self._steps(task.runs.values()))
             yield outcome, path
+
+    def _halve(self, number: int) -> None:
+        """A stack goes on as two, from what is saved."""
+        task = self._tasks[number]
+        first, second = halves(task.runs)
+        note, steps, done = halved_note(task.runs), self._steps(second.values()), task.done
+        task.runs, task.steps, task.losses, task.halved = first, task.steps - steps, 0, note
+        task.done = min(done, task.steps)
+        other = _Task(task.place, task.stack, second, steps, done=done - task.done, halved=note)
+        self._tasks.append(other)
+        self._submit(number)
+        self._submit(len(self._tasks) - 1)
 
     def _left(self, task: _Task, steps: int) -> None:
         """At most so many steps of a stack are left: `watch` is told, once a worker has taken the stack."""

@@ -61,11 +61,12 @@ def trained(
     watch: Callable[[Progress], None] = lambda _: None,
     anew: Anew = lambda _run, _why: None,
     stop: Callable[[], bool] = lambda: False,
+    halved: str = "",
 ) -> Generator[tuple[Outcome, Path | None], None, None]:
     """Train the runs of a stack: every outcome as soon as its run ends, and the file that keeps it.
 
-    Without a `store` nothing is written or gone on from. `facts` are the environment of the records. The other three
-    are those of `training.loop.train`, which says what is raised.
+    Without a `store` nothing is written or gone on from. `facts` are the environment of the records, `halved` what they
+    say of a stack that is a half. The other three are those of `training.loop.train`, which says what is raised.
     """
 
     steps = {one.key: min(2, one.steps) if how.smoke else one.steps for one in runs}  # that are not known to be done
@@ -101,7 +102,7 @@ def trained(
             )
 
     whole, threads = sum(steps.values()), how.threads_of(runs)
-    kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew)
+    kept = _kept(runs, outcomes_of, store, {**facts, "tf32": False, "threads": threads}, anew, halved)
     while True:
         with on_threads(threads):  # not while the caller has the outcome
             try:
@@ -118,6 +119,7 @@ def _kept(
     store: Store | None,
     facts: Mapping[str, Any],
     anew: Anew,
+    note: str,
 ) -> Generator[tuple[Outcome, Path | None], None, None]:
     """The outcomes of a stack and the files that keep them; no files without a store.
 
@@ -126,7 +128,7 @@ def _kept(
     A stack that finds too little memory goes on as two halves.
     """
     stacks = [{one.key: one for one in runs}]
-    halved: dict[str, str] = {}  # what is noted of runs whose stack was
+    halved = dict.fromkeys(stacks[0], note)  # what is noted of runs whose stack was
     went_on = set() if store is None else {key for key in stacks[0] if store.has_checkpoint(key)}
 
     def told(one: Run, why: str) -> None:
@@ -146,8 +148,8 @@ def _kept(
                 secure = any(one.spec.randomness == "secure" for one in due.values())
                 lacks = isinstance(error, OutOfMemory)
                 if lacks and len(due) > 1 and not secure:
-                    stacks[:0] = _halves(due)
-                    halved |= dict.fromkeys(due, f"halved: {len(due)} runs found no memory")
+                    stacks[:0] = halves(due)
+                    halved |= dict.fromkeys(due, halved_note(due))
                     break
                 ended = [replace(failure(one, error), stack=halved.get(key, "")) for key, one in due.items()]
                 spoiled = not lacks and not went_on.isdisjoint(due)
@@ -172,10 +174,15 @@ def _kept(
         stacks += [again] if again else []
 
 
-def _halves(due: Mapping[str, Run]) -> list[dict[str, Run]]:
+def halves(due: Mapping[str, Run]) -> list[dict[str, Run]]:
     """Two stacks of the runs of one."""
     runs = list(due.items())
     return [dict(runs[: len(runs) // 2]), dict(runs[len(runs) // 2 :])]
+
+
+def halved_note(due: Mapping[str, Run]) -> str:
+    """What the records of runs say whose stack goes on as two."""
+    return f"halved: {len(due)} runs found no memory"
 
 
 def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,10 @@ class WorkerLostError(DpbenchError):
     """A worker ended before its task: killed, out of memory, or its machine is gone."""
 
 
+class WorkerLackedMemoryError(WorkerLostError):
+    """Ray ended a worker because its machine had too little memory left."""
+
+
 class Cluster:
     """A connection to Ray."""
 
@@ -134,7 +138,8 @@ class Cluster:
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
             why = visible(str(error).splitlines()[0].partition(" This can happen")[0])
-            raise WorkerLostError(f"its worker was lost: {why}") from error
+            lacked = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+            raise (WorkerLackedMemoryError if lacked else WorkerLostError)(f"its worker was lost: {why}") from error
 
     def cancel(self, task: Any) -> None:
         """A task that has not started does not start; one that has is interrupted."""

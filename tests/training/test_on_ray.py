@@ -30,7 +30,7 @@ from dpbench.plan.planning import Choices, Run, Stack
 from dpbench.spec.shipped import shipped_folder
 from dpbench.store.records import Store
 from dpbench.training.loop import Outcome, Progress
-from dpbench.training.workers import Cluster, Ray, WorkerLostError, connected, spread
+from dpbench.training.workers import Cluster, Ray, WorkerLackedMemoryError, WorkerLostError, connected, spread
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -175,6 +175,48 @@ def test_one_of_two_workers_that_is_killed_changes_no_record(specs: list[str | P
     titles = [line.split(": ")[0] for line in watcher.told if line.startswith("stack")]
     assert (set(titles), len(titles)) == ({"stack 1 of 2", "stack 2 of 2"}, 3)
     assert (watcher.last.done, watcher.last.total) == (5 * 600, 5 * 600)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found by /proc")
+@pytest.mark.usefixtures("cluster")
+def test_a_stack_whose_worker_lacked_memory_goes_on_in_two_halves(
+    specs: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is killed here, and Ray's word for it changed; the halves go on from its checkpoints."""
+    one, result, killed = Path(specs[0]), Cluster.result, list[int]()
+    one.write_text(one.read_text().replace("steps: 250", "steps: 600"))
+    assert not run_job([one], choices=Choices(device="cpu", smoke=True), ray=Ray()).failures  # a worker is up
+    assert len(run_job([one], out=tmp_path / "here", choices=HERE).finished) == 3
+    out = tmp_path / "there"
+
+    def for_want_of_memory(cluster: Cluster, task: Any) -> Any:
+        try:
+            return result(cluster, task)
+        except WorkerLostError as error:
+            raise WorkerLackedMemoryError(str(error)) from error
+
+    def kill() -> None:
+        at_work = workers_at_work()
+        if not killed and at_work and len(list(Store(out).checkpoints_folder.glob("*.pt"))) == 3:
+            killed.append(lose(at_work[0]))
+
+    monkeypatch.setattr(Cluster, "result", for_want_of_memory)
+    watcher = Seen(kill)
+    found = run_job([one], out=out, choices=HERE, ray=Ray(), watcher=watcher, checkpoint_seconds=0.1)
+    assert killed
+    assert (len(found.finished), found.failures) == (3, ())
+    there, here = figures(out), figures(tmp_path / "here")
+    assert there.keys() == here.keys()
+    for key, record in there.items():  # a stack of another size rounds otherwise
+        losses = [[point["test_loss"] for point in one["curve"]] for one in (record, here[key])]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    records = [json.loads(path.read_text()) for path in Store(out).records_folder.glob("*")]
+    assert sorted(record["stack_runs"] for record in records) == [1, 2, 2]
+    assert {record["environment"]["stack"] for record in records} == {"halved: 3 runs found no memory"}
+    assert all(record["resumed"] for record in records)
+    assert [line.split(": ")[0] for line in watcher.told if line.startswith("stack")] == ["stack 1 of 1"] * 3
+    assert (watcher.last.done, watcher.last.total) == (3 * 600, 3 * 600)
 
 
 @pytest.mark.long
@@ -422,15 +464,18 @@ def test_a_lost_machine_is_told_in_short() -> None:
 
     class Lost:
         exceptions = ray.exceptions
+        error = ray.exceptions.NodeDiedError("Task failed: the node is dead. Node IP: 10.0.0.2. This can happen if ...")
 
         def get(self, _: Any) -> None:
-            raise ray.exceptions.NodeDiedError(
-                "Task failed: the node is dead. Node IP: 10.0.0.2. This can happen if ..."
-            )
+            raise self.error
 
     cluster = object.__new__(Cluster)
     cluster._ray = Lost()
-    with pytest.raises(WorkerLostError, match=r"^its worker was lost: .*the node is dead. Node IP: 10.0.0.2.$"):
+    with pytest.raises(WorkerLostError, match=r"^its worker was lost: .*the node is dead. Node IP: 10.0.0.2.$") as lost:
+        cluster.result("a task")
+    assert not isinstance(lost.value, WorkerLackedMemoryError)
+    Lost.error = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.\nMore of it")
+    with pytest.raises(WorkerLackedMemoryError, match=r"^its worker was lost: .*running low on memory.$"):
         cluster.result("a task")
 
 
