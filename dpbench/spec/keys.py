@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dpbench.spec.annotations import Slot, fields_of
-from dpbench.spec.points import CHOICES, MOST_RUNS
+from dpbench.spec.points import CHOICES, MOST_RUNS, SEEDS
 from dpbench.tasks import METRICS, Loss, Metric, MetricName
 
 KINDS = ("run", "claims", "events")
@@ -182,7 +182,7 @@ class Spec:
     mechanism: Choice
     budget: Budget | None
     training: Training
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = SEEDS
     randomness: Randomness = "own"
     accountants: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -297,8 +297,8 @@ RUN: Mapping[str, Slot] = {
     "seeds": Slot(
         "seeds",
         Annotated[int, Field(ge=1, le=MOST_RUNS)] | Annotated[tuple[_Seed, ...], Field(min_length=1)],
-        (0,),
-        "number of runs n (seeds 0 to n-1), or the list of seeds",
+        SEEDS,
+        "number of runs n (seeds 0 to n-1), or the list of seeds; without it ten",
         (5, [0, 1, 2]),
     ),
     "randomness": Slot(

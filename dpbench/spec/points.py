@@ -18,6 +18,7 @@ from dpbench.spec.annotations import Slot, fit, shown
 from dpbench.spec.yaml_loader import Entry, Listing, Node, Place, Scalar, Table, plain
 
 MOST_RUNS = 10_000  # settings times seeds, of a file and of a plan
+SEEDS = tuple(range(10))  # where a file says none: a number without its deviation over seeds shows little
 CHOICES = ("dataset", "model", "mechanism")
 NOT_IN_ROWS = ("kind", "name", "grid", "zip", "rows")
 
@@ -194,8 +195,10 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
 
 
 def _seed_count(tree: Table, root: Table) -> int:
-    """How many seeds a row has, its own or the file's; 1 where that is no number and no list."""
+    """How many seeds a row has, its own or the file's, or those of no word; 1 where that is no number and no list."""
     seeds = tree.get("seeds") or root.get("seeds")
+    if seeds is None:
+        return len(SEEDS)
     if isinstance(seeds, Listing):
         return len(seeds.items)
     return min(seeds.value, MOST_RUNS) if isinstance(seeds, Scalar) and type(seeds.value) is int else 1

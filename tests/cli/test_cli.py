@@ -44,6 +44,7 @@ model: mlp
 mechanism: non_private
 budget: none
 training: {batch_size: 64, epochs: 2, learning_rate: 3e38}
+seeds: 1
 """
 
 

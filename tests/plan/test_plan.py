@@ -35,6 +35,7 @@ model: {name: mlp, parameters: {hidden: [16]}}
 mechanism: noisy_sgd
 budget: {delta: 1e-4, noise_multiplier: 1.5}
 training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+seeds: 1
 """
 
 
@@ -59,7 +60,7 @@ def key_of(folder: Path, text: str) -> str:
         ("epochs: 2", "epochs: 3"),
         ("learning_rate: 0.5", "learning_rate: 0.25"),
         ("clip_norm: 1.0", "clip_norm: 2.0"),
-        ("name: small", "name: small\nseeds: [1]"),
+        ("seeds: 1", "seeds: [1]"),
     ],
 )
 def test_what_changes_trained_numbers_changes_the_key(tmp_path: Path, before: str, after: str) -> None:
@@ -178,7 +179,7 @@ def test_needs_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_and_seeds(tmp_path: Path) -> None:
-    text = SPEC + "grid: {training.learning_rate: [0.1, 0.2]}\nseeds: 4\n"
+    text = SPEC.replace("seeds: 1", "seeds: 4") + "grid: {training.learning_rate: [0.1, 0.2]}\n"
     assert len(plan_of(tmp_path, text).runs) == 8
     assert len(plan_of(tmp_path, text, only=("*0.2",)).runs) == 4
     assert [run.seed for run in plan_of(tmp_path, text, seeds=2).runs] == [0, 1, 0, 1]
@@ -189,7 +190,7 @@ def test_only_and_seeds(tmp_path: Path) -> None:
 
 def test_runs_that_differ_in_hyperparameters_form_one_stack(tmp_path: Path) -> None:
     grid = "grid: {training.learning_rate: [0.1, 0.2], training.clip_norm: [1, 2], training.batch_size: [32, 64]}\n"
-    plan = plan_of(tmp_path, SPEC + grid + "seeds: 2\n")
+    plan = plan_of(tmp_path, SPEC.replace("seeds: 1", "seeds: 2") + grid)
     assert [len(stack.runs) for stack in plan.stacks] == [16]
 
 
@@ -275,7 +276,12 @@ def test_a_model_of_ones_own_that_does_not_fit_is_a_mistake_of_the_spec(
 
 
 def test_more_seeds_than_the_spec_names_go_on_counting(tmp_path: Path) -> None:
-    assert [run.seed for run in plan_of(tmp_path, SPEC + "seeds: [0, 3]\n", seeds=4).runs] == [0, 3, 1, 2]
+    assert [run.seed for run in plan_of(tmp_path, SPEC.replace("seeds: 1", "seeds: [0, 3]"), seeds=4).runs] == [
+        0,
+        3,
+        1,
+        2,
+    ]
 
 
 def test_a_record_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ mechanism: {name: MECHANISM}
 weights: {file: start.pt, licence: MIT, pretrained_on: "small numerals, public"MORE}
 budget: {noise_multiplier: 1.0, delta: 1e-4}
 training: {batch_size: 64, epochs: 1, learning_rate: 0.1, clip_norm: 1.0}
+seeds: 1
 """
 
 
@@ -208,11 +209,12 @@ model: {name: mlp, parameters: {hidden: [8]}}
 mechanism: MECHANISM
 budget: BUDGET
 training: {batch_size: 64, steps: 3, learning_rate: 0.1}
+seeds: 1
 rows:
   - {label: "first, of two"}
   - {label: second, training: {learning_rate: 0.2}}
 """
-OPTIONS = ("--device", "cpu", "--seeds", "1")
+OPTIONS = ("--device", "cpu")
 
 
 def warmed(folder: Path, *options: str, mechanism: str = "non_private", budget: str = "none") -> int:

@@ -168,7 +168,7 @@ def test_every_verb_that_reads_files_refuses_code_and_imports_nothing(
 def test_a_record_names_no_code_that_a_report_loads(tmp_path: Path, trap: str) -> None:
     """Neither an accountant in its context, nor a module among its sources, whose package would be imported."""
     out = tmp_path / "out"
-    dpbench.run([write(tmp_path, {}, trap)], out=out, choices=Choices(device="cpu"))
+    dpbench.run([write(tmp_path, {}, trap)], out=out, choices=Choices(device="cpu", seeds=1))
     (path,) = (out / "records").glob("*.json")
     package = tmp_path / f"trap_{trap}_package"
     package.mkdir()

@@ -63,7 +63,7 @@ from tests.training.test_train import runs_of, trained
 def faults():
     torch.ones(50_000_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
+    for _ in range(8):
         torch.ones(50_000_000)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
@@ -75,12 +75,14 @@ print(before, faults())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep what is freed")
 def test_what_a_step_frees_is_there_for_the_next(tmp_path: Path) -> None:
-    """200 MB three times: without it at least a page fault for each 2 MB, with it none but those of other work."""
+    """200 MB eight times: without it at least a page fault for each 2 MB, each time; with it at most one or two times,
+    where something small that is kept was put into the gap."""
     done = subprocess.run(
         [sys.executable, "-c", FAULTS, str(tmp_path)], capture_output=True, text=True, timeout=300, check=True
     )
     before, after = map(int, done.stdout.split())
-    assert before > 250 > 10 * after
+    assert before > 700
+    assert after < before / 2
 
 
 class Seen(Watcher):

@@ -352,7 +352,7 @@ def test_small_work_takes_one_thread_and_leaves_the_others_as_they_were(tmp_path
 
 
 def test_a_record_states_its_threads_and_its_key_does_not(tmp_path: Path) -> None:
-    text = SPEC.partition("grid:")[0].replace("steps: 40", "steps: 2") % {"mechanism": "noisy_sgd"}
+    text = (SPEC.partition("grid:")[0] + "seeds: 1\n").replace("steps: 40", "steps: 2") % {"mechanism": "noisy_sgd"}
     (tmp_path / "spec.yaml").write_text(text)
     found = {}
     for threads in (None, 2):
