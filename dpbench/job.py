@@ -61,7 +61,7 @@ class Watcher:
         """The checkpoint of an unfinished run cannot be used, so the run starts anew."""
 
     def again(self, stack: Stack, why: str) -> None:
-        """The worker of a stack was lost, so another one goes on with it."""
+        """The worker of these runs was lost, so others go on with them."""
 
     def ended(self, outcome: Outcome, path: Path | None) -> None:
         """A run has ended; `path` is its record or its failure, None in a smoke test."""

@@ -189,13 +189,14 @@ def expand(root: Table, mistakes: Mistakes, settable: Sequence[str]) -> tuple[Po
     seeds = [_seed_count(tree, root) for tree in ([row for _, row in rows] or [root])]
     if max(cells * sum(seeds), cells * len(seeds)) > MOST_RUNS:
         counted = f"{len(seeds) * cells:,} settings, with their seeds for {cells * sum(seeds):,} runs"
-        mistakes.add(root.place, f"the file stands for {counted}; expected at most {MOST_RUNS:,}", "split it")
+        hint = "split it" if any(tree.get("seeds") for tree in (root, *(row for _, row in rows))) else "write seeds: 1"
+        mistakes.add(root.place, f"the file stands for {counted}; expected at most {MOST_RUNS:,}", hint)
         rows, grid, together = rows[:1], [replace(axis, values=axis.values[:1]) for axis in grid], 1
     return tuple(_points(base, rows, zipped, together, grid, mistakes))
 
 
 def _seed_count(tree: Table, root: Table) -> int:
-    """How many seeds a row has, its own or the file's, or those of no word; 1 where that is no number and no list."""
+    """How many seeds a row has, its own, the file's or the default ten; 1 where that is no number and no list."""
     seeds = tree.get("seeds") or root.get("seeds")
     if seeds is None:
         return len(SEEDS)

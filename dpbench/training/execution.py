@@ -86,16 +86,28 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that this process frees, for the next step; nothing with another C library.
+    """Have glibc keep the memory that the main thread frees, for the next step; nothing with another C library.
 
     By default it gives large blocks back to the system, and each step waits while the system clears them anew: a stack
-    of eight with JL on CIFAR-10 took up to half as long again. The process stays as large as its largest step.
+    of eight with JL on CIFAR-10 took up to half as long again. Until `give_back_memory` the process stays as large as
+    its largest step, or larger where a block does not fit into what is free.
     """
-    if sys.platform == "linux":
-        set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-        if set_option is not None:
-            set_option(_M_MMAP_MAX, 0)
-            set_option(_M_TRIM_THRESHOLD, -1)  # never
+    set_option = _of_c_library("mallopt")
+    if set_option is not None:
+        set_option(_M_MMAP_MAX, 0)
+        set_option(_M_TRIM_THRESHOLD, -1)  # never
+
+
+def give_back_memory() -> None:
+    """Have glibc give back what is free now."""
+    trim = _of_c_library("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _of_c_library(name: str) -> Any:
+    """A function of the C library; None where it has none of that name, or on another system than Linux."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def places_of_a_call(

@@ -2,7 +2,7 @@
 
 The driver is the process that was started; it alone writes records, and it keeps the checkpoints: workers send theirs,
 so they need no folder in common with it. A stack whose worker is lost is given to another one with its checkpoints, in
-two halves where the worker was ended for want of memory.
+two halves, one after the other, where Ray ended the worker for want of memory.
 All that workers say goes through one actor, `Mailbox`, which tells them in turn whether to stop.
 """
 
@@ -20,11 +20,12 @@ from dpbench.atomic import write_bytes
 from dpbench.errors import DpbenchError
 from dpbench.plan.parts import dataset_source
 from dpbench.plan.planning import Run, Stack
+from dpbench.plan.stacks import MOST_PER_STACK
 from dpbench.store.provenance import code_hash, environment
 from dpbench.store.reading import read_json
 from dpbench.store.records import Store, restored
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure
-from dpbench.training.stack import How, halved_note, halves, keep, record_of, trained
+from dpbench.training.stack import How, keep, record_of, trained
 from dpbench.training.workers import Cluster, Ray, WorkerLackedMemoryError, WorkerLostError, connected
 
 GRACE = 15.0  # seconds for workers to save what they have begun, where a failure ends the work
@@ -149,10 +150,10 @@ class _Task:
     """A stack in Ray: its runs that have not ended, and how often its worker was lost since it last had news.
 
     `done` of the `steps` of all its runs are known to be done; those of a run that has ended are, however it ended.
-    `halved` notes of which stack this one is a half; both halves have its `place` among the stacks.
+    At most `at_once` runs are `given` to a worker; `halved` is what their records say where a worker that had more of
+    them was ended for want of memory.
     """
 
-    place: int
     stack: Stack
     runs: dict[str, Run]
     steps: int
@@ -160,6 +161,8 @@ class _Task:
     losses: int = 0
     begun: bool = False
     done: int = 0
+    given: tuple[str, ...] = ()
+    at_once: int = MOST_PER_STACK
     halved: str = ""
 
 
@@ -206,10 +209,7 @@ class _Driver:
         self._cluster, self._store = cluster, store
         self._how = replace(how, data=None if how.data is None else how.data.absolute())  # workers are elsewhere
         self._watch, self._begins, self._anew, self._again = watch, begins, anew, again
-        self._tasks = [
-            _Task(place, one, {run.key: run for run in one.runs}, self._steps(one.runs))
-            for place, one in enumerate(stacks)
-        ]
+        self._tasks = [_Task(one, {run.key: run for run in one.runs}, self._steps(one.runs)) for one in stacks]
         self._mailbox = cluster.actor(Mailbox)
         self._running: dict[Any, int] = {}  # tasks of Ray to the numbers of their stacks
 
@@ -243,9 +243,10 @@ class _Driver:
 
     def _submit(self, number: int) -> None:
         task = self._tasks[number]
-        task.attempt, task.begun = task.attempt + 1, False
-        runs = [replace(run, device="cuda") if _on_gpu(task.stack) else run for run in task.runs.values()]
-        files = {} if self._how.smoke else {key: self._store.checkpoint_path(key) for key in task.runs}
+        task.attempt, task.begun, task.given = task.attempt + 1, False, tuple(task.runs)[: task.at_once]
+        due = [task.runs[key] for key in task.given]
+        runs = [replace(run, device="cuda") if _on_gpu(task.stack) else run for run in due]
+        files = {} if self._how.smoke else {key: self._store.checkpoint_path(key) for key in task.given}
         given = {key: path.read_bytes() for key, path in files.items() if path.is_file()}
         threads = min(self._how.threads_of(task.stack.runs), self._cluster.most_cpus(_on_gpu(task.stack)))
         options = {"num_cpus": threads, "num_gpus": int(_on_gpu(task.stack)), "max_retries": 0}
@@ -278,9 +279,10 @@ class _Driver:
             return  # of a worker that is lost
         if message.kind == "begins":
             task.begun = True
-            self._begins(task.stack, task.place + 1)
+            self._begins(self._given(task), message.number + 1)
         elif message.kind == "progress":
-            self._left(task, message.content.total - message.content.done)
+            waiting = self._steps(run for key, run in task.runs.items() if key not in task.given)
+            self._left(task, message.content.total - message.content.done + waiting)
         elif message.kind == "checkpoints":
             task.losses = 0
             for key, content in message.content.items():
@@ -297,43 +299,51 @@ class _Driver:
 
     def _ended(self, number: int, reference: Any, stopping: bool) -> Generator[tuple[Outcome, Path | None], None, None]:
         """A task of Ray is over: as it should be, or its worker is gone or could not begin."""
-        task = self._tasks[number]
-        try:
-            self._cluster.result(reference)
-            return
-        except Exception as error:  # noqa: BLE001 - what the task has raised may be anything
-            why = error
+        task, why = self._tasks[number], self._cluster.error(reference)
         if stopping:
             return
-        task.losses += 1
-        if isinstance(why, WorkerLackedMemoryError) and len(task.runs) > 1:
-            self._again(task.stack, f"{why}; its stack is halved")
-            self._halve(number)
-            return
-        if isinstance(why, WorkerLostError) and task.losses < MOST_LOSSES:
-            self._again(task.stack, str(why))
+        if why is not None:
+            if self._goes_on(task, why):
+                self._submit(number)
+                return
+            yield from self._failed(task, why)
+        if task.runs and not self._given(task).runs:  # of a stack that goes on in parts
+            task.losses = 0
             self._submit(number)
-            return
-        for run in list(task.runs.values()):
-            outcome = failure(run, why)
-            path = None
-            if not self._how.smoke:  # its checkpoint stays, for it is the worker that failed
+
+    def _failed(self, task: _Task, why: Exception) -> Generator[tuple[Outcome, Path | None], None, None]:
+        """The runs that a worker had fail; their checkpoints stay, for it is the worker that failed."""
+        for run in self._given(task).runs:
+            outcome, path = replace(failure(run, why), stack=task.halved), None
+            if not self._how.smoke:
                 path = self._store.write_failure(record_of(outcome, environment(with_torch=True)))
             del task.runs[run.key]
             self._left(task, self._steps(task.runs.values()))
             yield outcome, path
 
-    def _halve(self, number: int) -> None:
-        """A stack goes on as two, from what is saved."""
-        task = self._tasks[number]
-        first, second = halves(task.runs)
-        note, steps, done = halved_note(task.runs), self._steps(second.values()), task.done
-        task.runs, task.steps, task.losses, task.halved = first, task.steps - steps, 0, note
-        task.done = min(done, task.steps)
-        other = _Task(task.place, task.stack, second, steps, done=done - task.done, halved=note)
-        self._tasks.append(other)
-        self._submit(number)
-        self._submit(len(self._tasks) - 1)
+    def _goes_on(self, task: _Task, why: Exception) -> bool:
+        """Whether what a worker had is given to another one; half of it where it lacked memory.
+
+        With `randomness: secure` a lack of memory is the end: another draw would favour small batches.
+        """
+        given, task.losses = self._given(task), task.losses + 1
+        lacked = isinstance(why, WorkerLackedMemoryError)
+        if lacked and any(run.spec.randomness == "secure" for run in given.runs):
+            return False
+        if lacked and len(given.runs) > 1:
+            task.at_once, task.losses = (len(given.runs) + 1) // 2, 0
+            task.halved = f"halved: the worker of {len(given.runs)} runs was ended for want of memory"
+            self._again(given, f"{why}; its runs go on in halves")
+            return True
+        if isinstance(why, WorkerLostError) and task.losses < MOST_LOSSES:
+            self._again(given, str(why))
+            return True
+        return False
+
+    @staticmethod
+    def _given(task: _Task) -> Stack:
+        """What a worker has of a stack, without the runs that have ended."""
+        return Stack(tuple(task.runs[key] for key in task.given if key in task.runs))
 
     def _left(self, task: _Task, steps: int) -> None:
         """At most so many steps of a stack are left: `watch` is told, once a worker has taken the stack."""

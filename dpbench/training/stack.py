@@ -17,7 +17,7 @@ from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
 from dpbench.plan.stacks import usual_threads
 from dpbench.store.records import Store, objection
-from dpbench.training.execution import Execution, on_threads
+from dpbench.training.execution import Execution, give_back_memory, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
 from dpbench.training.memory import told_of_memory
 
@@ -65,8 +65,9 @@ def trained(
 ) -> Generator[tuple[Outcome, Path | None], None, None]:
     """Train the runs of a stack: every outcome as soon as its run ends, and the file that keeps it.
 
-    Without a `store` nothing is written or gone on from. `facts` are the environment of the records, `halved` what they
-    say of a stack that is a half. The other three are those of `training.loop.train`, which says what is raised.
+    Without a `store` nothing is written or gone on from. `facts` are the environment of the records, `halved` what
+    they say where the runs are a part of a stack. The other three are those of `training.loop.train`, which says what
+    is raised.
     """
 
     steps = {one.key: min(2, one.steps) if how.smoke else one.steps for one in runs}  # that are not known to be done
@@ -108,6 +109,7 @@ def trained(
             try:
                 found = next(kept)
             except StopIteration:
+                give_back_memory()
                 return
         steps[found[0].run.key] = 0
         yield found
@@ -148,8 +150,8 @@ def _kept(
                 secure = any(one.spec.randomness == "secure" for one in due.values())
                 lacks = isinstance(error, OutOfMemory)
                 if lacks and len(due) > 1 and not secure:
-                    stacks[:0] = halves(due)
-                    halved |= dict.fromkeys(due, halved_note(due))
+                    stacks[:0] = _halves(due)
+                    halved |= dict.fromkeys(due, f"halved: {len(due)} runs found no memory")
                     break
                 ended = [replace(failure(one, error), stack=halved.get(key, "")) for key, one in due.items()]
                 spoiled = not lacks and not went_on.isdisjoint(due)
@@ -174,15 +176,10 @@ def _kept(
         stacks += [again] if again else []
 
 
-def halves(due: Mapping[str, Run]) -> list[dict[str, Run]]:
+def _halves(due: Mapping[str, Run]) -> list[dict[str, Run]]:
     """Two stacks of the runs of one."""
     runs = list(due.items())
     return [dict(runs[: len(runs) // 2]), dict(runs[len(runs) // 2 :])]
-
-
-def halved_note(due: Mapping[str, Run]) -> str:
-    """What the records of runs say whose stack goes on as two."""
-    return f"halved: {len(due)} runs found no memory"
 
 
 def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:

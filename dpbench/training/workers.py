@@ -141,6 +141,14 @@ class Cluster:
             lacked = isinstance(error, self._ray.exceptions.OutOfMemoryError)
             raise (WorkerLackedMemoryError if lacked else WorkerLostError)(f"its worker was lost: {why}") from error
 
+    def error(self, task: Any) -> Exception | None:
+        """What `result` raises, which may be anything; None where it raises nothing."""
+        try:
+            self.result(task)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
     def cancel(self, task: Any) -> None:
         """A task that has not started does not start; one that has is interrupted."""
         self._ray.cancel(task)

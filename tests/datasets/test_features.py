@@ -33,6 +33,7 @@ model: logistic
 mechanism: noisy_sgd
 budget: {noise_multiplier: 1.0, delta: 1e-4}
 training: {batch_size: 4, epochs: 1, learning_rate: 0.1, clip_norm: 1.0}
+seeds: 1
 """
 
 

@@ -107,6 +107,7 @@ mechanism: {{name: "{module}:made", parameters: {{times: {times}}}}}
 accountants: [exact, rdp, gdp_clt]
 budget: {{noise_multiplier: 1.37, delta: 1e-4}}
 training: {{batch_size: 256, steps: 6, learning_rate: 0.5, clip_norm: 1.0}}
+seeds: 1
 """
 
 

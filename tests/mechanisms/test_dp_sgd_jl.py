@@ -517,6 +517,7 @@ model: {name: mlp, parameters: {hidden: [8]}}
 mechanism: {name: dp_sgd_jl, parameters: {projections: 30}}
 budget: {delta: 1e-4, noise_multiplier: 2.0}
 training: {batch_size: 96, epochs: 1, learning_rate: 1.0, clip_norm: 1.0}
+seeds: 1
 """
 
 

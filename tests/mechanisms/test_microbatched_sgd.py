@@ -225,6 +225,7 @@ rows:
       parameters:
         clip: {name: microbatch, parameters: {microbatch_size: 4, variant: as_printed}}
         noise: constant
+seeds: 1
 """
 
 

@@ -295,6 +295,7 @@ rows:
     mechanism: pidp_sgd
   - label: printed
     mechanism: {name: pidp_sgd, parameters: {variant: as_printed, radius: 1e9}}
+seeds: 1
 """
 
 

@@ -34,6 +34,7 @@ model: {name: mlp, parameters: {hidden: [8]}}
 mechanism: MECHANISM
 budget: {noise_multiplier: 1.0, delta: 1e-4}
 training: {batch_size: 64, epochs: 1, learning_rate: 0.1, clip_norm: 1.0}
+seeds: 1
 """
 
 

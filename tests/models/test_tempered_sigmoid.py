@@ -26,6 +26,7 @@ model: {{name: mlp, parameters: {{activation: {activation}}}}}
 mechanism: noisy_sgd
 budget: {{noise_multiplier: 1.0, delta: 1e-4}}
 training: {{batch_size: 64, steps: 2, learning_rate: 0.1, clip_norm: 1.0}}
+seeds: 1
 """
 
 

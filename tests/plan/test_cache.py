@@ -233,6 +233,7 @@ training: {batch_size: 96, steps: 3, learning_rate: 0.5, clip_norm: 1.0}
 rows:
   - {label: one, budget: {epsilon: 1}}
   - {label: eight, budget: {epsilon: 8}}
+seeds: 1
 """
 
 

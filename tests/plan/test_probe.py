@@ -53,6 +53,7 @@ model: {name: mlp, parameters: {hidden: [16]}}
 mechanism: noisy_sgd
 budget: {delta: 1e-4, noise_multiplier: 1.0}
 training: {batch_size: 96, steps: 60, learning_rate: 0.5, clip_norm: 1.0}
+seeds: 1
 """
 Build = Callable[[], nn.Module]
 Step = Callable[[nn.Module, Tensor], Tensor]

@@ -177,6 +177,11 @@ def test_seeds(tmp_path: Path) -> None:
         ("", "found nothing"),
     ):
         assert words in str(problem_of(tmp_path, BASE + f"seeds: {text}\n"))
+    many = BASE + f"grid: {{training.epochs: {list(range(1, 1002))}}}\n"
+    assert "1,001 settings, with their seeds for 10,010 runs" in str(problem := problem_of(tmp_path, many))
+    assert str(problem).endswith("(write seeds: 1)")
+    assert len(specs_of(tmp_path, many + "seeds: 9\n")) == 1001
+    assert str(problem_of(tmp_path, many + "seeds: 10\n")).endswith("(split it)")
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

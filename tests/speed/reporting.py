@@ -27,6 +27,7 @@ grid:
   budget.noise_multiplier: [0.6, 0.8, 1.0, 1.5, 2.0]
   training.learning_rate: [0.05, 0.1, 0.2, 0.5, 1.0]
   training.clip_norm: [0.1, 0.3, 1.0, 3.0]
+seeds: 1
 """
 SEEDS = 10
 RECORDS = 1000

@@ -48,6 +48,7 @@ model: {model}
 mechanism: noisy_sgd
 budget: {{noise_multiplier: 1.0, delta: 1e-5}}
 training: {{batch_size: 64, steps: 2, learning_rate: 0.1, clip_norm: 1.0}}
+seeds: 1
 """
 
 

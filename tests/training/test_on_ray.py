@@ -213,9 +213,21 @@ def test_a_stack_whose_worker_lacked_memory_goes_on_in_two_halves(
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     records = [json.loads(path.read_text()) for path in Store(out).records_folder.glob("*")]
     assert sorted(record["stack_runs"] for record in records) == [1, 2, 2]
-    assert {record["environment"]["stack"] for record in records} == {"halved: 3 runs found no memory"}
+    assert {record["environment"]["stack"] for record in records} == {
+        "halved: the worker of 3 runs was ended for want of memory"
+    }
     assert all(record["resumed"] for record in records)
     assert [line.split(": ")[0] for line in watcher.told if line.startswith("stack")] == ["stack 1 of 1"] * 3
+    (why,) = [line for line in watcher.told if line.startswith("again")]
+    assert why.endswith("its runs go on in halves")
+
+    killed.clear()
+    one.write_text(one.read_text() + "randomness: secure\n")  # another draw would favour small batches
+    watcher = Seen(lambda: None if killed else killed.append(lose(workers_at_work()[0])))
+    found = run_job([one], out=out, choices=HERE, ray=Ray(), watcher=watcher)
+    assert killed
+    assert [("its worker was lost" in failure.error) for failure in found.failures] == [True] * 3
+    assert not [line for line in watcher.told if line.startswith("again")]
     assert (watcher.last.done, watcher.last.total) == (3 * 600, 3 * 600)
 
 

@@ -52,6 +52,7 @@ rows:
   - {label: vanilla, mechanism: {name: noisy_sgd, parameters: {clipping: loop}}, training: {clip_norm: 1.0}}
   - {label: open, mechanism: noisy_sgd, training: {clip_norm: 1.0}}
   - {label: short, mechanism: noisy_sgd, training: {clip_norm: 1.0, steps: 1}}
+seeds: 1
 """
 
 

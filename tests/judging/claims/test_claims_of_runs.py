@@ -64,6 +64,7 @@ mechanism: {name: pidp_sgd, parameters: {variant: as_printed}}
 training: {sampling_rate: 0.01, steps: 3, learning_rate: 0.1, clip_norm: 1.0}
 published: {test_accuracy_percent: 90.0}
 budget: {epsilon: 1, delta: 1e-4}
+seeds: 1
 """
 
 

@@ -126,6 +126,7 @@ mechanism: MECHANISM
 training: {sampling_rate: 0.5, steps: 3, learning_rate: 0.1CLIP}
 published: {test_accuracy_percent: 90.0}
 budget: BUDGET
+seeds: 1
 """
 
 
