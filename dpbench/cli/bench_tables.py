@@ -114,7 +114,7 @@ def show_targets(found: Speed) -> None:
     out.width = out.width if sys.stdout.isatty() else max(out.width, WIDTH)
     table = Table("target", "bound", "measured", "", "by", box=None, pad_edge=False, header_style="bold")
     for one, by in told:
-        table.add_row(one.target.text, one.target.bound_words, f"{by.value:.2f}", one.verdict, by.said)
+        table.add_row(one.target.text, one.target.bound_words, f"{by.value:.3f}", one.verdict, by.said)
     out.print(table)
     for one, by in told:
         if one.verdict == "missed":
