@@ -350,7 +350,7 @@ def _whole_steps(
     table: Sequence[Spec],
     of_suite: bool = False,
 ) -> int:
-    """Measure, keep and show them; a row is kept as soon as all of its spec are measured.
+    """Measure, keep and show them; a row is kept as soon as its memory is measured, which is after the steps of all.
 
     `table`: all rows of their files, among which stand the rows without privacy.
     """
@@ -362,13 +362,13 @@ def _whole_steps(
     chosen = {name: options[option] for option, name in names.items()}
     damaged: list[Damaged] = []
     for _, group in groupby(specs, lambda spec: spec.name):
-        lines = tuple(measure_steps(list(group), **chosen, runs=runs, table=table, watch=_say_working))
-        found = Speed(lines)
-        path = _kept(found, out, damaged)
-        if as_json:
-            for line in lines:
+        found = Speed()
+        for line in measure_steps(list(group), **chosen, runs=runs, table=table, watch=_say_working):
+            found = replace(found, lines=(*found.lines, line))
+            path = _kept(found, out, damaged)
+            if as_json:
                 click.echo(json.dumps(line.to_json(), ensure_ascii=False))
-        else:
+        if not as_json:
             show_steps(found, own_speed(out, damaged) or found)
             if not of_suite:
                 show_targets(found)

@@ -38,7 +38,7 @@ from dpbench.store.speed import TORCH, SumLine, commit_of
 from dpbench.training._opacus import WAYS, installed, opacus
 from dpbench.training._operators import Operators, Shares
 from dpbench.training._torch_step import torch_step
-from dpbench.training.execution import Execution, keep_freed_memory, on_threads, places_of_a_call
+from dpbench.training.execution import Execution, give_back_memory, keep_freed_memory, on_threads, places_of_a_call
 
 PLAIN_COMPILED = "plain compiled"
 JL = "jl"
@@ -79,8 +79,6 @@ def measure(
     for name in engines:
         if name not in known:
             raise DpbenchError(f"engine {name!r}: expected one of {', '.join(known)}")
-    if device == "cpu":
-        keep_freed_memory()  # as training does
     for spec in _different(specs):
         row, work = _work(spec, places, device, data, threads)
         with on_threads(row.threads):
@@ -166,6 +164,8 @@ def _measured(
         tried(name, partial(made, name))
     for name, call in list(called.items()):
         tried(name, call)
+    if row.device == "cpu":
+        keep_freed_memory()  # as training does
     taken: dict[str, list[float]] = {name: [] for name in called}
     for number in range(calls):
         watch(row.model, f"call {number + 1} of {calls}")
@@ -175,6 +175,7 @@ def _measured(
             if row.device != "cpu":
                 torch.cuda.synchronize(row.device)
             taken[name].append(time.perf_counter() - begin)
+    give_back_memory()
     middle = {name: statistics.median(times) for name, times in taken.items()}
     for name in names:
         if name not in called:

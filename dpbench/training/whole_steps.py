@@ -37,7 +37,7 @@ from dpbench.step.functional import Network
 from dpbench.store.provenance import device_name, environment
 from dpbench.store.speed import StepLine, commit_of
 from dpbench.training._operators import Operators, Shares
-from dpbench.training.execution import Execution, on_threads
+from dpbench.training.execution import Execution, give_back_memory, on_threads
 from dpbench.training.fastest import compile_draws
 from dpbench.training.loop import Interrupted, Progress, train
 from dpbench.training.stack import builder
@@ -292,6 +292,7 @@ def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
     def watch(progress: Progress) -> bool:
         del progress  # counted here
         if not begun:
+            give_back_memory()
             peak.begin()
         elif len(begun) == 1:
             found.append(peak.end())

@@ -169,6 +169,7 @@ model: {name: mlp, parameters: {hidden: [16]}}
 mechanism: noisy_sgd
 budget: {delta: 1e-4}
 training: {batch_size: 96, epochs: 2, learning_rate: 0.5, clip_norm: 1.0}
+seeds: 1
 rows:
   - {label: calibrated, seeds: 2, budget: {epsilon: 1}}
   - {label: by rdp, budget: {epsilon: 1, calibrate_with: rdp}}

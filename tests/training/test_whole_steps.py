@@ -288,6 +288,25 @@ def test_measurements_are_kept_and_shown(lines: dict[str, StepLine], tmp_path: P
     assert "its digest is not that of its content" in damaged[0].message
 
 
+def test_a_row_is_kept_before_the_next_ones_memory_is_measured(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is where the system may end the process."""
+    peak = whole_steps._peak
+
+    def ended(row: Any, *rest: Any) -> Any:
+        if row.line.label == "vanilla":
+            raise KeyboardInterrupt
+        return peak(row, *rest)
+
+    monkeypatch.setattr(whole_steps, "_peak", ended)
+    found = CliRunner().invoke(cli, ["bench", str(spec), "--steps", "--calls", "1", "--out", str(tmp_path / "out")])
+    assert found.exit_code != 0
+    kept = own_speed(tmp_path / "out", [])
+    assert kept is not None
+    assert [line.label for line in kept.lines] == ["plain", "outer"]
+
+
 def test_the_command(spec: Path, tmp_path: Path) -> None:
     command = ["bench", str(spec), "--steps", "--calls", "1", "--only", "*/outer", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(cli, command)
