@@ -16,7 +16,7 @@ from dpbench.judging.claims.summary import claims_report
 from dpbench.judging.coverage import PAPERS, coverage, read_coverage
 from dpbench.reporting.collect import collect
 from dpbench.reporting.contents import CoverageLine, Report
-from dpbench.reporting.coverage import with_coverage
+from dpbench.reporting.coverage import names_in_papers, with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
 from dpbench.reporting.rendering.figures import Figure
@@ -204,6 +204,16 @@ def test_every_entry_is_shown_once_there_is_something_to_show() -> None:
         assert f'<tr id="{line.id}">' in page
     assert with_coverage(collect([])).coverage == ()
     assert 'id="coverage"' not in render(with_coverage(collect([])))
+
+
+def test_the_names_read_off_the_text_are_those_of_the_specs() -> None:
+    files = [
+        shipped()[name]
+        for file in coverage()
+        for item in file.items
+        for name in (*(f"{file.paper}/{one}" for one in item.specs), *(f"reduced/{one}" for one in item.reduced))
+    ]
+    assert names_in_papers() == {spec.name for spec in load_specs(sorted({*files}))}
 
 
 @pytest.mark.parametrize(
