@@ -54,7 +54,7 @@ def show_steps(found: Speed, known: Speed) -> None:
             f"{line.runs_steps_per_second or 0.0:,.3g}",
             duration(line.epoch_seconds or 0.0),
             f"{line.printed_seconds} s" if line.printed_seconds else "",
-            f"{(line.peak_bytes or 0) / 2**20:,.1f} MiB",
+            _memory(line.peak_bytes),
         )
     out.print(table)
     for line in found.lines:
@@ -62,6 +62,10 @@ def show_steps(found: Speed, known: Speed) -> None:
             say(out, f"{line.label or line.name} refuses: {line.refusal}", 2)
         if line.compiled_refusal:
             say(out, f"{line.label or line.name} is not compiled: {line.compiled_refusal}", 2)
+
+
+def _memory(peak_bytes: int | None) -> str:
+    return "" if peak_bytes is None else f"{peak_bytes / 2**20:,.1f} MiB"
 
 
 def show_sums(lines: Sequence[SumLine]) -> None:
@@ -92,8 +96,8 @@ def show_sums(lines: Sequence[SumLine]) -> None:
             relative = (
                 f"{value:.2f}" if value else "" for value in (one.of_torch, one.of_plain, one.of_plain_compiled)
             )
-            memory = f"{(one.peak_bytes or 0) / 2**20:,.1f} MiB"
-            table.add_row(one.engine, *times, *relative, f"{one.examples_per_second:,.0f}", str(one.chunk), memory)
+            speed = f"{one.examples_per_second:,.0f}"
+            table.add_row(one.engine, *times, *relative, speed, str(one.chunk), _memory(one.peak_bytes))
     out.print(table)
     for one in lines:
         if one.refusal is not None:

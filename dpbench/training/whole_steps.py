@@ -46,6 +46,7 @@ WITHOUT_PRIVACY = "without privacy"
 ROUNDS = 2
 MOST_UNROLLED = 200  # steps of loops over time that are compiled: 150 take some minutes
 ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
+LONGEST_PROFILED = 10.0  # seconds of a step that loops over time: torch's profiler takes up to 0.8 GB for each second
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,15 @@ class CompiledGradient(Unclipped):
 
 def _too_long(module: torch.nn.Module, places: int) -> str:
     """Why a loop over time is not compiled; "" where it is short."""
-    steps = places * sum(isinstance(layer, BidirectionalLSTM) for layer in module.modules())
+    steps = places * _loops(module)
     if steps <= MOST_UNROLLED:
         return ""
     return f"{steps} steps in time, which are unrolled: to compile more than {MOST_UNROLLED} takes many minutes"
+
+
+def _loops(module: torch.nn.Module) -> int:
+    """How many layers loop over time."""
+    return sum(isinstance(layer, BidirectionalLSTM) for layer in module.modules())
 
 
 @dataclass
@@ -282,9 +288,14 @@ def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = 
     return seen[-1][1], [after - before for before, after in pairwise(at for at, _ in seen)]
 
 
-def _peak(row: _Row, places_per_call: int | None) -> tuple[int, Shares]:
-    """The peak memory of the second step, and the operators of the third (none where it is not taken)."""
+def _peak(row: _Row, places_per_call: int | None) -> tuple[int | None, Shares]:
+    """The peak memory of the second step, and the operators of the third (none where it is not taken).
+
+    Neither of a step that loops over time for longer than `LONGEST_PROFILED` on a CPU.
+    """
     device = torch.device(row.runs[0].device)
+    if device.type == "cpu" and min(row.seconds) > LONGEST_PROFILED and _loops(builder(row.runs[0])()):
+        return None, ()
     peak, operators = Peak(device), Operators(device)
     found: list[int] = []
     shares: list[Shares] = []
