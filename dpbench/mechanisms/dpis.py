@@ -65,7 +65,7 @@ from dpbench.mechanisms._dpis_rules import (
 from dpbench.mechanisms._dpis_state import refuse_history, rows_of, write
 from dpbench.mechanisms.presets import ANY, Factory
 from dpbench.step.clipped_sum import ClippedSum, Examples
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, finite_runs
 from dpbench.step.letting_out import let_out
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.pipeline import optimised
@@ -253,7 +253,7 @@ class Dpis:
         norm_RN, loss_RN = torch.zeros_like(reach_RN), torch.zeros_like(reach_RN)
         norm_RN[filled_RN] = found.norm_RB[passed.mask_RB].double()
         loss_RN[filled_RN] = found.loss_RB[passed.mask_RB].double()
-        finite_R = sound_R & norm_RN.isfinite().all(1)
+        finite_R = sound_R & finite_runs(norm_RN)
         norm_RN = norm_RN.nan_to_num(0.0, 0.0)
         kept_RN = accepted_norm(norm_RN, reach_RN, bound_R[:, None])
         accept_RN = kept_RN / reach_RN
@@ -269,7 +269,7 @@ class Dpis:
         examples = Examples(inputs[taken.index_RB], targets[taken.index_RB], taken.mask_RB)
         weight_RB = weight_RN.gather(1, taken.index_RB)
         total_RP = weighted_sum(self.engine, net, state.theta_RP, examples, weight_RB, longest_R, chunk)
-        finite_R = finite_R & total_RP.isfinite().all(1)
+        finite_R = finite_R & finite_runs(total_RP)
         if self.rules.divided_twice:
             total_RP = total_RP / batch_R[:, None].to(total_RP.dtype)
         if self.gaussian:

@@ -41,7 +41,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition
 from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, finite_runs
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.optimum import GRADIENT_NORM, Problem
 from dpbench.step.stages import gaussian_noise
@@ -148,7 +148,7 @@ class ObjectivePerturbation:
         self.refuse_model(net.module)
         device, runs = state.theta_RP.device, len(state.step_R)
         ended_R = state.step_R + 1 == hyper.steps_R
-        sound_R = state.theta_RP.isfinite().all(1) & bool(inputs.isfinite().all())
+        sound_R = finite_runs(state.theta_RP) & bool(inputs.isfinite().all())
         noisy_EP = None
         loss_R = torch.zeros(runs, dtype=torch.float64, device=device)
         ends = [run for run in range(runs) if bool(ended_R[run] & sound_R[run])]

@@ -43,7 +43,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Adjacency, Composition
 from dpbench.mechanisms._at_the_end import after, check_radius, letting_go, planned, so_far, view
 from dpbench.step import logistic
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, finite_runs
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.stages import gaussian_noise
 
@@ -218,7 +218,7 @@ class OutputPerturbation:
             drawn_R=mask_RB.sum(1),
             loss_R=torch.cat(losses, 1).sum(1),
             clipped_R=torch.cat(shortened, 1).sum(1),
-            finite_R=total_RP.isfinite().all(1) & iterate_RP.isfinite().all(1),
+            finite_R=finite_runs(total_RP) & finite_runs(iterate_RP),
         )
         released = letting_go(ends, noisy_EP, state.theta_RP, hyper, ADJACENCY)
         return released, Kept(observed, {**state.private, "iterate_RP": iterate_RP})

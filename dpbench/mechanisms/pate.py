@@ -55,7 +55,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax, Event
 from dpbench.mechanisms._pate_votes import Teachers, counted_votes, hash_of, owners, read_votes, trained_teachers
 from dpbench.mechanisms.presets import ANY, Factory
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, finite_runs
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State
 from dpbench.step.pipeline import optimised
 from dpbench.step.stages import Update, gaussian_noise
@@ -256,7 +256,7 @@ class Pate:
             drawn_R=drawn_R,
             loss_R=loss_R,
             clipped_R=torch.zeros_like(drawn_R),
-            finite_R=gradient_RP.isfinite().all(1),
+            finite_R=finite_runs(gradient_RP),
             stopped=dict.fromkeys(empty_R.nonzero().flatten().tolist(), NOTHING_ANSWERED),
         )
         values = {"labels_RQ": labels_RQ, "rate_factor_R": factor_R}

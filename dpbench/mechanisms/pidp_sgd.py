@@ -62,7 +62,7 @@ from dpbench.mechanisms.pipeline import regularised
 from dpbench.mechanisms.presets import Factory
 from dpbench.step import logistic
 from dpbench.step.clipped_sum import ClippedSum, Examples
-from dpbench.step.functional import Network
+from dpbench.step.functional import Network, finite_runs
 from dpbench.step.letting_out import let_out
 from dpbench.step.mechanism import Hyperparameters, Kept, Mechanism, Observed, Released, Setting, State
 from dpbench.step.pipeline import Pipeline, optimised
@@ -295,7 +295,7 @@ class PidpSgd:
             drawn_R=drawn_R,
             loss_R=loss_RB.double().sum(1),
             clipped_R=(batch.mask_RB & (clipped.norm_RB > hyper.clip_norm_R[:, None])).sum(1),
-            finite_R=sum_RP.isfinite().all(1),
+            finite_R=finite_runs(sum_RP),
             stopped=stopped,
         )
         private |= {"drawn_R": private["drawn_R"] + drawn_R, "silent_R": private["silent_R"] + silent_R}

@@ -193,6 +193,15 @@ def initial_parameters(build: Callable[[], nn.Module], seed: int) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trained(module).values()]).float()
 
 
+def finite_runs(values_RP: Tensor) -> Tensor:
+    """Whether all values of a run are finite, (R,) booleans, without copies of the values as `isfinite` makes them.
+
+    >>> finite_runs(torch.tensor([[0.0, 1.0], [-float("inf"), 1.0], [1.0, float("nan")]])).tolist()
+    [True, False, False]
+    """
+    return values_RP.amin(1).isfinite() & values_RP.amax(1).isfinite()
+
+
 def over_runs(function: Callable[..., Any], named: dict[str, Tensor], *values: Tensor) -> Any:
     """The function of one run's parameters and values, for every run of a stack; one run alone takes no run axis.
 

@@ -19,7 +19,7 @@ from torch.func import vmap
 from dpbench.errors import DpbenchError, lacks_memory
 from dpbench.events import Composition, Event
 from dpbench.step.clipped_sum import Clipped, ClippedSum, Draw, Examples, clip_weight, one_by_one
-from dpbench.step.functional import Network, augmented, smoothed
+from dpbench.step.functional import Network, augmented, finite_runs, smoothed
 from dpbench.step.mechanism import Hyperparameters, Kept, Observed, Released, Setting, State, refuse_changed
 from dpbench.step.stages import (
     AdaptiveClipping,
@@ -275,7 +275,7 @@ class Pipeline:
             drawn_R=drawn_R,
             loss_R=loss_RB.double().sum(1),
             clipped_R=(batch.mask_RB & (clipped.norm_RB > clip_R[:, None])).sum(1),
-            finite_R=sum_RP.isfinite().all(1),
+            finite_R=finite_runs(sum_RP),
         )
         return Released(mean_RP, partial(self._events, state, hyper), values), Kept(observed)
 

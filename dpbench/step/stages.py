@@ -302,7 +302,7 @@ def gaussian_noise(
     """
     if not randomness.from_system(keys_RS):
         noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, sum_RP.dtype)
-        return let_out(sum_RP, sum_RP + deviation_R[:, None].to(sum_RP.dtype) * noise_RP, deviation_R, runs)
+        return let_out(sum_RP, noise_RP.mul_(deviation_R[:, None].to(sum_RP.dtype)).add_(sum_RP), deviation_R, runs)
     noise_RP = randomness.normal(keys_RS, stream, step_R, sum_RP.shape[1], first, torch.float64)
     deviation_R1 = deviation_R.double()[:, None]
     noisy_RP = sum_RP.double() + deviation_R1 * noise_RP

@@ -25,7 +25,7 @@ from dpbench.errors import DpbenchError, OutOfMemory, lacks_memory, visible
 from dpbench.plan.cache import Cache
 from dpbench.plan.planning import Run
 from dpbench.plan.probe import refuse_model
-from dpbench.step.functional import Network, evaluate, network, trained
+from dpbench.step.functional import Network, evaluate, finite_runs, network, trained
 from dpbench.step.mechanism import (
     Hyperparameters,
     Mechanism,
@@ -364,7 +364,7 @@ def _evaluated(
     if hasattr(mechanism, "measured"):
         for at, counted in zip(due, mechanism.measured(there), strict=True):
             courses[at].measured = counted
-    sound_R = there.theta_RP.isfinite().all(1) & loss_R.isfinite()
+    sound_R = finite_runs(there.theta_RP) & loss_R.isfinite()
     figures = zip(due, loss_R.tolist(), metric_R.tolist(), sound_R.tolist(), released, strict=True)
     for at, loss, measured, sound, ledger in figures:
         course = courses[at]

@@ -203,7 +203,7 @@ def test_of_a_large_model_the_peak_is_what_engines_share_and_the_report_says_so(
     found = tuple(measure_steps(chosen, steps=1))
     outer, vanilla = (line.peak_bytes or 0 for line in found)
     assert outer == vanilla
-    assert 5 < outer / (4 * found[0].parameters) < 6
+    assert 4 < outer / (4 * found[0].parameters) < 5
     of_ghost, of_loop = measure(chosen[:1], places=12, engines=("ghost", "loop"), calls=1)
     assert max(of_ghost.peak_bytes or 0, of_loop.peak_bytes or 0) < outer
     assert of_ghost.peak_bytes != of_loop.peak_bytes
