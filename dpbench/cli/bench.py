@@ -286,7 +286,7 @@ def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[
     here, threads = device_name(options["device"]), options["threads"]
     for table, places in suite.sums:
         spec = load_specs([Path(table)])[0]
-        network = spec.dataset.name, spec.model.name, sizes(spec)[1]
+        network = spec.dataset.name, spec.model.name, sizes(spec).parameters
         of = *network, places, here, threads or usual_threads(spec, places, options["device"])
         there = {
             one.engine: one

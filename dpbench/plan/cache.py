@@ -75,13 +75,13 @@ class Cache:
             self._new["trials"][key] = True
 
     def sizes(
-        self, trial: Iterable[object], modules: Iterable[str], count: Callable[[], tuple[int, int]]
-    ) -> tuple[int, int]:
-        """The operations and the parameters of a model that passed its trial; counted where they are not known."""
+        self, trial: Iterable[object], modules: Iterable[str], count: Callable[[], tuple[int, int, int]]
+    ) -> tuple[int, int, int]:
+        """The sizes (`trial.Sizes`) of a model that passed its trial; counted where they are not known."""
         key = _trial_key(["sizes", *trial], modules)
         found = None if key is None else self._get("sizes", key)
-        if isinstance(found, list) and len(found) == 2 and all(type(one) is int and one >= 0 for one in found):
-            return found[0], found[1]
+        if isinstance(found, list) and len(found) == 3 and all(type(one) is int and one >= 0 for one in found):
+            return found[0], found[1], found[2]
         counted = count()
         if key is not None:
             self._new["sizes"][key] = list(counted)

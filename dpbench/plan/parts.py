@@ -87,7 +87,7 @@ def build_mechanism(spec: Spec) -> Mechanism:
     return mechanism
 
 
-def sizes(spec: Spec, kept: Cache | None = None) -> tuple[int, int]:
-    """Of the spec's model: floating-point operations of one forward pass for one example, and parameters."""
+def sizes(spec: Spec, kept: Cache | None = None) -> trial.Sizes:
+    """The sizes of the spec's model."""
     source = dataset_source(spec)
     return trial.sizes(model_builder(spec, source), tuple(source.input_shape), outputs_of(spec, source), kept)

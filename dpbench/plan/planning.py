@@ -109,7 +109,7 @@ def make_plan(
     due_by_spec = {id(run.spec): run for run in decided if run.action == "train"}.values()
     for spec, measures in ((run.spec, run.metrics) for run in due_by_spec):
         with _collecting(problems, spec):
-            if every_epsilon and sizes(spec, kept)[1] > trial.MOST_TRIED:
+            if every_epsilon and sizes(spec, kept).parameters > trial.MOST_TRIED:
                 continue  # a plan that is shown takes no memory for it
             source, mechanism = dataset_source(spec), build_mechanism(spec)
             made, shape = model_builder(spec, source), tuple(source.input_shape)

@@ -80,7 +80,7 @@ def usual_threads(spec: Spec, examples: float, device: str, kept: Cache | None =
     """
     import torch
 
-    small = device == "cpu" and 3 * examples * sizes(spec, kept)[0] < SMALL_STEP
+    small = device == "cpu" and 3 * examples * sizes(spec, kept).operations < SMALL_STEP
     return 1 if small else torch.get_num_threads()
 
 
@@ -120,19 +120,20 @@ def _like(resolved: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
 
 
 def _step_seconds(run: Run, expected_batch: float, kept: Cache | None = None) -> float:
-    """A guess within a factor of about three, from a forward pass's operations, the parameters and the mechanism."""
+    """A guess, mostly within a factor of three, from what a forward pass computes, the parameters and the mechanism."""
     mechanism = build_mechanism(run.spec)
-    one_pass, parameters = sizes(run.spec, kept)
+    operations, parameters, written = sizes(run.spec, kept)
     engine = sys.modules.get(getattr(getattr(mechanism, "engine", None), "__module__", ""))
     formed = mechanism.private and not hasattr(engine, "numbers")  # whether each record's gradient is
-    # Operations, numbers of gradients, and normals a second.
-    rate, memory, normals = (2e12, 5e11, 2e10) if run.device.startswith("cuda") else (2e10, 7e8, 2.5e7)
-    each = 3 * one_pass / rate + formed * parameters / memory
+    # Operations, numbers that layers write, numbers of gradients, and drawn numbers a second.
+    rate, moved, memory, draws = (2e12, 5e11, 5e11, 2e10) if run.device.startswith("cuda") else (3e10, 4e8, 7e8, 2.5e7)
+    one_pass = operations / rate + written / moved
+    each = 3 * one_pass + formed * parameters / memory
     if formed and FASTEST in run.engine.values():  # one that forms no gradient does more for each layer
-        each = min(each, 5 * one_pass / rate)
+        each = min(each, 5 * one_pass)
     batch = 5e-4 + expected_batch * each
     shifts = getattr(mechanism, "places_of_a_record", 1) - 1  # of all parameters, drawn in every step
-    drawn = mechanism.private * 1e-3 + shifts * parameters / normals
+    drawn = mechanism.private * 1e-3 + (shifts * parameters + run.examples) / draws  # a coin for each record
     more = getattr(mechanism, "more_operations", None)
     sizes_of = {"parameters": parameters, "examples": run.examples, "batch": expected_batch, "steps": run.steps}
     return drawn + getattr(mechanism, "work", 1.0) * batch + (more(**sizes_of) / rate if more is not None else 0.0)

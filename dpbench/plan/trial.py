@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpbench.catalog import Entry
 from dpbench.errors import DpbenchError, lacks_memory
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from dpbench.step.mechanism import Mechanism
 
 _TRIED: set[tuple[object, ...]] = set()  # what passed, so that the rows of a table do not build the same network again
-_SIZES: dict[tuple[object, ...], tuple[int, int]] = {}
+_SIZES: dict[tuple[object, ...], Sizes] = {}
 _SMALL = 10**8  # parameters, which take 400 MB
 MOST_PARAMETERS = 10**9
 MOST_TRIED = 40_000_000  # parameters of a model that a plan tries: 1.6 GB and some seconds
+
+
+class Sizes(NamedTuple):
+    """Of a model: operations of a forward pass of one example, parameters, numbers that the pass writes."""
+
+    operations: int
+    parameters: int
+    written: int
 
 
 class TooLarge(DpbenchError):
@@ -34,10 +42,8 @@ def try_build(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: i
     _once(key, _modules(build), known or Cache(), lambda: sizes(build, shape, classes, known))
 
 
-def sizes(
-    build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None
-) -> tuple[int, int]:
-    """The floating-point operations of a forward pass for one example, and the parameters. Raises what a model raises.
+def sizes(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, known: Cache | None = None) -> Sizes:
+    """The sizes of a model. Raises what a model raises.
 
     The model is built once, where all its layers allow that on torch's device `meta`, without first values for its
     parameters; a large one is also called there, and takes no memory.
@@ -46,11 +52,11 @@ def sizes(
     if key not in _SIZES:
         words = [_words(part) for part in key]
         count = partial(_counted, build, shape, classes)
-        _SIZES[key] = (known or Cache()).sizes(words, _modules(build), count)
+        _SIZES[key] = Sizes(*(known or Cache()).sizes(words, _modules(build), count))
     return _SIZES[key]
 
 
-def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> Sizes:
     try:
         return _counted_on("meta", build, shape, classes)
     except TooLarge:
@@ -59,7 +65,7 @@ def _counted(build: Callable[[], nn.Module], shape: tuple[int, ...], classes: in
         return _counted_on("cpu", build, shape, classes)
 
 
-def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int) -> Sizes:
     import torch
 
     from dpbench.plan.probe import check_output
@@ -80,7 +86,7 @@ def _counted_on(device: str, build: Callable[[], nn.Module], shape: tuple[int, .
                 one.zero_()
         with torch.device(device), FloatOperations() as counter:
             check_output(module(torch.zeros(1, *shape)), classes)
-    return int(counter.total), parameters
+    return Sizes(int(counter.total), parameters, counter.written)
 
 
 def try_network(

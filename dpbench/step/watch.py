@@ -110,11 +110,14 @@ class Operators(TorchDispatchMode):
 
 
 class FloatOperations(TorchDispatchMode):
-    """Counts the floating-point operations of all operators in its context as torch's own counter does, in `total`."""
+    """Counts the floating-point operations of all operators in its context as torch's own counter does, in `total`.
+
+    `written` counts the numbers in the results of those that do not only look at their input another way.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self.total = self.written = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -130,6 +133,8 @@ class FloatOperations(TorchDispatchMode):
         result = func(*args, **kwargs)
         count = flop_registry.get(func._overloadpacket)
         self.total += 0 if count is None else int(count(*args, **kwargs, out_val=result))
+        if not func.is_view:
+            self.written += sum(one.numel() for one in tree_leaves(result) if isinstance(one, Tensor))
         return result
 
 

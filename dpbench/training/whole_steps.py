@@ -233,7 +233,7 @@ def _rows(
             runs=runs,
             dataset=spec.dataset.name,
             model=spec.model.name,
-            parameters=sizes(spec)[1],
+            parameters=sizes(spec).parameters,
             batch=first.sampling_rate * first.examples,
             epoch_steps=1 / first.sampling_rate,
             baseline=baselines[spec.name, spec.label],
@@ -364,7 +364,7 @@ def _machine(device: str) -> tuple[float, float]:
 def _floor(row: _Row, operations_a_second: float, bytes_a_second: float) -> float:
     """See `StepLine.floor`: a pass back takes about twice the operations of one forward."""
     spec = row.runs[0].spec
-    forward, parameters = sizes(spec)
+    forward, parameters, _ = sizes(spec)
     examples = row.line.runs * row.line.batch
     numbers = 2 * row.line.runs * parameters + examples * math.prod(dataset_source(spec).input_shape)
     return max(3 * examples * forward / operations_a_second, 4 * numbers / bytes_a_second)

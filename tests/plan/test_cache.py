@@ -53,7 +53,7 @@ def written(tmp_path: Path) -> Path:
     cache = Cache(tmp_path / FILE)
     assert asked_of(cache)[0] == TRUTH.value
     cache.passes(["a trial"], ["dpbench.models.mlp"])
-    cache.sizes(["a model"], ["dpbench.models.mlp"], lambda: (12, 5))
+    cache.sizes(["a model"], ["dpbench.models.mlp"], lambda: (12, 5, 7))
     cache.write()
     return tmp_path / FILE
 
@@ -64,8 +64,8 @@ def test_a_second_process_asks_the_accountant_nothing(written: Path) -> None:
     assert calibrated(ledger, BUDGET, "a mechanism", again)[1]["epsilon"] == TRUTH.attained.value
     assert again.passed(["a trial"], ["dpbench.models.mlp"])
     assert not again.passed(["another trial"], ["dpbench.models.mlp"])
-    assert again.sizes(["a model"], ["dpbench.models.mlp"], lambda: (13, 5)) == (12, 5)
-    assert again.sizes(["another"], ["dpbench.models.mlp"], lambda: (13, 5)) == (13, 5)
+    assert again.sizes(["a model"], ["dpbench.models.mlp"], lambda: (13, 5, 7)) == (12, 5, 7)
+    assert again.sizes(["another"], ["dpbench.models.mlp"], lambda: (13, 5, 7)) == (13, 5, 7)
 
 
 def test_a_plan_that_is_ended_keeps_what_it_has_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

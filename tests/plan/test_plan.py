@@ -22,9 +22,12 @@ from dpbench.plan.known import about
 from dpbench.plan.planning import Choices, Plan, make_plan, resolve_all
 from dpbench.plan.trial import sizes
 from dpbench.spec.loading import load_specs
+from dpbench.spec.shipped import shipped
 from dpbench.step.watch import FloatOperations
 from dpbench.store import run_key
 from dpbench.store.records import Store
+
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "records"
 
 SPEC = """
 kind: run
@@ -155,6 +158,26 @@ def test_estimates_come_from_records_of_the_like(tmp_path: Path) -> None:
     write_record(plan, Store(tmp_path / "out"))
     (longer,) = plan_of(tmp_path, SPEC.replace("epochs: 2", "epochs: 20")).runs
     assert longer.estimate == pytest.approx(3.0 / 30 * longer.steps)
+
+
+@pytest.mark.parametrize(
+    ("spec", "label"),
+    [
+        ("bu2020/table1", "row 1"),
+        ("bu2020/table3", "private networks"),  # embeddings do hardly any operations
+        ("bu2020/table4", "private networks"),  # a coin for each of a million records
+        ("dplis2021/table2", "MNIST MLP none 1.99"),
+    ],
+)
+def test_a_guess_is_not_far_from_what_published_runs_took(spec: str, label: str, tmp_path: Path) -> None:
+    """Those shared a machine with other work, and some are of slower code: up to ten times as long as the guess."""
+    choices = Choices(seeds=(0,), device="cpu", only=(f"*{label}",))
+    specs = load_specs([shipped()[spec]])
+    plan = make_plan(specs, Store(tmp_path), choices, every_epsilon=False)
+    for run in plan.runs:
+        took = json.loads((PUBLISHED / f"{run.key}.json").read_text())["own_seconds"]
+        assert run.estimate is not None
+        assert took / 10 < run.estimate < 3 * took
 
 
 def test_an_absent_dataset_skips_with_the_command_that_gets_it(tmp_path: Path) -> None:
@@ -372,7 +395,7 @@ def test_sizes_are_those_of_a_model_with_values(name: str) -> None:
     with FloatOperations() as counter, torch.no_grad(), BaseTorchFunctionMode():
         module(torch.zeros(1, *shape))
     assert counter.total > 0
-    assert sizes(build, shape, 10) == (counter.total, sum(one.numel() for one in module.parameters()))
+    assert sizes(build, shape, 10) == (counter.total, sum(one.numel() for one in module.parameters()), counter.written)
 
 
 def test_a_plan_and_a_report_look_only_at_what_belongs_together(
