@@ -291,7 +291,7 @@ def norms(terms: Sequence[Term], places: int, looks: bool = True) -> Tensor:
     if len(terms) == 1 and isinstance(term, Lookup):
         looked = term.pairs
         positions, width = term.g.shape[2:]
-        return _in_parts(lambda rows: _merged(*looked(rows)), places, positions * (positions + width))
+        return _in_parts(lambda rows: _merged(*looked(rows)), places, positions * (5 + width))
 
     def whole(rows: Tensor | slice) -> Tensor:
         return _norm(sum((term.gradients(rows) for term in terms[1:]), start=terms[0].gradients(rows)))
@@ -382,7 +382,12 @@ def _gram_norms(
 
 def _merged(numbers_QT: Tensor, g_QTD: Tensor) -> Tensor:
     """Norms of embeddings' gradients: gradients of the same row are added at the first place that looks it up."""
-    first_QT = (numbers_QT[:, :, None] == numbers_QT[:, None, :]).to(torch.uint8).argmax(2)
+    sorted_QT, order_QT = numbers_QT.sort(dim=1, stable=True)
+    place_QT = torch.arange(numbers_QT.shape[1], device=numbers_QT.device).expand_as(order_QT)
+    anew_QT = torch.ones_like(sorted_QT, dtype=torch.bool)
+    anew_QT[:, 1:] = sorted_QT[:, 1:] != sorted_QT[:, :-1]
+    begin_QT = torch.where(anew_QT, place_QT, 0).cummax(1).values  # of each group of equal numbers, in their order
+    first_QT = torch.empty_like(order_QT).scatter_(1, order_QT, order_QT.gather(1, begin_QT))
     rows_QTD = torch.zeros_like(g_QTD).scatter_add(1, first_QT[:, :, None].expand_as(g_QTD), g_QTD)
     return _norm(rows_QTD)
 
