@@ -179,7 +179,7 @@ def bench(
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence torch's profiler, which counts the memory,
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # and what it says of memory from before
-    from dpbench.plan.planning import chosen_by
+    from dpbench.plan.planning import taken_of
     from dpbench.spec.loading import load_specs
     from dpbench.training.bench import measure
 
@@ -192,13 +192,11 @@ def bench(
         raise DpbenchError("--dry-run: lists the pieces of a suite; name one, such as --suite gpu")
     options["device"] = options["device"] or "cpu"
     found_specs = load_specs(list(specs or (Path("quickstart"),)), allow_code)
-    chosen = [spec for spec in found_specs if chosen_by(spec, only)]
-    if not chosen:
-        raise DpbenchError(f"--only {' '.join(only)}: no spec has such a name or label")
+    taken = taken_of(found_specs, only)
     out, runs = options.pop("out"), options.pop("runs")
     if whole_steps:
-        return _whole_steps(chosen, out, runs, as_json, options, found_specs)
-    return _sums(measure(chosen, **options, watch=_say_working), out, as_json)
+        return _whole_steps(taken, out, runs, as_json, options, found_specs)
+    return _sums(measure(taken, **options, watch=_say_working), out, as_json)
 
 
 def _sums(lines: Iterator[SumLine], out: Path, as_json: bool) -> int:

@@ -44,5 +44,8 @@ def init(folder: Path, only: tuple[str, ...]) -> int:
         if not target.is_file() or target.read_bytes() != file.read_bytes():
             click.echo(f"kept {target}, which differs from what comes with dpbench")
     example = folder / (chosen[0] if only else known["quickstart"]).relative_to(shipped_folder())
-    click.echo(f"{len(new)} of {len(targets)} files written to {folder}; now, for example: dpbench plan {example}")
+    there = "" if new else " (all are there)"
+    click.echo(
+        f"{len(new)} of {len(targets)} files written to {folder}{there}; now, for example: dpbench plan {example}"
+    )
     return 0

@@ -103,7 +103,10 @@ def _members(kind: str) -> list[dict[str, Any]]:
             if skip is not None and callable(loaded):
                 for slot in parameters_of(loaded, skip=skip).slots.values():
                     default = None if slot.default is NOTHING else json.dumps(slot.default, default=str)
-                    parameters[slot.name] = {"expected": slot.expected, "default": default}
+                    expected = slot.expected
+                    if kind == "mechanisms" and slot.name == "clipping":
+                        expected, default = " or ".join(catalog("clipping")), "the faster one, measured"
+                    parameters[slot.name] = {"expected": expected, "default": default}
         except (DpbenchError, TypeError) as error:
             about = f"cannot be loaded: {error}"
         found.append({"kind": kind, "name": name, "origin": entry.origin, "about": about, "parameters": parameters})

@@ -29,6 +29,7 @@ import codecs
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -280,7 +281,7 @@ class _Table:
         for column in self.columns:
             values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
             if (values == values[0]).all():
-                what = ": it says nothing about the target; leave it out of features"
+                what = ": it tells no record from another; leave it out of features"
                 if isinstance(column, Numbers) and not (np.concatenate(column.parts) == column.parts[0][0]).all():
                     bounds = self.given["scale"][column.name]
                     what = f" within its bounds {bounds}: give wider ones, or leave the column out"
@@ -306,6 +307,11 @@ class _Table:
         parts = [f"numbers beyond {MUCH} without bounds under scale hide the others: {_names(wide)}"] if wide else []
         far = isinstance(self.target, Numbers) and np.abs(self.target.inputs()).max() > MUCH
         parts += [f"the target {self.target.name!r} exceeds {MUCH}: give its bounds under scale"] if far else []
+        if isinstance(self.target, Categories) and not self.target.categories:
+            classes = self.target.known
+            if len(classes) > 20 and all(re.fullmatch(r"-?\d+(\.\d*)?", word) for word in classes):
+                numbers = f"each of the {len(classes)} numbers of {self.target.name!r} is a class"
+                parts.append(f"{numbers}; task: regression predicts a number")
         parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
         return "; ".join(parts)
 

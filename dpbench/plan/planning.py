@@ -168,7 +168,7 @@ def resolve_all(
     problems: list[Problem] = []
     runs: list[Run] = []
     sources: Sources | None = {} if with_sources else None
-    taken = [spec for spec in specs if chosen_by(spec, choices.only)]
+    taken = taken_of(specs, choices.only)
     asked = choices.seeds
     count = sum(asked if isinstance(asked, int) else len(asked or spec.seeds) for spec in taken)
     if count > MOST_RUNS:
@@ -183,11 +183,7 @@ def resolve_all(
     kept.write()
     if problems:
         raise ProblemsError(problems)
-    runs = _with_metrics(runs)
-    if choices.only and not runs:
-        names = ", ".join(dict.fromkeys(spec.name for spec in specs))
-        raise DpbenchError(f"--only {' '.join(choices.only)}: no spec has such a name or label; there are: {names}")
-    return runs
+    return _with_metrics(runs)
 
 
 def _with_metrics(runs: Sequence[Run]) -> list[Run]:
@@ -237,6 +233,8 @@ def _collecting(problems: list[Problem], spec: Spec) -> Iterator[None]:
             raise out_of_memory(error, f"when the model of {spec.name} was tried") from error
         named = isinstance(error, DpbenchError | ValueError)
         text = str(error) if named else f"{type(error).__name__}: {error}"
+        if text.startswith("input_shape = "):
+            text = f"model {spec.model.name} does not take the records of {spec.dataset.name}: {text}"
         problems.append(Problem(spec.file, spec.line, 1, spec.label, " ".join(text.split())))
 
 
@@ -409,6 +407,17 @@ def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
+def taken_of(specs: Sequence[Spec], patterns: Sequence[str]) -> list[Spec]:
+    """The specs that a pattern chooses. Raises DpbenchError for a pattern that matches none of them."""
+    for pattern in patterns:
+        if not any(chosen_by(spec, [pattern]) for spec in specs):
+            part = pattern.strip("*")
+            near = next((f"; '*{part}*' takes {one.label!r}" for one in specs if part and part in one.label), "")
+            names = ", ".join(dict.fromkeys(spec.name for spec in specs))
+            raise DpbenchError(f"--only {pattern}: no spec has such a name or label; there are: {names}{near}")
+    return [spec for spec in specs if chosen_by(spec, patterns)]
+
+
 def _decided(
     run: Run,
     known: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
@@ -424,7 +433,8 @@ def _decided(
             changed = ", ".join(version_changes(older.get("numerics") or {}, run.resolved["numerics"]))
             return "stale", f"has a record by other code ({changed}); --stale runs it again"
     if choices.smoke or record is None:
-        return "train", "smoke test" if choices.smoke else "its record is stale" if older else "no record yet"
+        new = "was interrupted, goes on from there" if unfinished and not choices.force else "no record yet"
+        return "train", "smoke test" if choices.smoke else "its record is stale" if older else new
     return "train", "forced" if choices.force else "was interrupted"
 
 

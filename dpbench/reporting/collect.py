@@ -288,7 +288,9 @@ def _variant(resolved: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -
     """How this configuration differs from the others of the same label."""
     flat, others = flatten(resolved), [flatten(rival) for rival in rivals]
     keys = [key for key in flat if key != "seed" and any(other.get(key) != flat[key] for other in others)]
-    return ", ".join(f"{key.removeprefix('numerics.').removeprefix('dpbench.')} = {flat[key]}" for key in keys[:3])
+    values = [re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", str(flat[key])) for key in keys[:3]]  # hashes, cut
+    names = [key.removeprefix("numerics.").removeprefix("dpbench.") for key in keys[:3]]
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
 
 
 def _settings(run: RunRecord) -> Settings:

@@ -244,7 +244,7 @@ def _advice(node: Node, annotation: Any) -> str:
         if len(words) > 1 and all(isinstance(word, str) for word in words):
             close = closest(value, words)
             return f"did you mean {close!r}?" if close else ""
-    if isinstance(value, int | float) and str in choices:
+    if isinstance(value, int | float) and str in choices and not {int, float} & set(choices):
         return f'write "{node.text}"'
     is_list = any((get_origin(choice) or choice) in (list, tuple) for choice in choices)
     return f"write [{node.text}]" if is_list and value is not None else ""

@@ -89,7 +89,7 @@ def diff(
 ) -> list[Difference]:
     """Match the records of A with those of B: by run key, else by spec name, label and seed, each at most once.
 
-    Rows come in A's order, then what only B has. Raises DpbenchError for data without a record's shape.
+    Rows come by spec, label and seed, then what only B has. Raises DpbenchError for data without a record's shape.
 
     >>> diff([], [])
     []
@@ -101,7 +101,7 @@ def diff(
         if run.run_key not in left:
             unmatched.setdefault(_name(run), []).append(run)
     rows = []
-    for run in left.values():
+    for run in sorted(left.values(), key=_name):
         if run.run_key in right:
             rows.append(_pair("run_key", run, right[run.run_key]))
         elif unmatched.get(_name(run)):
@@ -109,7 +109,7 @@ def diff(
         else:
             rows.append(_pair("only_a", run, None))
     taken = {row.key_b for row in rows}
-    return rows + [_pair("only_b", None, run) for run in right.values() if run.run_key not in taken]
+    return rows + [_pair("only_b", None, run) for run in sorted(right.values(), key=_name) if run.run_key not in taken]
 
 
 def _name(run: RunRecord) -> tuple[str, str, int]:

@@ -33,7 +33,9 @@ def test_all_that_comes_with_dpbench(here: Path, capsys: pytest.CaptureFixture[s
     assert files(here / "specs") == files(shipped_folder())
     assert "dpbench plan specs/quickstart" in capsys.readouterr().out.replace("\\", "/")
     assert call() == 0
-    assert capsys.readouterr().out.startswith(f"0 of {len(files(shipped_folder()))} files written to specs;")
+    assert capsys.readouterr().out.startswith(
+        f"0 of {len(files(shipped_folder()))} files written to specs (all are there);"
+    )
 
 
 def test_only_what_is_named_and_the_example_exists(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -450,7 +450,7 @@ def test_diff_matches_by_key_then_by_name() -> None:
     again["result"]["test_accuracy"] = 0.96
     before, after = run_json("s", "row 2", 0, learning_rate=0.1), run_json("s", "row 2", 0, learning_rate=0.2)
     only_a, only_b = run_json("s", "row 3", 0), run_json("s", "row 3", 1)
-    found = diff([same, before, only_a], [only_b, after, again])
+    found = diff([only_a, same, before], [only_b, after, again])
     assert [(row.matched, row.label, row.seed) for row in found] == [
         ("run_key", "row 1", 0),
         ("name", "row 2", 0),

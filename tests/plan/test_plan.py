@@ -201,7 +201,7 @@ def test_needs_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (run.action, run.device) == ("train", "cuda")
 
 
-def test_only_and_seeds(tmp_path: Path) -> None:
+def test_only_and_seeds_and_what_was_interrupted(tmp_path: Path) -> None:
     text = SPEC.replace("seeds: 1", "seeds: 4") + "grid: {training.learning_rate: [0.1, 0.2]}\n"
     assert len(plan_of(tmp_path, text).runs) == 8
     assert len(plan_of(tmp_path, text, only=("*0.2",)).runs) == 4
@@ -209,6 +209,12 @@ def test_only_and_seeds(tmp_path: Path) -> None:
     assert [run.seed for run in plan_of(tmp_path, text, seeds=(7, 9)).runs] == [7, 9, 7, 9]
     with pytest.raises(DpbenchError, match="no spec has such a name"):
         plan_of(tmp_path, text, only=("nothing",))
+    with pytest.raises(DpbenchError, match=r"--only rate: .* there are: small; '\*rate\*' takes '.*rate=0.1'"):
+        plan_of(tmp_path, text, only=("small", "rate"))
+    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
+    Store(tmp_path / "out").checkpoint_path(plan_of(tmp_path, text).runs[0].key).touch()
+    reasons = [run.reason for run in plan_of(tmp_path, text).runs[:2]]
+    assert reasons == ["was interrupted, goes on from there", "no record yet"]
 
 
 def test_runs_that_differ_in_hyperparameters_form_one_stack(tmp_path: Path) -> None:

@@ -138,8 +138,18 @@ def test_a_better_row_on_another_model_is_named_below_the_figure_and_one_seed_is
     assert "(one seed)" not in first_part(render(collect([run_json(seed=seed) for seed in range(2)])))
 
 
+def test_rows_that_differ_in_a_file_have_its_hash_cut() -> None:
+    """Two tables under one name: whole hashes would fill the line."""
+    runs = [run_json("mine", "a", 0, accuracy=0.9) for _ in range(2)]
+    for run, digit in zip(runs, "ab", strict=True):
+        run["run_key"] = digit * 64
+        run["resolved"] = run["resolved"] | {"dataset": run["resolved"]["dataset"] | {"sha256": digit * 64}}
+    titles = [row.title for row in collect(runs).rows()]
+    assert sorted(titles) == [f"a · dataset.sha256 = {digit * 8}" for digit in "ab"]
+
+
 def test_the_best_row_without_privacy_stands_beside_the_best_private_one() -> None:
-    """And how many of the other means lie in its interval, 91 ± 0.25."""
+    """And how many of the other intervals overlap with its own, 91 ± 0.25."""
     private = [
         run_json("mine", label, seed, accuracy=mean + spread * (seed - 1), sigma=sigma)
         for label, mean, spread, sigma in (("a", 0.91, 0.001, 1.3), ("b", 0.9095, 0.0, 1.4), ("c", 0.85, 0.0, 1.5))
@@ -148,7 +158,7 @@ def test_the_best_row_without_privacy_stands_beside_the_best_private_one() -> No
     plain = [run_json(name, sigma=None, accuracy=mean) for name, mean in (("worse", 0.92), ("better", 0.95))]
     report = collect([*private, *plain])
     text = " ".join(re.sub(r"<[^>]*>", "", first_part(render(report))).split())
-    assert "(mine · a), in whose 95 % interval 1 of the other 2 means lies; 95.00 % without privacy." in text
+    assert "(mine · a); the 95 % interval of 1 of the other 2 overlaps with it; 95.00 % without privacy." in text
     assert [report.row(row_id).context.name for row_id in report.comparisons[0].baselines] == ["better", "worse"]
     assert "how accurate is training at its ε" in text  # three rows of one mechanism
 

@@ -155,6 +155,11 @@ def test_the_report_shows_every_target_and_where_the_time_of_missed_ones_goes(tm
     assert "2026-11-02, commit 0123456789 with uncommitted changes" in html
 
 
+def test_sums_without_the_plain_way_are_shown_without_its_ratios(tmp_path: Path) -> None:
+    write_speed(tmp_path, Speed(sums=tuple(sums({"ghost": 2.0}))))
+    assert ">ghost</th>" in write_reports(Store(tmp_path))[0].read_text()
+
+
 def test_the_operators_of_a_compiled_way_are_those_of_the_way_itself() -> None:
     (line,) = sums({"vmap compiled": 1.5})
     assert operator_words(line) == "of vmap, not compiled: aten::bmm 50 %, aten::mul 12 %"

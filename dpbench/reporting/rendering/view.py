@@ -72,13 +72,14 @@ def best(rows: Iterable[Row]) -> Row | None:
 
 
 def close_to(rows: Iterable[Row], row: Row) -> int:
-    """How many other rows have a mean in the row's interval."""
-    low, high = row.measured.low, row.measured.high
-    return sum(
-        low <= other.measured.mean <= high
-        for other in rows
-        if other.id != row.id and low is not None and high is not None
-    )
+    """How many other rows have an interval (of one seed: a number) that overlaps with the row's."""
+
+    def ends(one: Row) -> tuple[float, float]:
+        low, high = one.measured.low, one.measured.high
+        return (one.measured.mean,) * 2 if low is None or high is None else (low, high)
+
+    low, high = ends(row)
+    return sum(below <= high and above >= low for below, above in (ends(one) for one in rows if one.id != row.id))
 
 
 def checks(rows: Iterable[Row]) -> list[tuple[str, int]]:
