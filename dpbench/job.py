@@ -223,7 +223,8 @@ def _results(report: Report, plan: Plan) -> Iterator[str]:
                 if line is not None:
                     at = f"ε {bound(line.epsilon, line.kind)} ({by(line)})"
                 seeds = len(row.seeds)
-                yield f"{row.full_title}: {row.metric.title} {row.reached}, {at}, {seeds} seed{'s' * (seeds > 1)}"
+                reached = " (".join(filter(None, [row.reached, row.nothing_learned])) + ")" * bool(row.nothing_learned)
+                yield f"{row.full_title}: {row.metric.title} {reached}, {at}, {seeds} seed{'s' * (seeds > 1)}"
 
 
 def _try_to_write(out: Path) -> None:

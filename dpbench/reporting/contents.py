@@ -167,6 +167,14 @@ class Row:
         return " ".join(filter(None, [self.figures, self.metric.unit]))
 
     @property
+    def nothing_learned(self) -> str:
+        """That one class for all records would be as accurate; "" where the runs are better, or it is not known."""
+        share = self.facts.most_frequent
+        if share is None or self.metric_name != "accuracy" or self.measured.mean > share * self.metric.scale:
+            return ""
+        return f"no better than the most frequent class alone, {self.metric.text(share * self.metric.scale)}"
+
+    @property
     def printed(self) -> Printed | None:
         """What the source prints for the metric."""
         published = self.context.published

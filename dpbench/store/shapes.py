@@ -125,6 +125,7 @@ class Facts:
     """Facts that reviewers ask for; None where the mechanism does not state it.
 
     `claimed_by`: the statement that alone stands for the ε of the budget, which no accountant confirms.
+    `most_frequent`: the share of the most frequent class among the test records.
     `without_noise`: the share of the drawn records that met no noise, of a mechanism that leaves it out at times.
     """
 
@@ -141,6 +142,7 @@ class Facts:
     dtype: str | None = None
     dataset_real: bool = True
     task: str | None = None
+    most_frequent: Fraction | None = None
     claimed_by: str | None = None
     without_noise: Fraction | None = None
 

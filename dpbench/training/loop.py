@@ -463,6 +463,7 @@ def _result(
         "dtype": "float32",
         "dataset_real": data.real,
         "task": data.task,
+        "most_frequent": _most_frequent(data),
         **mechanism.facts(),
         **course.measured,
     }
@@ -476,6 +477,13 @@ def _result(
         "stack_runs": stack_runs,
         "resumed": course.resumed,
     }
+
+
+def _most_frequent(data: Dataset) -> float | None:
+    """The share of the most frequent class among the test records, None where they have no classes."""
+    if data.task != "classification":
+        return None
+    return round(float(data.test_targets.bincount().max()) / len(data.test_targets), 6)
 
 
 def _join(states: list[State], device: torch.device) -> State:

@@ -138,6 +138,15 @@ def test_a_better_row_on_another_model_is_named_below_the_figure_and_one_seed_is
     assert "(one seed)" not in first_part(render(collect([run_json(seed=seed) for seed in range(2)])))
 
 
+def test_a_model_that_has_learned_nothing_is_told_of() -> None:
+    """One class for all records would be as accurate; of other metrics and of old records nothing is said."""
+    for share, accuracy, told in ((0.74, 0.74, True), (0.74, 0.7401, False), (None, 0.1, False)):
+        run = run_json("mine", "a", 0, accuracy=accuracy, facts={"most_frequent": share})
+        (row,) = collect([run]).rows()
+        assert row.nothing_learned == ("no better than the most frequent class alone, 74.00 %" if told else "")
+        assert ("most frequent class" in first_part(render(collect([run])))) is told
+
+
 def test_rows_that_differ_in_a_file_have_its_hash_cut() -> None:
     """Two tables under one name: whole hashes would fill the line."""
     runs = [run_json("mine", "a", 0, accuracy=0.9) for _ in range(2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -408,6 +409,9 @@ def test_a_record_that_prints_the_number_of_examples_does_not_call_it_private(tm
     found = trained(runs[:1], built, smoke=True)[runs[0].seed].result
     assert found is not None
     facts = found["facts"]
-    assert facts["examples"] == dataset_source(runs[0].spec).load(None).train_targets.shape[0]
+    data = dataset_source(runs[0].spec).load(None)
+    assert facts["examples"] == data.train_targets.shape[0]
+    counts = Counter(data.test_targets.tolist())
+    assert facts["most_frequent"] == pytest.approx(max(counts.values()) / counts.total(), abs=1e-6)
     releases = hasattr(built, "size")
     assert ("N is public in this record" in facts["normalisation"]) == releases
