@@ -223,7 +223,7 @@ def _results(report: Report, plan: Plan) -> Iterator[str]:
                 if line is not None:
                     at = f"ε {bound(line.epsilon, line.kind)} ({by(line)})"
                 seeds = len(row.seeds)
-                reached = " (".join(filter(None, [row.reached, row.nothing_learned])) + ")" * bool(row.nothing_learned)
+                reached = f"{row.reached} ({row.nothing_learned})" if row.nothing_learned else row.reached
                 yield f"{row.full_title}: {row.metric.title} {reached}, {at}, {seeds} seed{'s' * (seeds > 1)}"
 
 

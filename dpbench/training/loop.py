@@ -483,7 +483,7 @@ def _most_frequent(data: Dataset) -> float | None:
     """The share of the most frequent class among the test records, None where they have no classes."""
     if data.task != "classification":
         return None
-    return round(float(data.test_targets.bincount().max()) / len(data.test_targets), 6)
+    return int(data.test_targets.bincount().max()) / len(data.test_targets)
 
 
 def _join(states: list[State], device: torch.device) -> State:
