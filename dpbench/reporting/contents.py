@@ -170,13 +170,12 @@ class Row:
     def nothing_learned(self) -> str:
         """That one class for all records would be as accurate; "" where the runs are better, or it is not known."""
         share = self.facts.most_frequent
-        if (
-            share is None
-            or self.metric_name != "accuracy"
-            or self.measured.mean > share * self.metric.scale * (1 + 1e-6)
-        ):  # of float32
+        if share is None or self.metric_name != "accuracy":
             return ""
-        return f"no better than the most frequent class alone, {self.metric.text(share * self.metric.scale)}"
+        alone = share * self.metric.scale
+        if self.measured.mean > alone * (1 + 1e-6):  # what float32 may round
+            return ""
+        return f"no better than the most frequent class alone, {self.metric.text(alone)}"
 
     @property
     def printed(self) -> Printed | None:
