@@ -44,7 +44,7 @@ class Mistakes:
         )
 
 
-MISSED = "without a value, the first in {}: delete or fill those rows, no record is left out silently"
+MISSED = "without a value in the file, the first in {}: delete or fill those rows, no record is left out silently"
 NO_NUMBER = "no number, the first in {}: numbers have a decimal point; "
 OF_INPUTS = "list a column of words under categorical, or leave it out of features"
 NOT_FINITE = "not finite, the first in {}: expected finite numbers"

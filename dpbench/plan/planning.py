@@ -95,6 +95,7 @@ def make_plan(
         unfinished = store.is_unfinished(run.key)
         known = (before.get(run.key), None if run.key in before else older_of_run(run.resolved))
         action, reason = _decided(run, known, choices, unfinished)
+        done = store.steps_done(run.key) if unfinished and not (choices.force or choices.smoke) else 0
         if action == "train":
             if id(run.spec) not in obstacles:
                 obstacles[id(run.spec)] = _obstacle(run.spec, choices, bool(gpu))
@@ -103,7 +104,7 @@ def make_plan(
         if action == "train" and not choices.smoke and run.key not in before:
             refused = store.refused(run.key)
             reason = f"its record is not used: {refused}" if refused else reason
-        decided.append(replace(run, action=action, reason=reason, device=device))
+        decided.append(replace(run, action=action, reason=reason, done=done, device=device))
     decided = _explained(decided, before.values())
     problems: list[Problem] = []
     due_by_spec = {id(run.spec): run for run in decided if run.action == "train"}.values()

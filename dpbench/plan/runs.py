@@ -54,6 +54,7 @@ class Run:
     engine: Mapping[str, Any] = field(default_factory=dict)
     action: Action = "train"
     reason: str = ""
+    done: int = 0
     device: str = "cpu"
     estimate: float | None = None
     checked: Checked | None = SHIPPED

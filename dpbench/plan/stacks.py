@@ -69,7 +69,8 @@ def priced(runs: Sequence[Run], records: Iterable[Mapping[str, Any]], smoke: boo
             per_step = sorted(s * expected / b for b, s in near)[len(near) // 2]
         else:
             per_step = _step_seconds(run, expected, kept)
-        priced.append(replace(run, estimate=per_step * (min(2, run.steps) if smoke else run.steps)))
+        steps = min(2, run.steps) if smoke else max(0, run.steps - run.done)
+        priced.append(replace(run, estimate=per_step * steps))
     return tuple(priced)
 
 

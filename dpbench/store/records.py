@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from dpbench.atomic import clean_folder, write_error, write_text
 from dpbench.errors import DpbenchError
 from dpbench.store.agreement import disagreement, failure_disagreement, on_trust, other_data
-from dpbench.store.reading import check_digest, printable, read_json, signed
+from dpbench.store.reading import check_digest, parse_json, printable, read_json, signed
 from dpbench.store.shapes import (
     SCHEMA_VERSION,
     Checked,
@@ -49,6 +49,7 @@ __all__ = [
     "Store",
 ]
 
+MOST_FACTS = 1 << 20  # bytes of a checkpoint's line of JSON: a curve has about a hundred points
 SCHEMA_VERSIONS = (1, 2)  # those that are read; records of version 1 have no digest
 _KEY = re.compile(r"^[0-9a-f]{64}$")
 _REASONS = {"infinite": math.inf, "minus infinite": -math.inf, "not a number": math.nan}
@@ -117,6 +118,15 @@ class Store:
             return place.is_file() and (not record.exists() or place.stat().st_mtime > record.stat().st_mtime)
         except OSError:  # a folder that may not be read: there is nothing to go on from
             return False
+
+    def steps_done(self, run_key: str) -> int:
+        """How far the unfinished run has come by the third line of its file; 0 where that cannot be read."""
+        try:
+            with self.checkpoint_path(run_key).open("rb") as file:
+                line = [file.readline(MOST_FACTS) for _ in range(3)][-1]
+            return max(0, int(parse_json(line.decode("utf-8")).get("step", 0)))
+        except (OSError, TypeError, ValueError):
+            return 0
 
     def write_run(self, record: RunRecord | Mapping[str, Any]) -> Path:
         """Write a finished run and remove its failure, if it had one; further keys of a mapping are kept.

@@ -1,8 +1,8 @@
 """Checkpoints: the state of one unfinished run as a file that is validated before it is used.
 
-A file is a line that names the format, a line with the SHA-256 of the rest, a line of JSON, then the bytes of the
-tensors one after the other. Nothing in it is code, and it has exactly the size of the state that the mechanism starts
-with; any other file is not read.
+A file is a line that names the format, a line with the SHA-256 of the rest, a line of JSON (`Store.steps_done` reads
+it, too), then the bytes of the tensors one after the other. Nothing in it is code, and it has exactly the size of the
+state that the mechanism starts with; any other file is not read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from dpbench.catalog import catalog
 from dpbench.errors import DpbenchError
 from dpbench.step.mechanism import State
 from dpbench.store.reading import parse_json
-from dpbench.store.records import finite, restored
+from dpbench.store.records import MOST_FACTS, finite, restored
 from dpbench.store.run_key import UNNAMED
 from dpbench.store.shapes import CurvePoint
 
 FORMAT = 3
 HEAD = f"dpbench checkpoint {FORMAT}\n".encode()
 MOST_NOTED = 1000  # characters of a note about memory
-MOST_FACTS = 1 << 20  # bytes of the line of JSON: a curve has about a hundred points
 
 
 @dataclass(frozen=True)

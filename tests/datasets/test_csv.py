@@ -155,9 +155,9 @@ def test_a_number_is_the_target_of_a_regression(tmp_path: Path) -> None:
         (HEAD + '"1,2,3\n', {}, "line 2: unexpected end of data"),
         (HEAD + ROWS, {"target": "Y"}, "target = 'Y': the table has no such column; did you mean 'y'"),
         (HEAD + ROWS, {}, r"10 cells are no number, the first in line 2, column 'w' \('a'\).*under categorical"),
-        (f"{HEAD}1,a,0\n?,,1\nNA,b,0\n", {"categorical": ["w"]}, "3 cells are without a value, .* line 3, column 'x'"),
+        (f"{HEAD}1,a,0\n?,,1\nNA,b,0\n", {"categorical": ["w"]}, "3 cells are without a value in.* line 3, column 'x'"),
         ("x,y\n1,0\n1_0,1\ninf,0\n1e999,1\n", {}, "1 cell is no number, .*'1_0'.*; 2 cells are not finite, .* line 4"),
-        ("x,y\n1,0\n2,\n", {}, "1 cell is without a value, the first in line 3, column 'y'"),
+        ("x,y\n1,0\n2,\n", {}, "1 cell is without a value in the file, the first in line 3, column 'y'"),
         ("x,y\n1,0\n2,0\n", {"classes": [1, 0]}, "target = 'y': every row has the class '0'"),
         ("x,y\n1,0\n2,0\n", {}, "target = 'y': every row has the class '0'; expected two or more"),
         ("x,y\n" + "".join(f"{n},{n / 2}\n" for n in range(50)), {}, "has 50 different values.*task: regression"),
@@ -309,6 +309,9 @@ def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
         spec(tmp_path, more=", catgorical: [w]")
     with pytest.raises(ProblemsError, match=r"parameters.scale.x: .* constant within its bounds \[20.0, 30.0\]"):
         spec(tmp_path, more=", scale: {x: [20, 30]}")
+    (tmp_path / "mine.csv").write_text(HEAD + ROWS.replace("9,b", ",b"))
+    with pytest.raises(ProblemsError, match=r"parameters.file: .*mine.csv: 1 cell is without a value in the file"):
+        spec(tmp_path, more=", scale: {x: [0, 30]}")  # a matter of the file, not of the column's bounds
     (tmp_path / "mine.csv").write_text(HEAD + "7,a,0\n7,b,1\n")
     with pytest.raises(ProblemsError, match=r"parameters.scale.x: .* column 'x' is constant: it tells no record"):
         spec(tmp_path, more=", scale: {x: [0, 30]}")

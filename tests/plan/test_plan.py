@@ -212,9 +212,19 @@ def test_only_and_seeds_and_what_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(DpbenchError, match=r"--only rate: .* there are: small; '\*rate\*' takes '.*rate=0.1'"):
         plan_of(tmp_path, text, only=("small", "rate"))
     (tmp_path / "out" / "checkpoints").mkdir(parents=True)
-    Store(tmp_path / "out").checkpoint_path(plan_of(tmp_path, text).runs[0].key).touch()
-    reasons = [run.reason for run in plan_of(tmp_path, text).runs[:2]]
-    assert reasons == ["was interrupted, goes on from there", "no record yet"]
+    new = plan_of(tmp_path, text).runs[0]
+    place = Store(tmp_path / "out").checkpoint_path(new.key)
+    for content, done in (
+        ("", 0),
+        ("one\ntwo\n[1]\n", 0),
+        (f'one\ntwo\n{{"step": {new.steps // 4}}}\n', new.steps // 4),
+    ):
+        place.write_text(content)
+        begun, other = plan_of(tmp_path, text).runs[:2]
+        assert [begun.reason, other.reason] == ["was interrupted, goes on from there", "no record yet"]
+        assert begun.estimate == pytest.approx(new.estimate * (1 - done / new.steps))
+        assert other.estimate == pytest.approx(new.estimate)
+    assert plan_of(tmp_path, text, force=True).runs[0].estimate == pytest.approx(new.estimate)
 
 
 def test_runs_that_differ_in_hyperparameters_form_one_stack(tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def test_the_best_row_without_privacy_stands_beside_the_best_private_one() -> No
     plain = [run_json(name, sigma=None, accuracy=mean) for name, mean in (("worse", 0.92), ("better", 0.95))]
     report = collect([*private, *plain])
     text = " ".join(re.sub(r"<[^>]*>", "", first_part(render(report))).split())
-    assert "(mine · a); the 95 % interval of 1 of the other 2 overlaps with it; 95.00 % without privacy." in text
+    assert (
+        "(mine · a); the 95 % interval of 1 of the other 2 overlaps with it; promised ε of all these rows:"
+        " 0.702 – 0.865; 95.00 % without privacy." in text
+    )
     assert [report.row(row_id).context.name for row_id in report.comparisons[0].baselines] == ["better", "worse"]
     assert "how accurate is training at its ε" in text  # three rows of one mechanism
 
