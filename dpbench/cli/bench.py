@@ -52,10 +52,10 @@ SUITES = {
     "gpu": Suite(
         TARGET_MODELS,
         (
-            ("bu2020/table1", 1),
-            ("bu2020/table1", 10),
+            ("bu2020/table1", 10),  # stacks of ten first, by which the targets are judged
             ("jl2021/table2", 10),
             ("jl2021/table3", 10),
+            ("bu2020/table1", 1),
             ("jl2021/table2", 1),
             ("jl2021/table3", 1),
             ("jl2021/table4", 1),
@@ -68,9 +68,9 @@ SUITES = {
         (("bu2020/table1", 8), ("jl2021/table2", 8), ("jl2021/table3", 8)),
         only=(
             "bu2020-table1/row 1",
-            "jl2021-table2/DP-SGD-Outer, Pytorch",
+            "jl2021-table2/any engine",
             "jl2021-table2/DP-SGD-JL(1), Tensorflow",
-            "jl2021-table3/DP-Adam-Vanilla",
+            "jl2021-table3/any engine",
         ),
     ),
 }
@@ -279,7 +279,7 @@ def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[
     from dpbench.spec.loading import load_specs
     from dpbench.store.provenance import device_name
     from dpbench.training.bench import engine_names, measure
-    from dpbench.training.whole_steps import with_plain
+    from dpbench.training.whole_steps import with_open_engine, with_plain
 
     here, threads = device_name(options["device"]), options["threads"]
     for table, places in suite.sums:
@@ -299,6 +299,7 @@ def _pieces(suite: Suite, known: Speed, out: Path, as_json: bool, options: dict[
         yield Piece(f"{table}, sums of {places}", kept, partial(_sums, lines, out, as_json))
     for table, runs in suite.steps:
         rows = with_plain(load_specs([Path(table)]))
+        rows = with_open_engine(rows) if runs > 1 else rows
         measured = {
             (one.name, one.label): one
             for one in known.lines

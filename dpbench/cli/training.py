@@ -117,7 +117,9 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     " 'ghost run by run'), whatever the specs say;"
     " changes numbers by rounding only. Default: what a spec names, else the fastest.",
 )
-@click.option("--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes.")
+@click.option(
+    "--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes (on a GPU: 2)."
+)
 @with_executor
 @click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)
 @click.option("--log", is_flag=True, help="Where there is no terminal: also a line for every finished run.")

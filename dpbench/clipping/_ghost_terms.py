@@ -29,12 +29,18 @@ from torch.nn import functional as F
 
 NUMERICS = 1
 
-# Elements of what is formed for a few examples at a time; the results do not depend on it.
+# Elements of what is formed for a few examples at a time, what caches hold of a CPU; the results do not depend on it.
 _ELEMENTS = 2**20
+_ELEMENTS_OF_A_GPU = 2**28  # 1 GB of float32: few operators, for each takes longer to be sent than to run
 
 
 class Term(Protocol):
     """The contribution of one use of a parameter to every example's gradient; the parameter is flat (P)."""
+
+    @property
+    def a(self) -> Tensor:
+        """What the parameter meets in each run and example, (R, B, ...)."""
+        ...
 
     @property
     def elements(self) -> int:
@@ -278,25 +284,25 @@ def _of_one_input(terms: list[Any]) -> list[Any]:
 
 def norms(terms: Sequence[Term], places: int, looks: bool = True) -> Tensor:
     """Norms (Q,) of the gradients by one parameter, the sums of these terms; Q = `places`, `looks`: see `Examples`."""
-    term = terms[0]
+    term, device = terms[0], terms[0].a.device
     if len(terms) == 1 and isinstance(term, Product | Convolution):
         groups, positions, inputs, outputs = term.shape
         pairs = term.pairs
         if positions == 1:
-            return _in_parts(lambda rows: _rank_one(*pairs(rows)), places, groups * (inputs + outputs))
+            return _in_parts(lambda rows: _rank_one(*pairs(rows)), places, groups * (inputs + outputs), device)
         each = groups * positions * (inputs + outputs)
         if 2 * positions**2 >= inputs * outputs:
-            return _in_parts(lambda rows: _formed(*pairs(rows)), places, each + groups * inputs * outputs)
+            return _in_parts(lambda rows: _formed(*pairs(rows)), places, each + groups * inputs * outputs, device)
         return _gram_norms(pairs, places, each, groups * positions**2, groups * inputs * outputs, looks)
     if len(terms) == 1 and isinstance(term, Lookup):
         looked = term.pairs
         positions, width = term.g.shape[2:]
-        return _in_parts(lambda rows: _merged(*looked(rows)), places, positions * (5 + width))
+        return _in_parts(lambda rows: _merged(*looked(rows)), places, positions * (5 + width), device)
 
     def whole(rows: Tensor | slice) -> Tensor:
         return _norm(sum((term.gradients(rows) for term in terms[1:]), start=terms[0].gradients(rows)))
 
-    return _in_parts(whole, places, sum(term.elements for term in terms))
+    return _in_parts(whole, places, sum(term.elements for term in terms), device)
 
 
 def _forms(positions: int, count: int) -> bool:
@@ -319,18 +325,18 @@ def _of_formed(term: Product | Convolution, places: int, vectors_RJP: Tensor) ->
             chosen = slice(start + rows.start, min(start + rows.stop, start + places))
             return term.gradients(chosen) @ vectors_JP.mT
 
-        found.append(_in_parts(of, places, each).mT)
+        found.append(_in_parts(of, places, each, vectors_RJP.device).mT)
     return torch.stack(found)
 
 
-def in_one_go(elements: int) -> int:
+def in_one_go(elements: int, device: torch.device) -> int:
     """How many examples are worked on at once if each needs this many elements."""
-    return max(1, _ELEMENTS // max(1, elements))
+    return max(1, (_ELEMENTS if device.type == "cpu" else _ELEMENTS_OF_A_GPU) // max(1, elements))
 
 
-def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int) -> Tensor:
+def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int, device: torch.device) -> Tensor:
     """The function of all examples, some at a time, so that about `_ELEMENTS` numbers are formed at once."""
-    step = in_one_go(elements)
+    step = in_one_go(elements, device)
     return torch.cat([function(slice(start, start + step)) for start in range(0, places, step)])
 
 
@@ -361,8 +367,8 @@ def _gram_norms(
     The error of the squared norm is about u S² with u = 2^-53. float64: results of at least S²/2^8 are kept, so the
     relative error is at most 2^8 u, half of that in the norm. float32: at least S²/2^20, so 2^-33, below 2^-24.
     """
-    whole = pairs(slice(0, 1))[0].dtype
-    least = 2.0**-8 if whole == torch.float64 else 2.0**-20
+    first = pairs(slice(0, 1))[0]
+    least = 2.0**-8 if first.dtype == torch.float64 else 2.0**-20
 
     def gram(rows: slice) -> Tensor:
         a, g = (value.double() for value in pairs(rows))
@@ -371,12 +377,12 @@ def _gram_norms(
         good = (square_Q >= least * size_QG.square().sum(1)) & square_Q.isfinite()
         return torch.where(good, square_Q.clamp_min(0).sqrt(), torch.nan)
 
-    norm_Q = _in_parts(gram, places, 2 * (each + square)).to(whole)
+    norm_Q = _in_parts(gram, places, 2 * (each + square), first.device).to(first.dtype)
     if not looks:
         return norm_Q
     again = torch.nonzero(norm_Q.isnan()).flatten()
     if len(again) > 0:
-        norm_Q[again] = _in_parts(lambda rows: _formed(*pairs(again[rows])), len(again), each + formed)
+        norm_Q[again] = _in_parts(lambda rows: _formed(*pairs(again[rows])), len(again), each + formed, first.device)
     return norm_Q
 
 
@@ -408,7 +414,7 @@ def _size(value: Tensor) -> Tensor:
     On a CPU torch copies all that is summed in another type, so it gets some places at a time.
     """
     flat = value.flatten(2)
-    step = in_one_go(flat.shape[0] * flat.shape[2]) if flat.device.type == "cpu" else max(1, flat.shape[1])
+    step = in_one_go(flat.shape[0] * flat.shape[2], flat.device)
     parts = [flat[:, start : start + step] for start in range(0, flat.shape[1], step)]
     return torch.cat([torch.linalg.vector_norm(one, dim=2, dtype=torch.float64) for one in parts], 1)
 

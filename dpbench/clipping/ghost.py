@@ -150,7 +150,7 @@ def _add_formed(
     weight: Weight,
 ) -> None:
     """Add the clipped gradients of the chosen examples, each formed before it is clipped, and correct their norms."""
-    step = in_one_go(sum(piece.elements for pieces in terms.values() for piece in pieces))
+    step = in_one_go(sum(piece.elements for pieces in terms.values() for piece in pieces), norm_RB.device)
     for run, chosen_B in enumerate(chosen_RB):
         for place_B in chosen_B.nonzero().flatten().split(step):
             rows = run * len(chosen_B) + place_B

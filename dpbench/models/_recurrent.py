@@ -55,6 +55,8 @@ class BidirectionalLSTM(nn.Module):
     the forget gate. Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000.
     """
 
+    loops_over_time = True
+
     def __init__(self, inputs: int, hidden: int, *, sequences: bool = False) -> None:
         super().__init__()
         self.hidden, self.sequences = hidden, sequences
@@ -94,16 +96,26 @@ class BidirectionalLSTM(nn.Module):
         return torch.cat([forward_BH, backward_BH], -1)
 
     def _fused(self, inputs_BTI: Tensor) -> Tensor:
-        """The same by torch's own LSTM, whose second bias is zero."""
+        """The same by torch's own LSTM, whose second bias is zero.
+
+        cuDNN takes no transposed views as weights, and goes back only from what it computed to train.
+        """
         none_DBH = inputs_BTI.new_zeros(2, len(inputs_BTI), self.hidden)
         no_bias = torch.zeros_like(self.bias[0])
         weights = [
             part
             for direction in range(2)
-            for part in (self.weight_input[direction].T, self.weight_state[direction].T, self.bias[direction], no_bias)
+            for part in (
+                self.weight_input[direction].T.contiguous(),
+                self.weight_state[direction].T.contiguous(),
+                self.bias[direction],
+                no_bias,
+            )
         ]
         start = (none_DBH, none_DBH)
-        states_BT2H, state_DBH, _ = torch.lstm(inputs_BTI, start, weights, True, 1, 0.0, False, True, True)
+        states_BT2H, state_DBH, _ = torch.lstm(
+            inputs_BTI, start, weights, True, 1, 0.0, torch.is_grad_enabled(), True, True
+        )
         return states_BT2H if self.sequences else torch.cat([state_DBH[0], state_DBH[1]], -1)
 
 

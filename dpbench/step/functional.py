@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from dpbench import randomness
 from dpbench.errors import DpbenchError
 from dpbench.step import losses
-from dpbench.step.recurrent import WrittenOut
+from dpbench.step.recurrent import WrittenOut, loops
 from dpbench.tasks import CLASSIFICATION, Objective
 
 NUMERICS = 1
@@ -233,11 +233,12 @@ def evaluate(
     named, version = net.split(theta_RP), theta_RP._version
     loss_R = torch.zeros(theta_RP.shape[0], dtype=torch.float64, device=theta_RP.device)
     score_R = torch.zeros_like(loss_R)
+    one_by_one = theta_RP.device.type == "cpu" or len(theta_RP) == 1 or loops(net.module) > 0
     with torch.no_grad():
         for start in range(0, len(targets), chunk):
             x, y_B = inputs[start : start + chunk].clone(), targets[start : start + chunk]
             seen = view(x)
-            if theta_RP.device.type == "cpu":  # run by run, so that layers keep their own kernels
+            if one_by_one:  # so that layers keep their own kernels
                 alone = ({name: value[run] for name, value in named.items()} for run in range(len(theta_RP)))
                 output_RBC = torch.stack(
                     [net.outputs(one, x if seen is None else seen[at]) for at, one in enumerate(alone)]

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -29,6 +29,8 @@ from dpbench.step.lstm import lstm
 from dpbench.step.operators import Watch
 
 NUMERICS = 1
+
+LOOPS = "loops_over_time"  # an attribute of layers that are a loop over time where something looks at their operators
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), each (N, H)
 
@@ -51,6 +53,15 @@ class WrittenOut(TorchFunctionMode):
         if func in STEPS and any(map(_transformed, tree_leaves(args))):
             func = STEPS[func]
         return func(*args, **(kwargs or {}))
+
+
+def loops(module: nn.Module) -> int:
+    """How many layers are a loop over time where something looks at their operators; else one fused kernel each.
+
+    >>> loops(nn.Linear(2, 2)), loops(nn.Sequential(nn.LSTM(2, 2)))
+    (0, 1)
+    """
+    return sum(isinstance(layer, nn.RNNBase | nn.RNNCellBase) or hasattr(layer, LOOPS) for layer in module.modules())
 
 
 def _transformed(value: Any) -> bool:

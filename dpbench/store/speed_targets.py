@@ -198,7 +198,7 @@ def cpu_stack(speed: Speed) -> Found | None:
 
 
 def _stacks_of_ten(speed: Speed, model: Model) -> list[StepLine]:
-    """Rows with exact clipping, measured on a GPU in stacks of ten; those of the newest machine."""
+    """Rows with exact clipping, measured on an H200 in stacks of ten; those of the newest machine."""
     lines = [
         line
         for line in speed.lines
@@ -207,6 +207,7 @@ def _stacks_of_ten(speed: Speed, model: Model) -> list[StepLine]:
         and line.label != line.baseline
         and line.engine
         and not _of_jl(line)
+        and "H200" in line.device_name
     ]
     last = max(lines, key=lambda line: line.made, default=None)
     return [line for line in lines if last is not None and line.device_name == last.device_name]

@@ -57,7 +57,9 @@ class Execution:
             return max(1, self.places_per_call // runs)
         if self.device.startswith("cuda"):
             free, _ = torch.cuda.mem_get_info(self.device)
-            places = int(free * 0.25) // (16 * numbers)
+            # What torch has kept of freed tensors is free as well.
+            kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            places = int((free + kept) * 0.25) // (16 * numbers)
         else:
             places = CPU_CALL_BYTES // (4 * numbers)
         chunk = max(1, places // runs)

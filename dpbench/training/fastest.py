@@ -44,6 +44,8 @@ from dpbench.training.memory import bounded
 ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
 LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes a minute or more
+# As LONG, where a compiled sum is one graph in place of hundreds of operators; a guess, for none was measured.
+LONG_ON_A_GPU = 120.0
 SAME_ENGINE_MARGIN = 1.1  # as MARGIN: run by run, or with less at a time
 COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
 MANY_NORMALS = 3e9  # of a stack from which on to compile their bits saves more than the time that it takes
@@ -112,7 +114,9 @@ def fastest(
         examples = Examples(inputs, targets, filled, looks=not own)
         clip_R = torch.ones(runs, dtype=torch.float64, device=device)
         taken: list[float] = []
-        while len(taken) < 2 or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
+        # A GPU's first call compiles, the second records a graph, later ones replay it.
+        least = 2 if on_cpu else 4
+        while len(taken) < least or (len(taken) < MOST_CALLS and sum(taken[1:]) < ENOUGH):
             begin = time.perf_counter()
             for of in parts:
                 summing(net, theta_RP[of], examples.runs(of), clip_R[of], at_once, *weighted)
@@ -173,7 +177,7 @@ def fastest(
     with suppress(Exception):
         some = min(places, 2 * chunk(none))
         seconds[PLAIN] = timed(lambda *call: none.summed(None, *call[:5]), chunk(none), some, [of_all], net)
-    if not (compiles and seconds.get(best, 0.0) * steps >= LONG and shifts == 1):
+    if not (compiles and seconds.get(best, 0.0) * steps >= (LONG if on_cpu else LONG_ON_A_GPU) and shifts == 1):
         return Chosen(best, seconds, chunk=smaller.get(best))
     made = Compiled(net, weight)
     try:

@@ -46,7 +46,8 @@ from dpbench.training.execution import Execution, keep_freed_memory
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
 from dpbench.training.memory import noted, smaller
 
-EVALUATION_PLACES = 500  # examples times runs of one call of the evaluation
+# Examples times runs of one call of the evaluation: what caches hold of a CPU, a GPU sends few operators.
+EVALUATION_PLACES, EVALUATION_PLACES_OF_A_GPU = 500, 1 << 13
 MAX_CURVE_POINTS = 100
 AHEAD = 64  # steps whose places are computed at once where a step must not wait for the size of its batch
 NEVER_WAIT = ("cuda", "meta")  # devices that work while the next operators are sent to them
@@ -353,7 +354,7 @@ def _evaluated(
         return
     index = torch.tensor(due, dtype=torch.int64, device=state.theta_RP.device)
     there, chosen = state.take(index), hyper.take(index)
-    places, theta_RP = max(50, EVALUATION_PLACES // len(due)), evaluated(mechanism, there)
+    places, theta_RP = max(50, _evaluation_places(index.device) // len(due)), evaluated(mechanism, there)
     while True:
         try:
             loss_R, metric_R = evaluate(net, theta_RP, *test, places, lambda x: mechanism.view(there, x))
@@ -385,13 +386,18 @@ def _evaluated(
                 yield at, None, ledger
 
 
+def _evaluation_places(device: torch.device) -> int:
+    return EVALUATION_PLACES if device.type == "cpu" else EVALUATION_PLACES_OF_A_GPU
+
+
 def _measured(
     run: Run, net: Network, state: State, at: int, mechanism: Mechanism, data: tuple[Tensor, Tensor]
 ) -> list[dict[str, Any]]:
     """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
     found = []
     there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.metrics else state
-    trained = Trained(net, evaluated(mechanism, there), *data, EVALUATION_PLACES, lambda x: mechanism.view(there, x))
+    theta_RP, places = evaluated(mechanism, there), _evaluation_places(state.theta_RP.device)
+    trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x))
     for one in run.metrics:
         named = {"name": described(one.name, one.parameters)}
         try:

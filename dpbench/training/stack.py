@@ -16,6 +16,7 @@ from dpbench.plan.cache import Cache, cache_file
 from dpbench.plan.parts import build_mechanism, dataset_source, model_builder
 from dpbench.plan.planning import Run, context
 from dpbench.plan.stacks import usual_threads
+from dpbench.store.provenance import device_name
 from dpbench.store.records import Store, objection
 from dpbench.training.execution import Execution, give_back_memory, on_threads
 from dpbench.training.loop import Interrupted, Outcome, Progress, failure, train
@@ -188,6 +189,8 @@ def record_of(outcome: Outcome, facts: Mapping[str, Any]) -> dict[str, Any]:
     facts = {**facts, "time_utc": datetime.now(UTC).isoformat(timespec="seconds")}
     if run_.device == "cpu":
         facts |= {"device": "cpu", "device_name": facts.get("processor")}
+    elif ":" in run_.device:  # not the first GPU
+        facts |= {"device": run_.device, "device_name": device_name(run_.device)}
     facts["engine"] = {
         name: outcome.engine or value if name in ("clipping", "engine", "way") else value
         for name, value in run_.engine.items()

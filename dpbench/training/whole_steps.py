@@ -26,7 +26,6 @@ from dpbench.clipping.rules.none import Unclipped
 from dpbench.clipping.vmap import not_compiled
 from dpbench.datasets import Dataset
 from dpbench.errors import DpbenchError
-from dpbench.models._recurrent import BidirectionalLSTM
 from dpbench.plan.parts import build_mechanism, dataset_source, sizes
 from dpbench.plan.planning import Run, resolve
 from dpbench.plan.stacks import usual_threads
@@ -34,15 +33,18 @@ from dpbench.spec.keys import Choice
 from dpbench.spec.loading import Printed, Published, Spec
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network
+from dpbench.step.recurrent import loops
 from dpbench.store.provenance import device_name, environment
+from dpbench.store.run_key import FASTEST
 from dpbench.store.speed import StepLine, commit_of
 from dpbench.training._operators import Operators, Shares
 from dpbench.training.execution import Execution, give_back_memory, on_threads
 from dpbench.training.fastest import compile_draws
-from dpbench.training.loop import Interrupted, Progress, train
+from dpbench.training.loop import AHEAD, Interrupted, Progress, train
 from dpbench.training.stack import builder
 
 WITHOUT_PRIVACY = "without privacy"
+OPEN_ENGINE = "any engine"
 ROUNDS = 2
 MOST_UNROLLED = 200  # steps of loops over time that are compiled: 150 take some minutes
 ENOUGH = 60.0  # seconds of a row in a round after which no further step is begun, once one is measured
@@ -93,15 +95,10 @@ class CompiledGradient(Unclipped):
 
 def _too_long(module: torch.nn.Module, places: int) -> str:
     """Why a loop over time is not compiled; "" where it is short."""
-    steps = places * _loops(module)
+    steps = places * loops(module)
     if steps <= MOST_UNROLLED:
         return ""
     return f"{steps} steps in time, which are unrolled: to compile more than {MOST_UNROLLED} takes many minutes"
-
-
-def _loops(module: torch.nn.Module) -> int:
-    """How many layers loop over time."""
-    return sum(isinstance(layer, BidirectionalLSTM) for layer in module.modules())
 
 
 @dataclass
@@ -188,10 +185,10 @@ def measure_steps(
 
 def with_plain(specs: Sequence[Spec]) -> list[Spec]:
     """The specs, and in front of each model's first one a row without privacy, where its file has none."""
-    plain = {(spec.name, str(spec.model)) for spec in specs if not build_mechanism(spec).private}
+    plain = {_model(spec) for spec in specs if not build_mechanism(spec).private}
     found = []
     for spec in specs:
-        of = (spec.name, str(spec.model))
+        of = _model(spec)
         if of not in plain:
             plain.add(of)
             training = replace(spec.training, clip_norm=None)
@@ -201,12 +198,39 @@ def with_plain(specs: Sequence[Spec]) -> list[Spec]:
     return found
 
 
+def with_open_engine(specs: Sequence[Spec]) -> list[Spec]:
+    """The specs, and after each model's last one a row whose clipping engine is open, where all of its file name one.
+
+    It is the first row that names one, so it has the same run key: an engine is no part of it.
+    """
+    named: dict[tuple[str, str], Spec] = {}
+    opened = {_model(spec) for spec in specs if FASTEST in resolve(spec, [0])[0].engine.values()}
+    last = {_model(spec): at for at, spec in enumerate(specs)}
+    for spec in specs:
+        if "clipping" in spec.mechanism.parameters:
+            named.setdefault(_model(spec), spec)
+    found = []
+    for at, spec in enumerate(specs):
+        found.append(spec)
+        of = _model(spec)
+        if last[of] == at and of in named and of not in opened:
+            mechanism = named[of].mechanism
+            rest = {name: value for name, value in mechanism.parameters.items() if name != "clipping"}
+            other = replace(named[of], label=OPEN_ENGINE, mechanism=Choice(mechanism.name, rest), published=None)
+            found.append(other)
+    return found
+
+
+def _model(spec: Spec) -> tuple[str, str]:
+    return spec.name, str(spec.model)
+
+
 def _baselines(specs: Sequence[Spec]) -> dict[tuple[str, str], str]:
     """The label of the last row without privacy up to each row, of the same file and model; by name and label."""
     found: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], str] = {}
     for spec in specs:
-        of = (spec.name, str(spec.model))
+        of = _model(spec)
         if not build_mechanism(spec).private:
             last[of] = spec.label
         found[spec.name, spec.label] = last.get(of, "")
@@ -275,17 +299,37 @@ def _compiled_round(row: _Row, places_per_call: int | None, steps: int) -> None:
 
 
 def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = False) -> tuple[Progress, list[float]]:
-    """One step to warm up, then so many that are measured: the last progress, and their seconds."""
-    seen: list[tuple[float, Progress]] = []
+    """One step to warm up, then so many that are measured: the last progress, and their seconds.
+
+    Where a step is the mean over several, those of a minute are enough.
+    """
+    many = steps_of_a_call(row.runs[0].device)
+    taken, seen = 0, list[tuple[float, int, Progress]]()
+    begun = time.perf_counter()
 
     def watch(progress: Progress) -> bool:
-        seen.append((time.perf_counter(), progress))
+        nonlocal taken
+        taken += 1
+        since, before = seen[-1][:2] if seen else (begun, 0)
+        if taken - before < many and time.perf_counter() - since < ENOUGH:
+            return False
+        _wait_for(row)
+        seen.append((time.perf_counter(), taken, progress))
         return len(seen) > steps or (len(seen) > 1 and seen[-1][0] - seen[0][0] > ENOUGH)
 
     _train(row, places_per_call, watch, compiled)
     if len(seen) < 2:
-        raise DpbenchError("the run has one step, which is taken to warm up")
-    return seen[-1][1], [after - before for before, after in pairwise(at for at, _ in seen)]
+        few = "one step, which is" if many == 1 else f"{taken} steps, of which {many} are"
+        raise DpbenchError(f"the run has {few} taken to warm up")
+    return seen[-1][2], [(after - before) / (to - of) for (before, of, _), (after, to, _) in pairwise(seen)]
+
+
+def steps_of_a_call(device: str) -> int:
+    """Over how many steps the time of one is the mean: on a GPU as many as have their batches' sizes drawn together.
+
+    So that drawing is in it; the first ones compile, and record what goes as a graph.
+    """
+    return 1 if device == "cpu" else AHEAD
 
 
 def _peak(row: _Row, places_per_call: int | None) -> tuple[int | None, Shares]:
@@ -294,7 +338,7 @@ def _peak(row: _Row, places_per_call: int | None) -> tuple[int | None, Shares]:
     Neither of a step that loops over time for longer than `LONGEST_PROFILED` on a CPU.
     """
     device = torch.device(row.runs[0].device)
-    if device.type == "cpu" and min(row.seconds) > LONGEST_PROFILED and _loops(builder(row.runs[0])()):
+    if device.type == "cpu" and min(row.seconds) > LONGEST_PROFILED and loops(builder(row.runs[0])()):
         return None, ()
     peak, operators = Peak(device), Operators(device)
     found: list[int] = []
@@ -302,6 +346,7 @@ def _peak(row: _Row, places_per_call: int | None) -> tuple[int | None, Shares]:
 
     def watch(progress: Progress) -> bool:
         del progress  # counted here
+        _wait_for(row)
         if not begun:
             give_back_memory()
             peak.begin()
@@ -326,8 +371,6 @@ def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], b
     first, done = row.runs[0], [False]
 
     def watched(progress: Progress) -> None:
-        if first.device.startswith("cuda"):
-            torch.cuda.synchronize(first.device)
         done[0] = watch(progress)
 
     mechanism: Any = build_mechanism(first.spec)
@@ -341,6 +384,12 @@ def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], b
         ):
             if outcome.error is not None:
                 raise DpbenchError(outcome.error)
+
+
+def _wait_for(row: _Row) -> None:
+    """Until a GPU has done what it was sent."""
+    if row.runs[0].device.startswith("cuda"):
+        torch.cuda.synchronize(row.runs[0].device)
 
 
 def _machine(device: str) -> tuple[float, float]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
+from dpbench.clipping.rules.none import Unclipped
 from dpbench.models import (
     _recurrent,
     alexnet,
@@ -27,7 +29,8 @@ from dpbench.models import (
 )
 from dpbench.models._recurrent import BidirectionalLSTM, WordEmbedding
 from dpbench.plan.probe import try_model
-from dpbench.step.functional import initial_parameters, network
+from dpbench.step.clipped_sum import Examples
+from dpbench.step.functional import evaluate, initial_parameters, network
 from dpbench.step.operators import Watch
 from dpbench.step.recurrent import WrittenOut
 
@@ -163,19 +166,35 @@ def test_imdb_two_lstm_is_torch_s(alone: bool, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("sequences", [False, True])
 def test_lstm_is_written_out_only_where_something_looks_at_it(sequences: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By torch.func or an engine that replaces operators; not in the plain pass, which leaves it to torch."""
-    layer, inputs, fused = BidirectionalLSTM(3, 2, sequences=sequences), torch.randn(4, 5, 3), list[bool]()
+    layer, inputs, fused = BidirectionalLSTM(3, 2, sequences=sequences), torch.randn(4, 5, 3), list[Any]()
     torch_s = torch.lstm
-    monkeypatch.setattr(torch, "lstm", lambda *given: fused.append(True) or torch_s(*given))
+    monkeypatch.setattr(torch, "lstm", lambda *given: fused.append(given) or torch_s(*given))
     usual = layer(inputs)
-    with WrittenOut():
+    with WrittenOut(), torch.no_grad():
         plain = layer(inputs)
-    assert len(fused) == 2
+    # What cuDNN asks for: weights that are no transposed views, and to be told of a pass that is gone back.
+    assert all(weight.is_contiguous() for given in fused for weight in given[2])
+    assert [given[6] for given in fused] == [True, False]
     looked = torch.func.vmap(lambda one: layer(one[None])[0])(inputs)
     with Watch({}, {}, {}, None):
         engine = layer(inputs)
     assert len(fused) == 2
     for found in (plain, looked, engine):
         assert torch.allclose(found, usual, rtol=0, atol=1e-6)  # float32, states in (-1, 1), five places
+
+
+def test_a_stack_without_privacy_goes_by_torch_s_lstm_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run by run, because under `vmap` the loop over time is written out; on `meta`, for a GPU is the same to it."""
+    calls, torch_s = list[Any](), torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *given: calls.append(given) or torch_s(*given))
+    net = network(imdb_lstm.model((9,), 2, words=30, embedding=6, hidden=5).to("meta"), torch.device("meta"))
+    theta_RP = torch.empty(3, net.size, device="meta")
+    inputs_RBT, mask_RB = torch.empty(3, 4, 9, device="meta"), torch.ones(3, 4, dtype=torch.bool, device="meta")
+    targets_RB = torch.zeros(3, 4, dtype=torch.int64, device="meta")
+    evaluate(net, theta_RP, inputs_RBT[0], targets_RB[0], 4)
+    assert len(calls) == 3
+    Unclipped().summed(Any, net, theta_RP, Examples(inputs_RBT, targets_RB, mask_RB), torch.ones(3), 4)
+    assert len(calls) == 6
 
 
 def test_lstm_starts_like_keras() -> None:

@@ -34,7 +34,8 @@ def step(label: str, seconds: float, runs: int = 1, **more: object) -> StepLine:
     name = {"name": "bu2020-table1", "dataset": "mnist", "model": "tfp_cnn", "made": "2026-11-02", "engine": "vmap",
             "parameters": 26010} | more  # fmt: skip
     return StepLine(  # type: ignore[misc]
-        label=label, run_key=label, device=str(name.pop("device", "cpu")), device_name="a machine",
+        label=label, run_key=label, device=str(name.pop("device", "cpu")),
+        device_name=str(name.pop("device_name", "a machine")),
         threads=1, runs=runs, batch=256.0, epoch_steps=234.375, baseline="plain", seconds=seconds,
         **name,
     )  # fmt: skip
@@ -127,8 +128,9 @@ def test_two_networks_of_one_name_are_two() -> None:
 def test_targets_of_a_gpu_need_its_lines() -> None:
     cpu = Speed((step("plain", 1.0, 10), step("a", 2.0, 10)), sums=tuple(sums(SECONDS)))
     assert {one.verdict for one in judged(cpu) if one.target.text.startswith("H200")} == {"not measured"}
-    rows = (step("plain", 0.01, 10, device="cuda"), step("a", 0.012, 10, device="cuda"))
-    opacus = sums({"torch": 0.005, "opacus hooks": 0.02, "opacus ghost": 0.01}, device_name="a machine")
+    here = {"device": "cuda", "device_name": "NVIDIA H200"}
+    rows = (step("plain", 0.01, 10, **here), step("a", 0.012, 10, **here))
+    opacus = sums({"torch": 0.005, "opacus hooks": 0.02, "opacus ghost": 0.01}, device_name="NVIDIA H200")
     gpu = Speed(rows, sums=tuple(replace(line, device="cuda") for line in opacus))
     stack = of(gpu, "H200, MNIST CNN: a stack of ten")
     assert stack.found is not None
@@ -140,6 +142,8 @@ def test_targets_of_a_gpu_need_its_lines() -> None:
     assert table.found is not None
     assert table.found.value == pytest.approx(350 * 60_000 / 256 * 10 * 0.0012 / 60, rel=1e-4)
     assert of(gpu, "MNIST CNN, 256: exact clipping").verdict == "not measured"
+    another = replace(gpu, lines=tuple(replace(line, device_name="NVIDIA T4") for line in rows))
+    assert of(another, "H200, MNIST CNN: a stack of ten").verdict == "not measured"
 
 
 def test_the_report_shows_every_target_and_where_the_time_of_missed_ones_goes(tmp_path: Path) -> None:

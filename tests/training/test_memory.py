@@ -359,6 +359,15 @@ def test_the_plain_pass_of_the_lstm_takes_a_batch_in_one_call() -> None:
     assert places_of_a_call(Execution(), 1, build("rules", "none"), net, one, 32) >= 32
 
 
+def test_what_torch_keeps_of_a_gpu_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stack that ended the driver says that little is left: torch has it, and gives it to the next one."""
+    free, kept, used = 1 << 30, 3 << 30, 5 << 30
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 1 << 40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: used + kept)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: used)
+    assert Execution("cuda").chunk(1, 1 << 10) == (free + kept) // 4 // (16 << 10)
+
+
 def test_the_report_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC, encoding="utf-8")

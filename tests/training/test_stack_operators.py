@@ -157,6 +157,18 @@ def operators_on_meta(name: str, engine: str) -> int:
     return sum(count.seen.values())
 
 
+@pytest.mark.parametrize("engine", ["vmap", "ghost"])
+def test_a_large_batch_in_one_call_sends_no_more_operators_than_a_small_one(engine: str) -> None:
+    """Ten runs of the size that a GPU is to be judged by: `ghost` forms all at once there, not what caches hold."""
+    counts = []
+    for places in (8, 272):
+        with Count() as count, Looks():
+            net = network(tfp_cnn.model((1, 28, 28), 10))
+            step_on_meta(made_with("noisy_sgd", engine), net, (1, 28, 28), 10, places, chunk=places)
+        counts.append(sum(count.seen.values()))
+    assert counts[1] <= 1.1 * counts[0], counts
+
+
 def test_the_table_has_every_pipeline_mechanism_and_no_other() -> None:
     assert [*STEPS_OF] == PIPELINES, "print the table again, as it says"
 

@@ -104,13 +104,15 @@ def _place() -> str:
     return f"{frame.f_code.co_filename.removeprefix(house)}: {frame.f_code.co_qualname.split('.<locals>')[0]}"
 
 
-def step_on_meta(mechanism: Mechanism, net: Network, shape: tuple[int, ...], runs: int = RUNS) -> tuple[State, Any]:
+def step_on_meta(
+    mechanism: Mechanism, net: Network, shape: tuple[int, ...], runs: int = RUNS, places: int = PLACES, chunk: int = 4
+) -> tuple[State, Any]:
     """One step of a stack, from its start, without values."""
     net = replace(net, module=net.module.to(META))
-    stack = replace(hyperparameters(range(runs)), places=PLACES, groups=(3, 4)).each(lambda value: value.to(META))
+    stack = replace(hyperparameters(range(runs)), places=places, groups=(3, 4)).each(lambda value: value.to(META))
     inputs, targets = torch.empty(N, *shape, device=META), torch.empty(N, dtype=torch.int64, device=META)
     state = mechanism.start(torch.empty(runs, net.size, device=META), stack, inputs, targets)
-    return one_step(mechanism, net, state, stack, inputs, targets, 4)
+    return one_step(mechanism, net, state, stack, inputs, targets, chunk)
 
 
 @every_case

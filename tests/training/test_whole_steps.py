@@ -33,7 +33,7 @@ from dpbench.store.speed_targets import MODELS
 from dpbench.training import fastest, loop, whole_steps
 from dpbench.training.bench import measure
 from dpbench.training.fastest import Chosen
-from dpbench.training.whole_steps import measure_steps
+from dpbench.training.whole_steps import measure_steps, with_open_engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -211,6 +211,37 @@ def test_of_a_large_model_the_peak_is_what_engines_share_and_the_report_says_so(
     assert "what an engine takes itself stands among the sums" in write_reports(Store(tmp_path))[0].read_text()
 
 
+def test_a_step_of_a_gpu_is_the_mean_over_those_whose_sizes_are_drawn_together(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [whole_steps.steps_of_a_call(device) for device in ("cpu", "cuda", "cuda:1")] == [1, loop.AHEAD, loop.AHEAD]
+    monkeypatch.setattr(whole_steps, "steps_of_a_call", lambda _device: 2)
+    original, done = loop.step, []
+
+    def every_other_one_waits(*given: Any) -> Any:
+        done.append(time.sleep(0.05 * (len(done) % 2)))
+        return original(*given)
+
+    monkeypatch.setattr(loop, "step", every_other_one_waits)
+    outer = [one for one in load_specs([spec]) if one.label == "outer"]
+    (line,) = measure_steps(outer, steps=2)
+    assert (line.steps, len(done)) == (4, 2 * 2 * 3 + 3), "two rounds of three calls; memory and operators take 3 steps"
+    assert line.fastest is not None
+    assert 0.025 <= line.fastest < 0.05, "the mean over a step that waits and one that does not"
+    monkeypatch.setattr(whole_steps, "steps_of_a_call", lambda _device: 1000)
+    (line,) = measure_steps(outer, steps=2)
+    assert "steps, of which 1000 are taken to warm up" in line.refusal
+
+
+def test_a_model_whose_rows_name_their_engine_has_one_of_an_open_engine(spec: Path) -> None:
+    assert [one.label for one in with_open_engine(load_specs([spec]))].count("any engine") == 0, "two leave it open"
+    spec.write_text("".join(line for line in SPEC.splitlines(True) if "open" not in line and "short" not in line))
+    rows = with_open_engine(load_specs([spec]))
+    (row,) = [one for one in rows if one.label == "any engine"]
+    assert "clipping" not in row.mechanism.parameters
+    assert [one.label for one in with_open_engine(rows)] == [one.label for one in rows], "there is one"
+
+
 def test_a_row_of_long_steps_is_measured_once(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four steps in all: two that warm up, one whose time counts, one whose memory counts."""
     monkeypatch.setattr(whole_steps, "ENOUGH", 0.0)
@@ -226,7 +257,7 @@ def test_a_long_step_that_loops_over_time_is_not_profiled(
 ) -> None:
     """Torch's profiler keeps 2 kB of each operator: of 18 s of an LSTM it took 15 GB. The row itself is measured."""
     monkeypatch.setattr(whole_steps, "LONGEST_PROFILED", 0.0)
-    monkeypatch.setattr(whole_steps, "BidirectionalLSTM", torch.nn.Linear)  # stands for a layer that loops
+    monkeypatch.setattr(torch.nn.Linear, "loops_over_time", True, raising=False)  # stands for a layer that loops
     monkeypatch.setattr(whole_steps, "Peak", None)
     found = CliRunner().invoke(
         cli, ["bench", str(spec), "--steps", "--only", "*outer", "--calls", "1", "--out", str(tmp_path)]
@@ -354,21 +385,22 @@ def test_a_suite_goes_on_where_it_stopped(spec: Path, tmp_path: Path, monkeypatc
     command = [*suite(monkeypatch, ((str(spec), 1), (str(spec), 2))), "--out", str(out)]
     first = CliRunner().invoke(cli, [*command, "--minutes", "0.00001"])
     assert first.exit_code == 0, first.output
-    assert f"left: {spec}, outer, 1 run and 4 more; the same command goes on" in first.output
+    assert f"left: {spec}, outer, 1 run and 5 more; the same command goes on" in first.output
     second = CliRunner().invoke(cli, command)
     assert f"{spec}, without privacy, 1 run: measured already" in second.output
     assert "left" not in second.output
     found = read_speed(out)
     assert found is not None
     assert [(line.label, line.runs) for line in found.lines] == [
-        (label, runs) for runs in (1, 2) for label in ("without privacy", "outer", "vanilla")
+        *((label, 1) for label in ("without privacy", "outer", "vanilla")),
+        *((label, 2) for label in ("without privacy", "outer", "vanilla", "any engine")),
     ]
     for line in found.lines:
         plain = found.baseline_of(line)
         assert plain is not None
         assert (plain.label, plain.runs) == ("without privacy", line.runs)
     third = CliRunner().invoke(cli, command)
-    assert third.output.count("measured already") == 6
+    assert third.output.count("measured already") == 7
     named = CliRunner().invoke(cli, [*command, str(spec)])
     assert "leave SPECS and --only out" in str(named.exception)
 
@@ -385,6 +417,7 @@ def test_a_suite_lists_its_pieces_and_its_device_is_its_own(
         f"{spec}, sums of 16: to be measured",
         f"{spec}, without privacy, 2 runs at once: to be measured",
         f"{spec}, small, 2 runs at once: to be measured",
+        f"{spec}, any engine, 2 runs at once: to be measured",
     ]
     refused = CliRunner().invoke(cli, command)
     assert str(refused.exception) == ("--suite gpu: torch sees no GPU here; --device cpu measures the same on the CPU")
@@ -413,7 +446,8 @@ def test_a_suite_measures_the_stacks_of_the_targets_with_their_runs_alone(
 def test_the_rows_of_the_suite_of_targets_are_there() -> None:
     """The three models, and a row with JL."""
     of = sys.modules["dpbench.cli.bench"].SUITES["targets"]
-    specs = [one for table, _ in of.steps for one in load_specs([Path(table)]) if chosen_by(one, of.only)]
+    tables = (with_open_engine(load_specs([Path(table)])) for table, _ in of.steps)
+    specs = [one for table in tables for one in table if chosen_by(one, of.only)]
     assert len(specs) == len(of.only)
     assert {one.model.name for one in specs} == {model.name for model in MODELS}
     assert [one.mechanism.name for one in specs].count("dp_sgd_jl") == 1

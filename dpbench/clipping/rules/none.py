@@ -14,6 +14,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Event, Sampler
 from dpbench.step.clipped_sum import Clipped, Draw, Examples
 from dpbench.step.functional import Network, trained
+from dpbench.step.recurrent import loops
 
 NUMERICS = 1
 
@@ -45,8 +46,8 @@ class Unclipped:
         self, draw: Draw, net: Network, theta_RP: Tensor, examples: Examples, clip_R: Tensor, chunk: int
     ) -> Clipped:
         del draw, clip_R  # nothing is drawn, and there is nothing to clip
-        # One run after the other on a CPU, so that layers keep their own kernels: an LSTM its fused one.
-        alone = theta_RP.device.type == "cpu" or len(theta_RP) == 1
+        # One run after the other on a CPU, so that layers keep their own kernels; an LSTM its fused one anywhere.
+        alone = theta_RP.device.type == "cpu" or len(theta_RP) == 1 or loops(net.module) > 0
         gradients, chunk = (_each_run, chunk * len(theta_RP)) if alone else (_all_runs, chunk)
         total_RP = torch.zeros_like(theta_RP)
         parts = []
