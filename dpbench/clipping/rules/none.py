@@ -88,16 +88,25 @@ rule = Unclipped
 
 
 def numbers(net: Network, example: Tensor, target: Tensor) -> int:
-    """How many numbers one place of a batch takes: what its forward pass keeps for the backward pass."""
+    """How many numbers one place of a batch takes: what its forward pass keeps for the backward pass.
+
+    Of two places less what it keeps of one: a copy of the parameters is there once.
+    """
     named = {name: value.detach().requires_grad_() for name, value in trained(net.module).items()}
     own = {value.untyped_storage().data_ptr() for value in named.values()}
-    kept: dict[int, int] = {}  # by place in memory: what two operators keep is there once
 
-    def keep(value: Tensor) -> Tensor:
-        if value.untyped_storage().data_ptr() not in own:
-            kept[value.data_ptr()] = max(value.nbytes // 4, kept.get(value.data_ptr(), 0))  # a kernel's may be bytes
-        return value
+    def kept(places: int) -> int:
+        found: dict[int, int] = {}  # by place in memory: what two operators keep is there once
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-        net.example_losses(named, example[None], target[None])
-    return sum(kept.values())
+        def keep(value: Tensor) -> Tensor:
+            if value.untyped_storage().data_ptr() not in own:
+                found[value.data_ptr()] = max(value.nbytes // 4, found.get(value.data_ptr(), 0))  # or a kernel's bytes
+            return value
+
+        batch = (one.expand(places, *one.shape).clone() for one in (example, target))
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            loss_B = net.example_losses(named, *batch)
+        del loss_B  # until here, for memory that is free would be taken again
+        return sum(found.values())
+
+    return kept(2) - kept(1)
