@@ -15,7 +15,7 @@ two variants:
 | α, T, R, T_local | learning_rate and steps of the spec, `rounds`, `round_steps` |
 | G | clip_norm: the paper assumes a Lipschitz loss, here gradients are clipped |
 | ε₂/(ε₁ + ε₂), δ₁ = δ₂ | `decision_share` (Section 7: 1/4), half of the budget's δ |
-| c, c' | `noise_constant` (not printed; 2 follows from the tail bound of Abadi et al. 2016), 2√2 |
+| c, c' | `noise_constant` (not printed; 2 by Abadi et al. 2016, see below), 2√2 |
 | r | `radius` |
 | ζ | `regularisation` + `damping` (Remark 5) |
 | L, C | `smoothness`, `third_derivative` |
@@ -29,6 +29,9 @@ two variants:
   or several. Section 5.3 scales the noise by the share of important records in a batch, and so does this.
 - Lines 3, 6 and 18 start every round anew; the text means training to go on, and it does (`algorithm-1-rounds`).
 - Line 8 adds the norm E to every coordinate, as printed; E is the corrected bound (`_influence.error_bound`).
+- c = 2 follows from the tail bound of Abadi et al. 2016 where its bound of the moments holds, which asks for σ >= G
+  (`pidp2021.moments-accountant-conditions`). Below, this noise may cost more than ε₁, and more than ε: on KDDCup99 at
+  ε = 3 (σ = 0.66 G) 3.6 with noise at every step. So the report states the exact ε of that, besides the claim.
 - Line 9 draws anew at each step, as printed. No line projects onto the ball.
 - The regulariser is added in the update; it does not depend on the data (`pipeline.Regularised`).
 

@@ -29,6 +29,7 @@ class GuaranteeLine:
 
     `unchecked`: no check has tested whether the mechanism does what its ledger says. `doubt`: what the accountant got
     wrong when it was held against enclosures. `version`: the accountant's. `remark`: what shuffled batches have to say.
+    `with_noise`: of an ε that is only claimed because some steps have no noise, the exact ε if all of them had theirs.
     """
 
     accountant: str
@@ -45,6 +46,7 @@ class GuaranteeLine:
     doubt: str | None = None
     version: str | None = None
     remark: str | None = None
+    with_noise: float | None = None
 
     @property
     def said(self) -> str | None:

@@ -144,5 +144,19 @@ def guarantees(
     claimed = runs[0].facts.claimed_by
     if claimed is not None and context.target_epsilon is not None:
         words = claimed, "claimed", runs[0].facts.adjacency, context.delta, context.target_epsilon
-        lines.append(GuaranteeLine(*words, lower=None, upper=None, mu=None, refused=None))
+        with_noise = max(
+            (_with_noise(ledger, context.delta, accounted) or 0.0 for ledger in ledgers.values()), default=0
+        )
+        lines.append(
+            GuaranteeLine(*words, lower=None, upper=None, mu=None, refused=None, with_noise=with_noise or None)
+        )
     return tuple(lines)
+
+
+def _with_noise(ledger: Mapping[str, Any], delta: float | None, accounted: Accounts) -> float | None:
+    """The exact ε of a ledger without what shows a record outright; None where nothing does, or it is refused."""
+    parts = ledger.get("parts", ())
+    rest = [part for part in parts if part.get("event") != "DiscretePair"]
+    if delta is None or not rest or len(rest) == len(parts):
+        return None
+    return accounted.line({**ledger, "parts": rest}, delta, EXACT, False).epsilon

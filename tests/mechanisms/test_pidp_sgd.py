@@ -335,6 +335,11 @@ def test_a_record_and_the_report_show_the_epsilon_as_claimed_and_the_branch(tmp_
     assert {line.accountant for line in others} == {"exact", "lattice", "rdp"}
     assert all(line.epsilon is None or math.isinf(line.epsilon) for line in others)
     page = (tmp_path / "out" / "report.html").read_text()
+    (stepwise,) = account(events.from_json({**data["ledger"], "parts": [step]}), delta=1e-4, accountants=["exact"])
+    assert stepwise.epsilon is not None
+    assert claimed.with_noise == pytest.approx(stepwise.epsilon.value, rel=1e-6)
+    assert f"ε if every step had its noise (exact)</dt><dd>{stepwise.epsilon.value:.3g} (printed)" in page
+    assert "ε is only claimed, for steps without noise show their record. If every step had its noise" in page
     assert "Drawn records that met no noise</dt><dd>100.00 % (printed)" in page
     assert "refuted: noise_scale: records of little influence meet no noise (printed)" in page
     assert "holds: a mechanism of dpbench: covered by the contract tests of its source (off)" in page

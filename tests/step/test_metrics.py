@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,19 @@ def test_the_training_metric_is_the_run_s_own_on_the_first_records() -> None:
     assert found == {"records": 12, "value": pytest.approx(100 * float(accuracy_R[0]))}
     with pytest.raises(DpbenchError, match="records = 0: expected a whole number, 1 or more"):
         build("metrics", {"name": "training_metric", "parameters": {"records": 0}})
+
+
+def test_objectives_differ_as_the_gaps_of_logistic_regression_do() -> None:
+    """Its optimum is solved for by other code: the difference does not depend on it."""
+    first = trained(convex=True)
+    second = replace(first, theta_RP=3 * first.theta_RP)
+    asked = {"parameters": {"regularisation": 0.05}}
+    objective, gap = (build("metrics", {"name": name, **asked}) for name in ("training_objective", "optimality_gap"))
+    by = [[one.measure(at)["value"] for at in (first, second)] for one in (objective, gap)]
+    assert by[0][1] - by[0][0] == pytest.approx(by[1][1] - by[1][0], rel=1e-5)  # float32 losses
+    assert abs(by[0][0] - by[1][0]) > 1e-3, "the least objective is not 0"
+    with pytest.raises(DpbenchError, match="regularisation = -1.0: expected a finite number, 0 or more"):
+        build("metrics", {"name": "training_objective", "parameters": {"regularisation": -1.0}})
 
 
 ALONG = "metrics: [training_metric, {name: loss_surface, parameters: {directions: 1, points: 3, records: 50}}]\n"

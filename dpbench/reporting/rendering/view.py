@@ -137,6 +137,12 @@ def without_noise(rows: Sequence[Row]) -> list[str]:
     return [f"{formatting.percent(100 * share)} % ({title})" for title, share in found]
 
 
+def with_noise(rows: Sequence[Row]) -> list[str]:
+    """Rows with a claimed ε because steps have no noise: the exact ε if every step had its noise."""
+    found = [(row.title, line.with_noise) for row in rows for line in row.guarantees if line.with_noise is not None]
+    return [f"{formatting.bound(epsilon, 'exact', 3)} ({title})" for title, epsilon in found]
+
+
 def verdicts_on(rows: Sequence[Row]) -> list[str]:
     """The verdict on each mechanism with its reason, and whose it is where rows have different ones."""
     found: dict[str, list[str]] = {}
@@ -189,6 +195,7 @@ FILTERS = (
         from_to,
         examples,
         models,
+        with_noise,
         without_noise,
         verdicts_on,
         weights,
