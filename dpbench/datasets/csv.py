@@ -140,6 +140,9 @@ class _Table:
         self._constant()
         self._not_too_wide(count)
         train, test = self._parts(count, parts)
+        if len(train) > 1 and (targets[train] == targets[train[0]]).all():
+            same = "number" if isinstance(self.target, Numbers) else "class"
+            raise DpbenchError(f"target = {self.target.name!r}: every training row has the same {same}")
         norm = self.given["record_norm"]
         inputs = joined(self.columns, math.inf if norm is None else norm)
         made = from_arrays(
@@ -152,7 +155,7 @@ class _Table:
             f" for {self.target.name}",
             tuned=self._tuned(),
         )
-        return replace(made, warning=self._warning())
+        return replace(made, warning=self._warning(train))
 
     def _header(self, delimiter: str) -> list[str]:
         first = next(self.rows, None)
@@ -278,14 +281,19 @@ class _Table:
         return targets, None
 
     def _constant(self) -> None:
+        """Raises DpbenchError with all columns that have one value."""
+        found = []
         for column in self.columns:
             values = column.inputs() if isinstance(column, Numbers) else column.codes()[0]
-            if (values == values[0]).all():
-                what = ": it tells no record from another; leave it out of features"
-                if isinstance(column, Numbers) and not (np.concatenate(column.parts) == column.parts[0][0]).all():
-                    bounds = self.given["scale"][column.name]
-                    what = f" within its bounds {bounds}: give wider ones, or leave the column out"
-                raise DpbenchError(f"column {column.name!r} is constant{what}")
+            if not (values == values[0]).all():
+                continue
+            what = ": it tells no record from another; leave it out of features"
+            if isinstance(column, Numbers) and not (np.concatenate(column.parts) == column.parts[0][0]).all():
+                what = f" within its bounds {self.given['scale'][column.name]}: give wider ones, or leave it out"
+            found.append(f"column {column.name!r} is constant{what}")
+        if found:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            raise DpbenchError("; ".join(found[:SHOWN]) + more)
 
     def _not_too_wide(self, count: int) -> None:
         """Raises DpbenchError where the categories make more inputs than memory holds."""
@@ -298,8 +306,8 @@ class _Table:
                 f" {widths.get(widest, 1):,} categories"
             )
 
-    def _warning(self) -> str:
-        """Columns that hide the others, because every record is clipped to one length."""
+    def _warning(self, train: Array) -> str:
+        """Columns that hide the others, because every record is clipped to one length, and the like."""
         wide = [one for one in self.columns if isinstance(one, Numbers) and math.isinf(one.low)]
         wide = [one for one in wide if np.abs(one.inputs()).max() > MUCH]
         many = [one for one in self.columns if isinstance(one, Categories) and not one.categories]
@@ -312,6 +320,9 @@ class _Table:
             if len(classes) > 20 and all(re.fullmatch(r"-?\d+(\.\d*)?", word) for word in classes):
                 numbers = f"each of the {len(classes)} numbers of {self.target.name!r} is a class"
                 parts.append(f"{numbers}; task: regression predicts a number")
+        codes = {one.name: one.inputs() if isinstance(one, Numbers) else one.codes()[0] for one in self.columns}
+        same = [one for one in self.columns if (codes[one.name][train] == codes[one.name][train[0]]).all()]
+        parts += [f"nothing is learned of what has one value in all training rows: {_names(same)}"] if same else []
         parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
         return "; ".join(parts)
 

@@ -220,12 +220,15 @@ def _named_in(message: str, place: Place, given: Table) -> Place:
     return min(_all_named(message, given), key=lambda named: named[0], default=(0, place))[1]
 
 
-def _all_named(message: str, given: Table) -> Iterator[tuple[int, Place]]:
-    """Where in a message each parameter is named, and its place in the file."""
+def _all_named(message: str, given: Table, quoted: bool = False) -> Iterator[tuple[int, Place]]:
+    """Where in a message each parameter is named, and its place in the file.
+
+    Names that the user made up (`scale: {a: ...}`) stand in quotation marks there; else `a` would be any article.
+    """
     for parameter, entry in given.entries.items():
         if isinstance(entry.value, Table):
-            yield from _all_named(message, entry.value)
-        if found := re.search(rf"\b{re.escape(parameter)}\b", message):
+            yield from _all_named(message, entry.value, quoted=True)
+        if found := re.search(re.escape(repr(parameter)) if quoted else rf"\b{re.escape(parameter)}\b", message):
             yield found.start(), entry.value.place
 
 

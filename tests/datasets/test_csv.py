@@ -317,11 +317,38 @@ def test_a_mistake_in_a_spec_has_its_line(tmp_path: Path) -> None:
         spec(tmp_path, more=", scale: {x: [0, 30]}")
 
 
+def test_a_column_named_like_a_word_takes_no_place_of_another(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,x,y\n1,2,0\n2,,1\n")
+    (tmp_path / "spec.yaml").write_text(
+        SPEC.replace("FILE", "mine.csv").replace("[x]MORE", "[a, x], scale: {a: [0, 9]}")
+    )
+    with pytest.raises(ProblemsError, match=r"parameters.file: .* a value in the file, .* column 'x'"):
+        load_specs([tmp_path / "spec.yaml"])
+
+
+def test_what_is_the_same_in_all_training_rows_is_told(tmp_path: Path) -> None:
+    """What the test rows have is not learned: of the target it is refused, of a column warned."""
+    head, parts = "x,w,y,part\n", ["train"] * 4 + ["test"] * 2
+    rows = [f"{x},{x % 3},{y}" for x, y in zip((7, 7, 7, 7, 8, 9), (0, 1, 0, 1, 0, 1), strict=True)]
+    text = head + "".join(f"{row},{part}\n" for row, part in zip(rows, parts, strict=True))
+    warning = table(tmp_path, text.replace("7,1,", "7,2,", 1), test="part", features=["x", "w"]).warning
+    assert warning.endswith("nothing is learned of what has one value in all training rows: 'x'")
+    rows = [f"{x},{x % 3},{y}" for x, y in zip(range(6), (0, 0, 0, 0, 1, 1), strict=True)]
+    text = head + "".join(f"{row},{part}\n" for row, part in zip(rows, parts, strict=True))
+    with pytest.raises(DpbenchError, match="target = 'y': every training row has the same class"):
+        table(tmp_path, text, test="part", features=["x", "w"])
+
+
 @pytest.mark.parametrize(
     ("rows", "parameters", "message"),
     [
         ("7,a,0\n7,b,1\n", {"scale": {"x": [0, 10]}}, "'x' is constant: it tells no record from another"),
         ("7,a,0\n8,b,1\n", {"scale": {"x": [20, 30]}}, r"'x' is constant within its bounds \[20, 30\]"),
+        (
+            "7,a,0\n7,a,1\n",
+            {"features": ["x", "w"], "categorical": ["w"]},
+            "'x' is constant: .*; column 'w' is constant:",
+        ),
         ("7,a,0\n8,b,1\n", {"features": ["x", "z"], "scale": {"v": [0, 1]}}, "features = 'z': .*; scale = 'v': the"),
         ("7,a,no\n8,b,yes\n", {"task": "regression", "features": ["x"]}, "is for classification: delete task"),
         ("7,a,1\n8,b,2\n", {"features": ["x"], "scale": {"y": [0, 3]}}, r"bounds of a target are for task: regression"),

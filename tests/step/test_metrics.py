@@ -265,7 +265,7 @@ def test_objectives_differ_as_the_gaps_of_logistic_regression_do() -> None:
     by = [[one.measure(at)["value"] for at in (first, second)] for one in (objective, gap)]
     assert by[0][1] - by[0][0] == pytest.approx(by[1][1] - by[1][0], rel=1e-5)  # float32 losses
     assert abs(by[0][0] - by[1][0]) > 1e-3, "the least objective is not 0"
-    with pytest.raises(DpbenchError, match="regularisation = -1.0: expected a finite number, 0 or more"):
+    with pytest.raises(DpbenchError, match=r"regularisation = -1\.0: expected a finite number, 0 or more"):
         build("metrics", {"name": "training_objective", "parameters": {"regularisation": -1.0}})
 
 
