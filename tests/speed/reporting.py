@@ -73,12 +73,14 @@ class Report:
 
     def timeraw_report(self) -> str:
         return f"""
-        import csv, os
+        import csv, os, sys
+        from contextlib import redirect_stdout
         from pathlib import Path
         folder = Path({self.folder!r})
         os.environ["DPBENCH_CACHE"] = str(folder / "cache")
         from dpbench.cli import cli
-        assert not cli.main(["report", "--out", str(folder / "out")], standalone_mode=False)
+        with redirect_stdout(sys.stderr):  # asv reads the time from the output
+            assert not cli.main(["report", "--out", str(folder / "out")], standalone_mode=False)
         with (folder / "out" / "records.csv").open(encoding="utf-8", newline="") as file:
             assert len(list(csv.DictReader(file))) == {RECORDS}
         """
