@@ -21,6 +21,7 @@ from dpbench.clipping import loop, vmap
 from dpbench.clipping.rules.automatic import rule as automatic
 from dpbench.judging.check_tools.problems import batch, small_network
 from dpbench.mechanisms.presets import dp_sgd_jl, dplis, noisy_sgd, non_private
+from dpbench.step.clipped_sum import Weight, clip_weight
 from dpbench.step.functional import network
 from dpbench.training import fastest
 from dpbench.training.execution import Execution
@@ -32,9 +33,18 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 
 @needs_compiler
-@pytest.mark.parametrize("runs", [1, 2])
-def test_the_compiled_sum_is_that_of_the_loop(runs: int) -> None:
-    """Two full chunks and a rest, with empty places, of examples of very different sizes; the bound is float32's.
+@pytest.mark.parametrize(
+    ("runs", "weight", "others"),
+    [
+        (1, clip_weight, automatic().weight),
+        (2, clip_weight, automatic().weight),
+        pytest.param(2, automatic().weight, clip_weight, marks=pytest.mark.long),
+    ],
+)
+def test_the_compiled_sum_is_that_of_the_loop(runs: int, weight: Weight, others: Weight) -> None:
+    """With the weight of every rule that has an engine, the clipping one and that of automatic clipping.
+
+    Two full chunks and a rest, with empty places, of examples of very different sizes; the bound is float32's.
 
     A gradient of 6 features is a sum of few products; the sum has at most 12 terms of size C or less, each off by about
     100 roundings of 6e-8: 12 * 6e-6 = 7e-5 of C in all. Norms are relative to their size.
@@ -44,17 +54,16 @@ def test_the_compiled_sum_is_that_of_the_loop(runs: int) -> None:
     examples = batch(torch.Generator().manual_seed(2), runs, 12)
     examples = replace(examples, inputs=examples.inputs.float())
     clip_R = torch.linspace(0.5, 1.0, runs).double()
-    engine = vmap.Compiled(net)
-    expected = loop.clipping(net, theta_RP, examples, clip_R, 5)
+    engine = vmap.Compiled(net, weight)
+    expected = loop.clipping(net, theta_RP, examples, clip_R, 5, weight)
     for _ in range(2):
-        found = engine(net, theta_RP, examples, clip_R, 5)
+        found = engine(net, theta_RP, examples, clip_R, 5, weight)
         assert not engine.refusal
         assert torch.allclose(found.sum_RP, expected.sum_RP, rtol=0, atol=7e-5)
         assert torch.allclose(found.norm_RB, expected.norm_RB, rtol=1e-5, atol=1e-7)
         assert torch.allclose(found.loss_RB, expected.loss_RB, rtol=1e-5, atol=1e-6)
-    weight = automatic().weight
-    other = engine(net, theta_RP, examples, clip_R, 5, weight)  # which is not compiled, and not forgotten
-    assert torch.equal(other.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5, weight).sum_RP)
+    other = engine(net, theta_RP, examples, clip_R, 5, others)  # which is not compiled, and not forgotten
+    assert torch.equal(other.sum_RP, vmap.clipping(net, theta_RP, examples, clip_R, 5, others).sum_RP)
 
 
 def test_on_a_gpu_chunks_are_cuda_graphs_that_write_to_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
