@@ -158,9 +158,9 @@ def bench(
     the lines, and the report has a chapter of them, with the targets of speed and what was measured of each.
 
     With --steps, whole steps of every row of SPECS as training takes them, in stacks of --runs (work of 15 minutes or
-    more tries torch's compiler): beside the row without privacy, eager and compiled, what is printed, and what the
-    machine would need for the operations of a plain step alone; on a CPU the first run of a stack is measured alone,
-    too. --batch, --engine and --projections do not count there: a spec says what they are.
+    more, on a GPU of 5, tries torch's compiler): beside the row without privacy, eager and compiled, what is printed,
+    and what the machine would need for the operations of a plain step alone; on a CPU the first run of a stack is
+    measured alone, too. --batch, --engine and --projections do not count there: a spec says what they are.
 
     With --suite, sums of the targets' three models and whole steps of tables, one model or row after the other, each
     kept at once; what is kept already, by whatever commit, is left out, what refused is tried again. --suite gpu needs

@@ -118,7 +118,7 @@ def _specs_or_default(specs: tuple[Path, ...]) -> tuple[Path, ...]:
     " changes numbers by rounding only. Default: what a spec names, else the fastest.",
 )
 @click.option(
-    "--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes (on a GPU: 2)."
+    "--no-compile", is_flag=True, help="Do not try torch's compiler for work of more than 15 minutes (on a GPU: 5)."
 )
 @with_executor
 @click.option("--weights-to", type=_PATH, metavar="FOLDER", help=_WEIGHTS_TO)

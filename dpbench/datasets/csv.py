@@ -322,7 +322,7 @@ class _Table:
                 parts.append(f"{numbers}; task: regression predicts a number")
         codes = {one.name: one.inputs() if isinstance(one, Numbers) else one.codes()[0] for one in self.columns}
         same = [one for one in self.columns if (codes[one.name][train] == codes[one.name][train[0]]).all()]
-        parts += [f"nothing is learned of what has one value in all training rows: {_names(same)}"] if same else []
+        parts += [f"columns with one value in all training rows teach nothing: {_names(same)}"] if same else []
         parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
         return "; ".join(parts)
 

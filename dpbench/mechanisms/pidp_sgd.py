@@ -29,9 +29,10 @@ two variants:
   or several. Section 5.3 scales the noise by the share of important records in a batch, and so does this.
 - Lines 3, 6 and 18 start every round anew; the text means training to go on, and it does (`algorithm-1-rounds`).
 - Line 8 adds the norm E to every coordinate, as printed; E is the corrected bound (`_influence.error_bound`).
-- c = 2 follows from the tail bound of Abadi et al. 2016 where its bound of the moments holds, which asks for σ >= G
-  (`pidp2021.moments-accountant-conditions`). Below, this noise may cost more than ε₁, and more than ε: on KDDCup99 at
-  ε = 3 (σ = 0.66 G) 3.6 with noise at every step. So the report states the exact ε of that, besides the claim.
+- c = 2 follows from the tail bound of Abadi et al. 2016 and the leading term of its lemma on the moments, which asks
+  for σ >= G and q < G/(16σ); few settings meet both (`pidp2021.moments-accountant-conditions`). So this noise may cost
+  more than ε₁, and more than ε: on KDDCup99 at ε = 3 (σ = 0.66 G) 3.6 with noise at every step. The report states the
+  exact ε of that beside the claim.
 - Line 9 draws anew at each step, as printed. No line projects onto the ball.
 - The regulariser is added in the update; it does not depend on the data (`pipeline.Regularised`).
 

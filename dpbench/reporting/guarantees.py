@@ -153,10 +153,16 @@ def guarantees(
     return tuple(lines)
 
 
+def _shows(part: Mapping[str, Any]) -> bool:
+    """Whether an event of a ledger shows its record: two laws without an outcome in common."""
+    pairs = zip(part.get("first", ()), part.get("second", ()), strict=False)
+    return part.get("event") == "DiscretePair" and not any(one and other for one, other in pairs)
+
+
 def _with_noise(ledger: Mapping[str, Any], delta: float | None, accounted: Accounts) -> float | None:
     """The exact ε of a ledger without what shows a record outright; None where nothing does, or it is refused."""
     parts = ledger.get("parts", ())
-    rest = [part for part in parts if part.get("event") != "DiscretePair"]
+    rest = [part for part in parts if not _shows(part)]
     if delta is None or not rest or len(rest) == len(parts):
         return None
     return accounted.line({**ledger, "parts": rest}, delta, EXACT, False).epsilon

@@ -81,12 +81,11 @@ def notices(
                 said.setdefault(key, []).append(row)
     only_claimed = [(row, line) for row in rows for line in row.guarantees if line.with_noise is not None]
     if only_claimed:
-        least, most = (end(line.with_noise or 0.0 for _, line in only_claimed) for end in (min, max))
         over = [row for row, line in only_claimed if (line.with_noise or 0.0) > (line.epsilon or 0.0)]
+        more = f"more than is claimed in {_counted(over)}" if over else "at most what is claimed"
         text = (
-            f"{_counted([row for row, _ in only_claimed])}: ε is only claimed, for steps without noise show their"
-            f" record. If every step had its noise, ε would be {least:.3g} to {most:.3g} (exact)"
-            f"{f', above the claim in {_counted(over)}' if over else ''}."
+            f"{_counted([row for row, _ in only_claimed])}: ε is only claimed: steps without noise reveal the record"
+            f" that they use. If every step had its noise, the exact ε would be {more}."
         )
         found.append(Notice("caution", text, only_claimed[0][0].id))
     for (what, reason), members in said.items():

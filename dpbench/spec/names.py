@@ -224,10 +224,12 @@ def _all_named(message: str, given: Table, quoted: bool = False) -> Iterator[tup
     """Where in a message each parameter is named, and its place in the file.
 
     Names that the user made up (`scale: {a: ...}`) stand in quotation marks there; else `a` would be any article.
+    Those of a stage (`update: {name: momentum, parameters: {...}}`) do not.
     """
     for parameter, entry in given.entries.items():
         if isinstance(entry.value, Table):
-            yield from _all_named(message, entry.value, quoted=True)
+            of_stage = parameter == "parameters" or "name" in entry.value.entries
+            yield from _all_named(message, entry.value, quoted=not of_stage)
         if found := re.search(re.escape(repr(parameter)) if quoted else rf"\b{re.escape(parameter)}\b", message):
             yield found.start(), entry.value.place
 

@@ -56,12 +56,12 @@ class WrittenOut(TorchFunctionMode):
 
 
 def loops(module: nn.Module) -> int:
-    """How many layers are a loop over time where something looks at their operators; else one fused kernel each.
+    """How many layers are a loop over time where something looks at their operators; torch has a kernel for the whole.
 
     >>> loops(nn.Linear(2, 2)), loops(nn.Sequential(nn.LSTM(2, 2)))
     (0, 1)
     """
-    return sum(isinstance(layer, nn.RNNBase | nn.RNNCellBase) or hasattr(layer, LOOPS) for layer in module.modules())
+    return sum(isinstance(layer, nn.RNNBase) or getattr(layer, LOOPS, False) for layer in module.modules())
 
 
 def _transformed(value: Any) -> bool:

@@ -40,15 +40,15 @@ def engine_words(engine: str, chunk: int, seconds: Mapping[str, float | str]) ->
 class StepLine:
     """Training steps of a row of a spec, in a stack of `runs`: seconds of one step of all of them, and what they do.
 
-    `seconds` is the median of `steps` steps, `fastest` and `slowest` their ends; `batch` examples are expected in a
-    step of one run, `epoch_steps` steps make an epoch. `floor` is about what the step would take if the machine did
-    nothing but the operations of a plain step at the speed of its own matrix products, or moved each number once at
-    the speed of its own copies, whichever is more. `peak_bytes` of tensors beyond the data. `baseline` is the label of
-    the row without privacy that the source compares it with. `operators` are the five that take the most time of a
-    step, each with its share. `commit` is that of the code (`commit_of`). `refusal` says why nothing was measured.
-    `compiled_seconds`, of a row without privacy: its step with the gradient by torch's compiler; `compiled_refusal`
-    says why there is none. `alone_seconds`, of a stack on a CPU: the step of its first run alone, by `alone_engine`,
-    measured in turn with it.
+    `seconds` is the median of `steps` steps, `fastest` and `slowest` their ends (on a GPU each is a mean over up to
+    64); `batch` examples are expected in a step of one run, `epoch_steps` steps make an epoch. `floor` is about what
+    the step would take if the machine did nothing but the operations of a plain step at the speed of its own matrix
+    products, or moved each number once at the speed of its own copies, whichever is more. `peak_bytes` of tensors
+    beyond the data. `baseline` is the label of the row without privacy that the source compares it with. `operators`
+    are the five that take the most time of a step, each with its share. `commit` is that of the code (`commit_of`).
+    `refusal` says why nothing was measured. `compiled_seconds`, of a row without privacy: its step with the gradient by
+    torch's compiler; `compiled_refusal` says why there is none. `alone_seconds`, of a stack on a CPU: the step of its
+    first run alone, by `alone_engine`, measured in turn with it.
     """
 
     name: str

@@ -35,6 +35,7 @@ from dpbench.step.clipped_sum import Clipped, Draw, Examples, RunByRun, Weight, 
 from dpbench.step.functional import Network, augmented, smoothed
 from dpbench.step.mechanism import Mechanism
 from dpbench.step.pipeline import Pipeline
+from dpbench.step.recurrent import loops
 from dpbench.step.stages import OwnSum
 from dpbench.store.run_key import BY_RUN, COMPILED, FASTEST, OWN_WAYS, PLAIN
 from dpbench.training.courses import Course
@@ -45,7 +46,7 @@ ENGINES = ("vmap", "ghost")  # the first is taken where nothing is measured
 MARGIN = 1.5  # another one must be so many times faster: what is about equal stays the same on every run
 LONG = 900.0  # seconds of a stack from which on compiling is tried, which takes a minute or more
 # As LONG, where a compiled sum is one graph in place of hundreds of operators; a guess, for none was measured.
-LONG_ON_A_GPU = 120.0
+LONG_ON_A_GPU = 300.0
 SAME_ENGINE_MARGIN = 1.1  # as MARGIN: run by run, or with less at a time
 COMPILED_MARGIN = 1.2  # as MARGIN: work that is so long is not repeated for its last bits
 MANY_NORMALS = 3e9  # of a stack from which on to compile their bits saves more than the time that it takes
@@ -177,7 +178,9 @@ def fastest(
     with suppress(Exception):
         some = min(places, 2 * chunk(none))
         seconds[PLAIN] = timed(lambda *call: none.summed(None, *call[:5]), chunk(none), some, [of_all], net)
-    if not (compiles and seconds.get(best, 0.0) * steps >= (LONG if on_cpu else LONG_ON_A_GPU) and shifts == 1):
+    # To compile a loop over time takes minutes.
+    long = LONG if on_cpu or loops(net.module) else LONG_ON_A_GPU
+    if not (compiles and seconds.get(best, 0.0) * steps >= long and shifts == 1):
         return Chosen(best, seconds, chunk=smaller.get(best))
     made = Compiled(net, weight)
     try:

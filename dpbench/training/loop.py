@@ -118,6 +118,7 @@ def train(
     *,
     checkpoints: Path | None = None,
     smoke: bool = False,
+    at_the_end: bool = False,
     watch: Callable[[Progress], None] = lambda _: None,
     anew: Callable[[Run, str], None] = lambda _run, _why: None,
     stop: Callable[[], bool] = lambda: False,
@@ -126,7 +127,8 @@ def train(
 ) -> Iterator[Outcome]:
     """Train the runs of one stack; yields each outcome as soon as its run ends.
 
-    `smoke` does two steps of each run and no checkpoint. The caller removes a run's checkpoint after storing its
+    `smoke` does two steps of each run and no checkpoint; `at_the_end` evaluates there alone, not as epochs end.
+    The caller removes a run's checkpoint after storing its
     outcome; `anew` is told of a run whose checkpoint cannot be used, and why. `cache` remembers which clipping engine
     or way was the fastest; `stack` says of which stack this one is a half. Raises Interrupted when `stop` becomes true,
     with every unfinished run saved under `checkpoints`; OutOfMemory if a step finds too little memory for one place of
@@ -151,7 +153,7 @@ def train(
         if smoke:
             return [min(2, run.steps)]
         # Before the end of such a mechanism there are only the initial parameters.
-        return [run.steps] if acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
+        return [run.steps] if at_the_end or acts_at_end(mechanism) else evaluation_steps(run.sampling_rate, run.steps)
 
     courses = [Course(run, stops(run), stack=stack) for run in runs]
     folder = None if smoke else checkpoints

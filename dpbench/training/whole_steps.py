@@ -303,7 +303,8 @@ def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = 
 
     Where a step is the mean over several, those of a minute are enough.
     """
-    many = steps_of_a_call(row.runs[0].device)
+    first = row.runs[0]
+    many = max(1, min(steps_of_a_call(first.device), first.steps // 2))
     taken, seen = 0, list[tuple[float, int, Progress]]()
     begun = time.perf_counter()
 
@@ -319,8 +320,7 @@ def _steps(row: _Row, places_per_call: int | None, steps: int, compiled: bool = 
 
     _train(row, places_per_call, watch, compiled)
     if len(seen) < 2:
-        few = "one step, which is" if many == 1 else f"{taken} steps, of which {many} are"
-        raise DpbenchError(f"the run has {few} taken to warm up")
+        raise DpbenchError("the run has one step, which is taken to warm up")
     return seen[-1][2], [(after - before) / (to - of) for (before, of, _), (after, to, _) in pairwise(seen)]
 
 
@@ -380,7 +380,14 @@ def _train(row: _Row, places_per_call: int | None, watch: Callable[[Progress], b
     execution = Execution(first.device, places_per_call, row.chosen or None, at_once)
     with contextlib.suppress(Interrupted):
         for outcome in train(
-            row.runs, row.data, mechanism, builder(first), execution, watch=watched, stop=lambda: done[0]
+            row.runs,
+            row.data,
+            mechanism,
+            builder(first),
+            execution,
+            at_the_end=True,  # an evaluation is no part of a step, and ends what is drawn together
+            watch=watched,
+            stop=lambda: done[0],
         ):
             if outcome.error is not None:
                 raise DpbenchError(outcome.error)

@@ -332,7 +332,7 @@ def test_what_is_the_same_in_all_training_rows_is_told(tmp_path: Path) -> None:
     rows = [f"{x},{x % 3},{y}" for x, y in zip((7, 7, 7, 7, 8, 9), (0, 1, 0, 1, 0, 1), strict=True)]
     text = head + "".join(f"{row},{part}\n" for row, part in zip(rows, parts, strict=True))
     warning = table(tmp_path, text.replace("7,1,", "7,2,", 1), test="part", features=["x", "w"]).warning
-    assert warning.endswith("nothing is learned of what has one value in all training rows: 'x'")
+    assert warning.endswith("columns with one value in all training rows teach nothing: 'x'")
     rows = [f"{x},{x % 3},{y}" for x, y in zip(range(6), (0, 0, 0, 0, 1, 1), strict=True)]
     text = head + "".join(f"{row},{part}\n" for row, part in zip(rows, parts, strict=True))
     with pytest.raises(DpbenchError, match="target = 'y': every training row has the same class"):

@@ -27,6 +27,8 @@ from dpbench.plan.planning import Choices, make_plan
 from dpbench.privacy.accounting import account
 from dpbench.randomness import ESTIMATE, NOISE, SAMPLE
 from dpbench.reporting.collect import collect
+from dpbench.reporting.guarantees import Accounts, guarantees
+from dpbench.reporting.notices import notices
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network
@@ -339,7 +341,16 @@ def test_a_record_and_the_report_show_the_epsilon_as_claimed_and_the_branch(tmp_
     assert stepwise.epsilon is not None
     assert claimed.with_noise == pytest.approx(stepwise.epsilon.value, rel=1e-6)
     assert f"ε if every step had its noise (exact)</dt><dd>{stepwise.epsilon.value:.3g} (printed)" in page
-    assert "ε is only claimed, for steps without noise show their record. If every step had its noise" in page
+    answer = {**shows, "first": [0.75, 0.25], "second": [0.25, 0.75]}  # private by itself: it may not be left out
+    other = replace(found["printed"], ledger={**data["ledger"], "parts": [answer, step]})
+    assert guarantees([other], other.context, Accounts())[-1].with_noise is None
+    (section,) = report.sections
+    for with_noise, more in ((2.9, "at most what is claimed."), (3.1, f"more than is claimed in {row.full_title}.")):
+        lines = tuple(replace(line, with_noise=with_noise) if line is claimed else line for line in row.guarantees)
+        texts = [
+            one.text for one in notices([replace(section, rows=(replace(row, guarantees=lines),))], [], [], [], {})
+        ]
+        assert any(f"If every step had its noise, the exact ε would be {more}" in text for text in texts)
     assert "Drawn records that met no noise</dt><dd>100.00 % (printed)" in page
     assert "refuted: noise_scale: records of little influence meet no noise (printed)" in page
     assert "holds: a mechanism of dpbench: covered by the contract tests of its source (off)" in page

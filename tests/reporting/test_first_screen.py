@@ -170,7 +170,7 @@ def test_the_best_row_without_privacy_stands_beside_the_best_private_one() -> No
     report = collect([*private, *plain])
     text = " ".join(re.sub(r"<[^>]*>", "", first_part(render(report))).split())
     assert (
-        "(mine · a); the 95 % interval of 1 of the other 2 overlaps with it; promised ε of all these rows:"
+        "(mine · a); the 95 % interval of 1 of the other 2 overlaps with it; promised ε of the rows that have one:"
         " 0.702 – 0.865; 95.00 % without privacy." in text
     )
     assert [report.row(row_id).context.name for row_id in report.comparisons[0].baselines] == ["better", "worse"]

@@ -543,6 +543,22 @@ def test_own_objects_are_held_to_their_signatures(tmp_path: Path) -> None:
     assert load_specs([tmp_path / "again.yaml"], allow_code=True) == (spec,)
 
 
+def test_a_mistake_in_a_stage_has_its_place(tmp_path: Path) -> None:
+    text = """kind: run
+name: staged
+dataset: digits
+model: logistic
+mechanism:
+  name: pipeline
+  parameters: {sample: poisson, clip: flat, noise: constant, update: {name: momentum, parameters: {momentum: 3}}}
+budget: {noise_multiplier: 1.0, delta: 1e-4}
+training: {batch_size: 64, steps: 4, learning_rate: 0.1, clip_norm: 1.0}
+"""
+    (tmp_path / "staged.yaml").write_text(text)
+    with pytest.raises(ProblemsError, match=r"staged.yaml:7:\d+: mechanism.parameters.update.parameters.momentum: "):
+        load_specs([tmp_path / "staged.yaml"])
+
+
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("parameters", "path", "words"),

@@ -228,9 +228,15 @@ def test_a_step_of_a_gpu_is_the_mean_over_those_whose_sizes_are_drawn_together(
     assert (line.steps, len(done)) == (4, 2 * 2 * 3 + 3), "two rounds of three calls; memory and operators take 3 steps"
     assert line.fastest is not None
     assert 0.025 <= line.fastest < 0.05, "the mean over a step that waits and one that does not"
-    monkeypatch.setattr(whole_steps, "steps_of_a_call", lambda _device: 1000)
-    (line,) = measure_steps(outer, steps=2)
-    assert "steps, of which 1000 are taken to warm up" in line.refusal
+    monkeypatch.setattr(loop, "step", original)
+    monkeypatch.setattr(whole_steps, "steps_of_a_call", lambda _device: 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate", None)  # though an epoch has 15 steps
+        (line,) = measure_steps(outer, steps=1)
+    assert (line.refusal, line.steps) == ("", 2)
+    (short,) = [one for one in load_specs([spec]) if one.label == "short"]
+    (line,) = measure_steps([replace(short, training=replace(short.training, steps=40))], steps=1)
+    assert (line.refusal, line.steps) == ("", 2), "as many as there are"
 
 
 def test_a_model_whose_rows_name_their_engine_has_one_of_an_open_engine(spec: Path) -> None:
