@@ -48,7 +48,7 @@ class StepLine:
     are the five that take the most time of a step, each with its share. `commit` is that of the code (`commit_of`).
     `refusal` says why nothing was measured. `compiled_seconds`, of a row without privacy: its step with the gradient by
     torch's compiler; `compiled_refusal` says why there is none. `alone_seconds`, of a stack on a CPU: the step of its
-    first run alone, by `alone_engine`, measured in turn with it.
+    first run alone, by `alone_engine`, measured in turn with it, scaled to a batch of the expected size.
     """
 
     name: str

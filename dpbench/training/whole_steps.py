@@ -38,6 +38,7 @@ from dpbench.store.provenance import device_name, environment
 from dpbench.store.run_key import FASTEST
 from dpbench.store.speed import StepLine, commit_of
 from dpbench.training._operators import Operators, Shares
+from dpbench.training.courses import hyperparameters
 from dpbench.training.execution import Execution, give_back_memory, on_threads
 from dpbench.training.fastest import compile_draws
 from dpbench.training.loop import AHEAD, Interrupted, Progress, train
@@ -157,8 +158,9 @@ def measure_steps(
                 _compiled_round(row, places_per_call, steps)
             if row.alone is not None and not row.line.refusal:
                 watch(row.line.name, f"{row.line.label or row.line.name}, alone, round {number + 1} of {ROUNDS}")
-                row.alone.data = row.data
+                row.alone.data, before = row.data, len(row.alone.seconds)
                 _round(row.alone, data, places_per_call, steps)
+                row.alone.seconds[before:] = at_expected_size(row.alone.runs[0], row.alone.seconds[before:])
     for row in rows:
         if row.line.refusal:
             yield row.line
@@ -286,6 +288,22 @@ def _round(row: _Row, data: Path | None, places_per_call: int | None, steps: int
     row.chosen = last.engine
     row.line = replace(row.line, engine=last.engine or row.line.engine, chunk=last.chunk)
     row.seconds += seconds
+
+
+def at_expected_size(run: Run, seconds: Sequence[float]) -> list[float]:
+    """Seconds of a run's steps, from its second one on, each as if its batch had the expected size.
+
+    Of a few steps of one run the median batch may be 6 % smaller than a stack's, and so would be the time.
+    """
+    sample, hyper = getattr(build_mechanism(run.spec), "sample", None), hyperparameters([run], torch.device("cpu"))
+    if sample is None:
+        return list(seconds)
+    expected = run.sampling_rate * run.examples
+    drawn = (
+        int(sample(hyper.keys_RS, torch.tensor([step]), hyper.sampling_rate_R, run.examples).mask_RB.sum())
+        for step in range(1, len(seconds) + 1)
+    )
+    return [taken * expected / max(1, records) for taken, records in zip(seconds, drawn, strict=True)]
 
 
 def _compiled_round(row: _Row, places_per_call: int | None, steps: int) -> None:

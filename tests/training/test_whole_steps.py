@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from dataclasses import replace
@@ -237,6 +238,32 @@ def test_a_step_of_a_gpu_is_the_mean_over_those_whose_sizes_are_drawn_together(
     (short,) = [one for one in load_specs([spec]) if one.label == "short"]
     (line,) = measure_steps([replace(short, training=replace(short.training, steps=40))], steps=1)
     assert (line.refusal, line.steps) == ("", 2), "as many as there are"
+
+
+def test_the_time_of_a_run_alone_is_that_of_a_batch_of_the_expected_size(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few steps the batches are not: what they drew is said by the steps themselves."""
+    drawn, step, scaled, scale = [], loop.step, [], whole_steps.at_expected_size
+
+    def counted(*given: Any) -> Any:
+        state, seen = step(*given)
+        drawn.append(seen.drawn_R.tolist())
+        return state, seen
+
+    monkeypatch.setattr(loop, "step", counted)
+    monkeypatch.setattr(
+        whole_steps,
+        "at_expected_size",
+        lambda run, seconds: scaled.append((seconds, scale(run, seconds))) or scaled[-1][1],
+    )
+    (line,) = measure_steps([one for one in load_specs([spec]) if one.label == "outer"], steps=3, runs=2)
+    alone = [of[0] for of in drawn if len(of) == 1]
+    assert len(alone) == 2 * 4, "a step that warms up and three that count, twice"
+    assert len(set(alone)) > 1
+    for (seconds, found), records in zip(scaled, (alone[1:4], alone[5:8]), strict=True):
+        assert found == pytest.approx([taken * 96 / count for taken, count in zip(seconds, records, strict=True)])
+    assert line.alone_seconds == pytest.approx(statistics.median(scaled[0][1] + scaled[1][1]))
 
 
 def test_a_model_whose_rows_name_their_engine_has_one_of_an_open_engine(spec: Path) -> None:
