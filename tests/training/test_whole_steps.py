@@ -217,6 +217,7 @@ def test_a_step_of_a_gpu_is_the_mean_over_those_whose_sizes_are_drawn_together(
 ) -> None:
     assert [whole_steps.steps_of_a_call(device) for device in ("cpu", "cuda", "cuda:1")] == [1, loop.AHEAD, loop.AHEAD]
     monkeypatch.setattr(whole_steps, "steps_of_a_call", lambda _device: 2)
+    monkeypatch.setattr(whole_steps, "_peak", lambda _row, _places: (None, ()))  # another matter, and seconds
     original, done = loop.step, []
 
     def every_other_one_waits(*given: Any) -> Any:
@@ -226,7 +227,7 @@ def test_a_step_of_a_gpu_is_the_mean_over_those_whose_sizes_are_drawn_together(
     monkeypatch.setattr(loop, "step", every_other_one_waits)
     outer = [one for one in load_specs([spec]) if one.label == "outer"]
     (line,) = measure_steps(outer, steps=2)
-    assert (line.steps, len(done)) == (4, 2 * 2 * 3 + 3), "two rounds of three calls; memory and operators take 3 steps"
+    assert (line.steps, len(done)) == (4, 2 * 2 * 3), "two rounds of three calls"
     assert line.fastest is not None
     assert 0.025 <= line.fastest < 0.05, "the mean over a step that waits and one that does not"
     monkeypatch.setattr(loop, "step", original)
@@ -252,6 +253,7 @@ def test_the_time_of_a_run_alone_is_that_of_a_batch_of_the_expected_size(
         return state, seen
 
     monkeypatch.setattr(loop, "step", counted)
+    monkeypatch.setattr(whole_steps, "_peak", lambda _row, _places: (None, ()))  # another matter, and seconds
     monkeypatch.setattr(
         whole_steps,
         "at_expected_size",
