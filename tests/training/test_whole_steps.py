@@ -1,4 +1,7 @@
-"""`dpbench bench --steps`: whole steps of rows of specs, kept and shown."""
+"""Internal: tests of times leave out the measurement of memory, which takes seconds.
+
+`dpbench bench --steps`: whole steps of rows of specs, kept and shown.
+"""
 
 from __future__ import annotations
 
