@@ -335,7 +335,7 @@ def in_one_go(elements: int, device: torch.device) -> int:
 
 
 def _in_parts(function: Callable[[slice], Tensor], places: int, elements: int, device: torch.device) -> Tensor:
-    """The function of all examples, some at a time, so that about `in_one_go` numbers are formed at once."""
+    """The function of all examples, so many at a time as `in_one_go` says."""
     step = in_one_go(elements, device)
     return torch.cat([function(slice(start, start + step)) for start in range(0, places, step)])
 

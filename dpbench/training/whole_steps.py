@@ -296,7 +296,7 @@ def at_expected_size(run: Run, seconds: Sequence[float]) -> list[float]:
     Of a few steps of one run the median batch may be 6 % smaller than a stack's, and so would be the time.
     """
     sample, hyper = getattr(build_mechanism(run.spec), "sample", None), hyperparameters([run], torch.device("cpu"))
-    if sample is None:
+    if sample is None or run.spec.randomness == "secure":  # whose draws never come again
         return list(seconds)
     expected = run.sampling_rate * run.examples
     drawn = (

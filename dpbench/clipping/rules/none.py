@@ -106,7 +106,7 @@ def numbers(net: Network, example: Tensor, target: Tensor) -> int:
         batch = (one.expand(places, *one.shape).clone() for one in (example, target))
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
             loss_B = net.example_losses(named, *batch)
-        del loss_B  # until here, for memory that is free would be taken again
+        del loss_B  # held until here, else what is freed is used again and counted once
         return sum(found.values())
 
     return kept(2) - kept(1)
