@@ -130,6 +130,12 @@ def conjugate_gradients(
     )
 
 
+def any_direction(theta_P: Tensor) -> Tensor:
+    """A right side for `conjugate_gradients` that has a part in every direction: normal numbers, float64 (1, P)."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(1, len(theta_P), generator=generator, dtype=torch.float64).to(theta_P.device)
+
+
 def error_bound(*, gradient: float, smoothness: float, third: float, curvature: float, records: int) -> float:
     """A bound on ‖θ(0) − θ(1) − c_r‖ (the corrected Theorem 4): (2LG + CG²/ζ)/(2ζ²n²).
 

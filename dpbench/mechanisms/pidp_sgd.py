@@ -56,6 +56,7 @@ from dpbench.errors import DpbenchError
 from dpbench.events import Composition, DiscretePair, Event, SampledGaussian
 from dpbench.mechanisms._influence import (
     MOST_DENSE,
+    any_direction,
     conjugate_gradients,
     error_bound,
     factor,
@@ -240,8 +241,8 @@ class PidpSgd:
         runs, size = theta_RP.shape
         step_R = torch.zeros(runs, dtype=torch.int64, device=theta_RP.device)
         memory = {name: torch.zeros_like(theta_RP) for name in self.optimizer.memory}
-        memory |= {"round_RP": theta_RP.clone(), "of_round_R": step_R - 1}
-        private = {"drawn_R": step_R.clone(), "silent_R": step_R.clone()}
+        memory |= {"round_RP": theta_RP.clone()}
+        private = {"drawn_R": step_R.clone(), "silent_R": step_R.clone(), "of_round_R": step_R - 1}
         if self._dense(size):
             private["factor_RPP"] = torch.zeros(runs, size, size, dtype=torch.float64, device=theta_RP.device)
         del targets  # nothing is released of them before the first step
@@ -251,7 +252,7 @@ class PidpSgd:
         """Raise DpbenchError for another round, or counts of records that so many steps cannot have."""
         del start
         drawn, silent, step = (int(one) for one in (state.private["drawn_R"], state.private["silent_R"], state.step_R))
-        expected, found = (step - 1) // int(self.round_steps(hyper)), int(state.memory["of_round_R"])
+        expected, found = (step - 1) // int(self.round_steps(hyper)), int(state.private["of_round_R"])
         if found != expected:
             raise DpbenchError(f"its of_round_R = {found}: expected {expected} after {step} steps")
         if not 0 <= silent <= drawn <= examples * step:
@@ -262,23 +263,20 @@ class PidpSgd:
         del state, inputs
         return None
 
+    def prepare(
+        self, net: Network, state: State, inputs: Tensor, targets: Tensor
+    ) -> tuple[Mapping[str, Tensor], Mapping[int, str]]:
+        """The first round's Hessians, so that a run without influence functions is refused before training."""
+        return self._in_round(net, state, state.private["of_round_R"].clamp_min(0), inputs, targets)
+
     def release(
         self, net: Network, state: State, hyper: Hyperparameters, inputs: Tensor, targets: Tensor, chunk: int
     ) -> tuple[Released, Kept]:
         """Lines 5 to 15 without the update."""
-        count, private = len(targets), dict(state.private)
-        round_R = state.step_R // self.round_steps(hyper)
-        begins_R = round_R != state.memory["of_round_R"]
+        count, round_R = len(targets), state.step_R // self.round_steps(hyper)
+        begins_R = round_R != state.private["of_round_R"]
         round_RP = torch.where(begins_R[:, None], state.theta_RP, state.memory["round_RP"])
-        stopped: dict[int, str] = {}
-        if "factor_RPP" in private and bool(begins_R.any()):
-            private["factor_RPP"] = private["factor_RPP"].clone()
-            for run in begins_R.nonzero().flatten().tolist():
-                try:
-                    damped_PP = hessian(net, round_RP[run], inputs, targets, self.curvature)
-                    private["factor_RPP"][run] = factor(damped_PP)
-                except DpbenchError as error:
-                    stopped[run] = str(error)
+        private, stopped = self._in_round(net, state, round_R, inputs, targets)
         batch = self.sample(hyper.keys_RS, state.step_R, hyper.sampling_rate_R, count)
         given = (hyper, private, inputs, targets)
         exact_RBP = torch.stack(
@@ -303,8 +301,7 @@ class PidpSgd:
             stopped=stopped,
         )
         private |= {"drawn_R": private["drawn_R"] + drawn_R, "silent_R": private["silent_R"] + silent_R}
-        values = {"round_RP": round_RP, "of_round_R": round_R}
-        return Released(mean_RP, partial(self._events, hyper), values), Kept(observed, private)
+        return Released(mean_RP, partial(self._events, hyper), {"round_RP": round_RP}), Kept(observed, private)
 
     def update(self, state: State, rate_R: Tensor, released: Released) -> State:
         """The optimizer's step; the model at which the round began is one that was released."""
@@ -312,6 +309,32 @@ class PidpSgd:
         return replace(
             state, theta_RP=theta_RP, memory={**state.memory, **kept, **released.values}, step_R=state.step_R + 1
         )
+
+    def _in_round(
+        self, net: Network, state: State, round_R: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[dict[str, Tensor], dict[int, str]]:
+        """What is private, with the Hessian's factor of each run whose round begins, and why a run must stop.
+
+        Conjugate gradients keep no factor: they solve one system there, with a part in every direction.
+        """
+        stopped: dict[int, str] = {}
+        private, begins = dict(state.private), (round_R != state.private["of_round_R"]).nonzero().flatten().tolist()
+        if not begins:
+            return private, stopped
+        dense = "factor_RPP" in private
+        private["of_round_R"] = round_R
+        if dense:
+            private["factor_RPP"] = private["factor_RPP"].clone()
+        for run in begins:
+            given = (net, state.theta_RP[run], inputs, targets)
+            try:
+                if dense:
+                    private["factor_RPP"][run] = factor(hessian(*given, self.curvature))
+                else:
+                    conjugate_gradients(*given, any_direction(state.theta_RP[run]), self.curvature)
+            except DpbenchError as error:
+                stopped[run] = str(error)
+        return private, stopped
 
     def _dense(self, size: int) -> bool:
         return self.solver == "dense" or (self.solver == "auto" and size <= MOST_DENSE)

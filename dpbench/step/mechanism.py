@@ -141,12 +141,14 @@ class Setting:
 class Mechanism(Protocol):
     """How one step of training is computed, and the events of what it releases.
 
-    It may have five more members. `acts_at_end = True` says that only the last step releases anything, and that the
+    It may have six more members. `acts_at_end = True` says that only the last step releases anything, and that the
     parameters stay as they began until then (`acts_at_end`). `refuse_model(module)` raises DpbenchError, with one
     sentence, for a model that its proof does not cover; it is called before training. `refuted` says why no ε may be
     stated of one of dpbench's own, which runs what a paper prints; "" where one may. `refuse_state(state, start, hyper,
     examples)` raises DpbenchError for the state of one run, from a file, to which no steps lead from `start`: what
     follows from the start and from other values of the state is computed again, above all all that noise depends on.
+    `prepare(net, state, inputs, targets)` computes once, before a run's first step, what needs the model and the data:
+    the new `private`, and by place in the stack the reason why a run is refused. It is called when a run resumes, too.
     `work` is about how many times the work of NoisySGD a step is (default 1), for the plan's estimate of time.
     `more_operations(parameters, examples, batch, steps)` adds what a step does besides, such as a Hessian.
     """
@@ -254,6 +256,17 @@ def step(
     """One step of every run of the stack."""
     released, kept = mechanism.release(net, state, hyper, inputs, targets, chunk)
     return updated(mechanism, state, hyper, released, kept), kept.observed
+
+
+def prepared(
+    mechanism: Mechanism, net: Network, state: State, inputs: Tensor, targets: Tensor
+) -> tuple[State, Mapping[int, str]]:
+    """The state after the mechanism's `prepare`, if it has one, and why runs are refused, by place in the stack."""
+    prepare: Callable[..., tuple[Mapping[str, Tensor], Mapping[int, str]]] | None = getattr(mechanism, "prepare", None)
+    if prepare is None:
+        return state, {}
+    private, refused = prepare(net, state, inputs, targets)
+    return replace(state, private=private), refused
 
 
 def updated(mechanism: Mechanism, state: State, hyper: Hyperparameters, released: Released, kept: Kept) -> State:

@@ -6,6 +6,7 @@ Letters: R runs of the stack.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +18,8 @@ from torch import Tensor
 from dpbench import events, randomness
 from dpbench.errors import DpbenchError, StoreError
 from dpbench.plan.planning import Run
-from dpbench.step.functional import initial_parameters
-from dpbench.step.mechanism import Hyperparameters, Mechanism, State, acts_at_end, refuse_changed
+from dpbench.step.functional import Network, initial_parameters
+from dpbench.step.mechanism import Hyperparameters, Mechanism, State, acts_at_end, prepared, refuse_changed
 from dpbench.store.agreement import metric_disagreement
 from dpbench.tasks import METRICS, Objective
 from dpbench.training.checkpoints import Place, read_checkpoint, write_checkpoint
@@ -136,6 +137,24 @@ def start(
     course.chunk = None if facts.get("chunk") is None else tuple(facts["chunk"])
     course.resumed = True
     return state
+
+
+def begun(
+    mechanism: Mechanism, net: Network, state: State, inputs: Tensor, targets: Tensor, courses: Sequence[Course]
+) -> tuple[State, Mapping[int, str]]:
+    """The state of the stack after what the mechanism computes before the first step, and which runs it refuses.
+
+    Its time is time of training.
+    """
+    begin = time.perf_counter()
+    state, refused = prepared(mechanism, net, state, inputs, targets)
+    if inputs.is_cuda:
+        torch.cuda.synchronize(inputs.device)
+    seconds = time.perf_counter() - begin
+    for course in courses:
+        course.seconds += seconds
+        course.share += seconds / len(courses)
+    return state, refused
 
 
 def _disagreements(

@@ -41,7 +41,7 @@ from dpbench.step.stages import most_groups, most_places
 from dpbench.store.check_records import described
 from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
-from dpbench.training.courses import Course, events_done, hyperparameters, save, start
+from dpbench.training.courses import Course, begun, events_done, hyperparameters, save, start
 from dpbench.training.execution import Execution, keep_freed_memory
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
 from dpbench.training.memory import noted, smaller
@@ -159,6 +159,7 @@ def train(
     folder = None if smoke else checkpoints
     starts = (start(course, mechanism, build, folder, anew, inputs, targets, aim) for course in courses)
     state, hyper = _join(list(starts), device), hyperparameters(runs, device)
+    state, refused = begun(mechanism, net, state, inputs, targets, courses)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     compiles_draws = execution.compiles and not smoke and device.type == "cpu"  # first: a trial may draw
     not_drawn = compile_draws(mechanism, net.size, runs) if compiles_draws else ""
@@ -176,7 +177,8 @@ def train(
     bad_R = torch.tensor([course.bad for course in courses], dtype=torch.int64, device=device)
     kept = _versions(net, inputs, targets, *test)
     keeps = checkpoints is not None and not smoke
-    stopped: dict[int, tuple[int, str]] = {}  # by place in the stack: the step at which a run had to stop, and why
+    # By place in the stack: the step at which a run had to stop, and its error.
+    stopped = {at: (0, f"before training: {why}") for at, why in refused.items()}
     begin, overdue, counted = time.perf_counter(), False, 0
     lack: OutOfMemory | None = None
 
@@ -201,7 +203,8 @@ def train(
             sums_3R = sums_3R + torch.stack([seen.drawn_R, seen.loss_R, seen.clipped_R])
             bad_R = torch.where((bad_R < 0) & ~seen.finite_R, before_R, bad_R)
             for place, reason in seen.stopped.items():
-                stopped.setdefault(place, (courses[place].step, reason))
+                last = courses[place].step
+                stopped.setdefault(place, (last, f"stopped at step {last}: {reason}"))
             for course in courses:
                 course.step += 1
             counted = max(counted, total - sum(course.stops[-1] - course.step for course in courses))
@@ -214,7 +217,7 @@ def train(
     while courses:
         begin, overdue, number, waits = time.perf_counter(), False, 0, False
         ahead = min(next(s for s in course.stops if s > course.step) - course.step for course in courses)
-        while number < ahead and not (number and (overdue or stop() or stopped)):
+        while number < ahead and not stopped and not (number and (overdue or stop())):
             before, most = (state, sums_3R, bad_R), min(AHEAD, ahead - number)
             known = None if waits else _known_ahead(mechanism, state, hyper, len(targets), most)
             state, sums_3R, bad_R, done = several(*before, known or [hyper] * most)
@@ -240,9 +243,9 @@ def train(
             number += done
         _settle(courses, sums_3R, bad_R, time.perf_counter() - begin)
         ended: list[int] = []
-        for at, (last, reason) in stopped.items():
+        for at, (last, failed) in stopped.items():
             ended.append(at)
-            yield Outcome(courses[at].run, error=f"stopped at step {last}: {reason}", step=last)
+            yield Outcome(courses[at].run, error=failed, step=last)
         due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
         sums_3R[:, due] = 0.0
         for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, test, mechanism):

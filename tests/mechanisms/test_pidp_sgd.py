@@ -32,7 +32,7 @@ from dpbench.reporting.notices import notices
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network
-from dpbench.step.mechanism import Setting, State
+from dpbench.step.mechanism import Setting, State, prepared
 from dpbench.step.mechanism import step as one_step
 from dpbench.step.updates.sgd import Sgd
 from dpbench.store.agreement import disagreement
@@ -195,6 +195,52 @@ def test_a_run_without_a_positive_definite_hessian_stops(solver: str) -> None:
             break
     assert all("not positive definite" in reason for reason in seen.stopped.values())
     assert seen.stopped
+
+
+@pytest.mark.parametrize("solver", ["dense", "conjugate_gradients"])
+def test_hessians_are_taken_before_the_first_step_and_once(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is prepared is what the first round would have had; other runs of the stack are not refused."""
+    made = printed(solver=solver)
+    net, inputs, targets = data()
+    state, stack = begin(made)
+    theta_RP = torch.stack([3 * state.theta_RP[0], state.theta_RP[1]])
+    larger, smaller = (1 / float(torch.linalg.eigvalsh(inverse_hessian(one, 9.0))[-1]) - 9 for one in theta_RP)
+    assert smaller < larger - 0.01
+    between = replace(made, regularisation=-(smaller + larger) / 2, damping=0.0)
+    mixed = between.start(theta_RP, stack, inputs, targets)
+    ready, refused = prepared(between, net, mixed, inputs, targets)
+    assert list(refused) == [1]
+    assert "not positive definite" in refused[1]
+    assert ("its least eigenvalue is -" in refused[1]) == (solver == "dense")
+    assert ready.memory is mixed.memory
+
+    plain, _ = one_step(made, net, state, stack, inputs, targets, N)
+    ready, refused = prepared(made, net, state, inputs, targets)
+    assert not refused
+    forms = []
+    monkeypatch.setattr("dpbench.mechanisms.pidp_sgd.hessian", lambda *given: forms.append(given))
+    after, seen = one_step(made, net, ready, stack, inputs, targets, N)
+    assert not forms
+    assert not seen.stopped
+    assert torch.equal(after.theta_RP, plain.theta_RP)
+    assert all(torch.equal(value, plain.private[name]) for name, value in after.private.items())
+
+
+@pytest.mark.parametrize("solver", ["dense", "conjugate_gradients"])
+def test_a_damping_that_is_too_small_is_told_before_training(solver: str, tmp_path: Path) -> None:
+    """From a spec. The row beside it, with enough of it, trains; so does the same as a stack."""
+    row = "{variant: as_printed, damping: DAMPING, solver: SOLVER}".replace("SOLVER", solver)
+    model = "model: {name: mlp, parameters: {hidden: [4]}}"
+    spec = SPEC.replace("{variant: as_printed, radius: 1e9}", row).replace("model: logistic", model)
+    for damping, status in (("1e-6", 1), ("2", 0)):
+        (tmp_path / "spec.yaml").write_text(spec.replace("DAMPING", damping).replace("seeds: 1", "seeds: 2"))
+        done = dpbench.run([tmp_path / "spec.yaml"], out=tmp_path / damping, choices=Choices(only=("*printed*",)))
+        assert done.exit_status == status
+        contents = Store(tmp_path / damping).read()
+        assert len(contents.runs) == (0 if status else 2)
+        told = [one.error for one in contents.failures]
+        assert len(told) == (2 if status else 0)
+        assert all(one.startswith("before training: the Hessian is not positive definite") for one in told)
 
 
 # Bad numbers, before training

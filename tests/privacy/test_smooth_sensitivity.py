@@ -14,11 +14,9 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, stats
-from scipy.special import erfc, erfcinv
 
 from dpbench.errors import DpbenchError
 from dpbench.events import Composition, ConfidentGNMax
-from dpbench.privacy.accountants.rdp_data_dependent import gaussian_bound, log_miss
 from dpbench.privacy.accounting import account
 from dpbench.privacy.smooth_sensitivity import bound_and_sensitivity, publish_epsilon, published_cost
 
@@ -189,56 +187,3 @@ def test_bad_input_is_one_sentence(votes: Any, how: dict[str, Any], words: str) 
         publish_epsilon(QUERY, votes, **{"delta": 1e-5, **how})
     assert str(caught.value).startswith(words)
     assert "\n" not in str(caught.value)
-
-
-# ---- what Papernot et al. published in the tests of their code (tensorflow/privacy, research/pate_2018) ----
-
-
-def changes(top: int, teachers: int, threshold: float) -> list[float]:
-    """The local sensitivity of the check's bound at every distance, σ₁ = 2 and λ = 10, as their arrays have it."""
-
-    def cost(count: int) -> float:
-        return gaussian_bound(float(stats.norm.logcdf(-abs(count - threshold) / 2)), 8.0, 10.0)
-
-    def local(count: int) -> float:
-        beside = [other for other in (count - 1, count + 1) if 0 <= other <= teachers]
-        return max(abs(cost(other) - cost(count)) for other in beside)
-
-    there = [[count for count in (top + d, top - d) if 0 <= count <= teachers] for d in range(max(top, teachers - top))]
-    return [max(map(local, counts)) for counts in there]
-
-
-@pytest.mark.parametrize(
-    ("threshold", "first", "published"),
-    [
-        (16, 3, [1.48454129e-04, 1.47826870e-02, 3.94153241e-02, 6.45775697e-02, 9.01543247e-02, 1.16054002e-01,
-                 1.42180452e-01, 1.42180452e-01, 1.48454129e-04, 1.47826870e-02, 3.94153241e-02, 6.45775697e-02,
-                 9.01543266e-02, 1.16054000e-01, 1.42180452e-01, 1.68302106e-01, 1.93127860e-01]),
-        (2, 0, [1.60212079e-01, 2.07021132e-01, 2.07021132e-01, 1.93127860e-01, 1.68302106e-01, 1.42180452e-01,
-                1.16054002e-01, 9.01543247e-02, 6.45775697e-02, 3.94153241e-02, 1.47826870e-02, 1.48454129e-04]),
-        (50, 0, [1.35750725752e-19, 1.88990500499e-17, 2.05403154065e-15, 1.74298153642e-13, 1.15489723995e-11,
-                 5.97584949325e-10, 2.41486826748e-08, 7.62150641922e-07, 1.87846248741e-05, 3.60973025976e-04]),
-    ],
-)  # fmt: skip
-def test_the_check_has_the_published_local_sensitivities(threshold: float, first: int, published: list[float]) -> None:
-    """Theorem 6 for the threshold, 20 of 30 teachers agreeing.
-
-    What they print for one quantity on both sides of the threshold, 0.0901543247 and 0.0901543266, differs by 2e-8.
-    """
-    found = changes(20, 30, threshold)
-    assert found[:first] == [0.0] * first
-    assert found[first : first + len(published)] == pytest.approx(published, rel=3e-8, abs=0)
-
-
-def test_the_answer_has_the_published_local_sensitivities() -> None:
-    """Proposition 7 and Theorem 6 for the answer: 10 teachers agreeing, σ₂ = 0.5, λ = 1.5, up to two votes moved."""
-
-    def bound(miss: float) -> float:
-        return gaussian_bound(math.log(miss), 0.25, 1.5)
-
-    found = []
-    for moved in range(3):
-        miss = math.exp(log_miss((10 - moved, moved, 0), 0.5))
-        found.append(bound(erfc(erfcinv(miss) - 2)) - bound(miss))  # the worst neighbour's q̃
-    plateau = 6.0 - bound(erfc(erfcinv(math.exp(-9)) + 2))  # from where the data-independent λ/σ₂² takes over
-    assert [*found, plateau] == pytest.approx([3.13503646e-17, 1.60178280e-08, 5.90681786e-03, 5.99981308], rel=1e-8)

@@ -179,6 +179,38 @@ def test_a_run_that_stops_fails_alone(tmp_path: Path, at: dict[int, int]) -> Non
             assert all(one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-4) for one, other in pairs)
 
 
+class Refusing(Wrapped):
+    """NoisySGD that refuses some seeds before training, and counts how often it is asked and steps."""
+
+    def __init__(self, refused: set[int]) -> None:
+        super().__init__(noisy_sgd())
+        self.refused, self.asked, self.steps = refused, 0, 0
+
+    def release(self, *given: Any) -> Any:
+        self.steps += 1
+        return super().release(*given)
+
+    def prepare(self, _net: Any, state: State, *_data: Tensor) -> tuple[Mapping[str, Tensor], Mapping[int, str]]:
+        self.asked += 1
+        return state.private, dict.fromkeys(self.refused, "a reason")
+
+
+@pytest.mark.parametrize("refused", [set(), {1}, {0, 2}, {0, 1, 2}])
+def test_a_run_may_be_refused_before_training(tmp_path: Path, refused: set[int]) -> None:
+    runs = runs_of(tmp_path, text("noisy_sgd"))
+    mechanism = Refusing(refused)
+    outcomes = trained(runs, mechanism)
+    assert sorted(outcomes) == [0, 1, 2], "one outcome for each run"
+    assert (mechanism.asked, mechanism.steps) == (1, 0 if len(refused) == 3 else 7)
+    for seed, outcome in outcomes.items():
+        if seed in refused:
+            assert (outcome.result, outcome.error, outcome.step) == (None, "before training: a reason", 0)
+        else:
+            (alone,) = trained([runs[seed]]).values()
+            pairs = zip(curve(outcome), curve(alone), strict=True)
+            assert all(one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-4) for one, other in pairs)
+
+
 def test_a_run_that_stops_keeps_no_checkpoint_of_others(tmp_path: Path) -> None:
     """Interrupted after one run has stopped: the places of the others are kept, and they go on from there."""
     runs, kept = runs_of(tmp_path, text("noisy_sgd")), tmp_path / "checkpoints"

@@ -29,7 +29,7 @@ from torch import Tensor
 from dpbench.events import Event, RandomSensitivityGaussian
 from dpbench.step.clipped_sum import Draw
 from dpbench.step.functional import Network
-from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, updated
+from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, prepared, updated
 
 
 @runtime_checkable
@@ -178,6 +178,9 @@ def shown(
     """
     mechanism = on_vectors(mechanism)
     state: State = mechanism.start(theta_RP, hyper, *(begun_on or (inputs, targets)))
+    state, refused = prepared(mechanism, net, state, inputs, targets)
+    for place, reason in refused.items():
+        raise ValueError(f"run {place} is refused: {reason}")
     for number in range(steps) if isinstance(steps, int) else steps:
         state = dataclasses.replace(state, step_R=torch.full_like(state.step_R, number))
         released, kept = mechanism.release(net, state, hyper, inputs, targets, len(targets))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,16 @@ from dpbench.judging.check_tools.problems import batch, has_field, hyperparamete
 from dpbench.judging.check_tools.steps import on_vectors
 from dpbench.step.functional import Network, network
 from dpbench.step.letting_out import watched
-from dpbench.step.mechanism import Hyperparameters, Observed, Released, State, public_examples, updated, with_public
+from dpbench.step.mechanism import (
+    Hyperparameters,
+    Observed,
+    Released,
+    State,
+    prepared,
+    public_examples,
+    updated,
+    with_public,
+)
 from dpbench.step.stages import Batch, filled
 
 CONTIGUOUS, SPREAD = 120, 60  # the first steps, random later ones, and the last
@@ -125,8 +134,14 @@ class World:
                 raise Elsewhere("fewer values are released on other data")
             return result, tuple(noted)
 
-        start = (self.theta_RP, self.stack, self.inputs, self.targets)
-        state, calls = look(0, lambda: self.mechanism.start(*start))
+        data = (self.inputs, self.targets)
+
+        def begin() -> tuple[State, Mapping[int, str]]:
+            return prepared(self.mechanism, self.net, self.mechanism.start(self.theta_RP, self.stack, *data), *data)
+
+        (state, refused), calls = look(0, begin)
+        for place, reason in refused.items():
+            raise Stopped(f"run {place} is refused before training: {reason}")
         yield Moment(None, calls, None, state)
         for number, step in enumerate(steps, 1):
             before: State = dataclasses.replace(state, step_R=torch.full_like(state.step_R, step))
