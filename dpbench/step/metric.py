@@ -1,15 +1,15 @@
 """What a metric gets at the end of a run, and what it gives: numbers about the loss around trained parameters.
 
-A metric reads training records without noise. What it gives is covered by no ε: it is for comparing mechanisms on
-public data, and must not be published with a model that is private. It changes no draw and no trained number, so it is
-no part of a run's key.
+A metric reads records without noise, those of training unless it says otherwise. What it gives is covered by no ε: it
+is for comparing mechanisms on public data, and must not be published with a model that is private. It changes no draw
+and no trained number, so it is no part of a run's key.
 Shapes: P parameters, N records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -22,7 +22,8 @@ from dpbench.step.functional import Network
 class Trained:
     """One run at its end: its network, its parameters (1, P), and training records in the order of the data.
 
-    `chunk` is the records per call, `view` what the mechanism shows the network of its inputs, as in `evaluate`.
+    `chunk` is the records per call, `view` what the mechanism shows the network of its inputs, as in `evaluate`;
+    `test` the inputs and targets of the test records.
     """
 
     net: Network
@@ -31,17 +32,20 @@ class Trained:
     targets: Tensor
     chunk: int
     view: Callable[[Tensor], Tensor | None] = lambda _: None
+    test: tuple[Tensor, Tensor] | None = None
 
-    def first(self, records: int) -> Trained:
-        """The same with the first so many records, or with all where there are fewer."""
-        return Trained(self.net, self.theta_RP, self.inputs[:records], self.targets[:records], self.chunk, self.view)
+    def first(self, records: int, split: str = "training") -> Trained:
+        """The same with the first so many records of a split, or with all where there are fewer."""
+        inputs, targets = self.test if split == "test" and self.test is not None else (self.inputs, self.targets)
+        return replace(self, inputs=inputs[:records], targets=targets[:records])
 
 
 class Metric(Protocol):
     """`measure` gives plain JSON values: `records`, how many were read, and `value` or `surface`.
 
     `surface` is {axis: [...], losses: [...]} along one direction; along two, losses has a list for each place on the
-    first of them. A metric may have `refuse_model(module)`, which raises DpbenchError, before training, for a model
+    first of them. It may have `split`, the records' (training, the default, or test), and `metric`, as `losses`, with
+    `metric_name`. A metric may have `refuse_model(module)`, which raises DpbenchError, before training, for a model
     that it does not cover.
     """
 

@@ -256,7 +256,7 @@ def train(
             if outcome is None:
                 result = _result(courses[at], net, data, mechanism, len(runs), ledger)
                 result["result"]["metrics"] = _measured(
-                    courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown])
+                    courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]), test
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
@@ -267,7 +267,7 @@ def train(
                 outcome, engine=used, tried=tried, chunk=chunk, memory=courses[at].memory, stack=courses[at].stack
             )
         for at in (one for one in due if one not in ended and courses[one].step in courses[one].measured_at):
-            found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]))
+            found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]), test)
             courses[at].curve[-1]["metrics"] = found
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
@@ -396,13 +396,19 @@ def _evaluation_places(device: torch.device) -> int:
 
 
 def _measured(
-    run: Run, net: Network, state: State, at: int, mechanism: Mechanism, data: tuple[Tensor, Tensor]
+    run: Run,
+    net: Network,
+    state: State,
+    at: int,
+    mechanism: Mechanism,
+    data: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
 ) -> list[dict[str, Any]]:
     """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
     found = []
     there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.metrics else state
     theta_RP, places = evaluated(mechanism, there), _evaluation_places(state.theta_RP.device)
-    trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x))
+    trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x), test)
     for one in run.metrics:
         named = {"name": described(one.name, one.parameters)}
         try:

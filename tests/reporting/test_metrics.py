@@ -84,7 +84,7 @@ def test_surfaces_are_drawn_of_the_first_seed_that_has_one() -> None:
     assert [(point.x, point.y) for point in line.figure.series[0].line] == [(-1.0, 3.0), (1.0, 5.0)]
     assert isinstance(contour.figure, Contour)
     assert contour.figure.losses == tuple(map(tuple, BOWL))
-    assert "seed 1: 0 at the trained parameters, at most 2 around" in contour.figure.description
+    assert "seed 1: 0 at the trained parameters, from 0 to 2 around" in contour.figure.description
     assert render(report).count("loss surface, seed 1</") >= 2
 
 
@@ -111,6 +111,10 @@ def test_what_is_asked_and_not_there_says_so() -> None:
         {"axis": ["a", 0.0, 1.0], "losses": [1.0, 2.0, 3.0]},
         {"axis": AXIS, "losses": ["<b>", 2.0, 3.0]},
         {"axis": [], "losses": []},
+        {"axis": AXIS, "losses": [1.0, 2.0, 3.0], "metric": [1.0, 2.0], "metric_name": "accuracy"},
+        {"axis": AXIS, "losses": [1.0, 2.0, 3.0], "metric": BOWL, "metric_name": "accuracy"},
+        {"axis": AXIS, "losses": [1.0, 2.0, 3.0], "metric": [1.0, 2.0, 3.0], "metric_name": "<b>"},
+        {"axis": AXIS, "losses": [1.0, 2.0, 3.0], "split": "<b>"},
     ],
 )
 def test_a_surface_of_another_shape_is_refused(surface: dict[str, Any]) -> None:

@@ -110,6 +110,45 @@ def test_a_smoothed_surface_is_the_mean_over_shifted_parameters() -> None:
     assert found[1] != pytest.approx(LossSurface(**several).measure(one)["surface"]["losses"][1], rel=1e-4)
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_surface_is_of_the_split_that_is_asked_and_has_its_accuracy(directions: int) -> None:
+    """Place by place against one evaluation of its own; a run hands its test records over."""
+    one = replace(trained(), test=(torch.randn(20, 1, 6, 6), torch.randint(4, (20,))))
+    assert one.test is not None
+    asked = LossSurface(directions=directions, points=3, span=0.5, records=15, split="test")
+    found = asked.measure(one)
+    surface, ways = found["surface"], [filter_normalised(one.net, one.theta_RP, 0, way) for way in range(2)]
+    for x, alpha in enumerate((-0.5, 0.0, 0.5)):
+        for y, beta in enumerate((-0.5, 0.0, 0.5) if directions == 2 else (0.0,)):
+            at = one.theta_RP + alpha * ways[0] + beta * ways[1]
+            loss_R, share_R = evaluate(one.net, at, one.test[0][:15], one.test[1][:15], 15)
+            here = [surface[name][x][y] if directions == 2 else surface[name][x] for name in ("losses", "metric")]
+            assert here == pytest.approx([float(loss_R), 100 * float(share_R)], rel=1e-5)  # float32 losses
+    assert (found["records"], surface["split"], surface["metric_name"]) == (15, "test", "accuracy")
+    usual = LossSurface(directions=directions, points=3, span=0.5, records=15).measure(one)["surface"]
+    assert usual["split"] == "training"
+    assert usual["losses"] != surface["losses"]
+
+
+def test_a_run_measures_its_test_records(tmp_path: Path) -> None:
+    """The middle of the surface is the trained model, whose accuracy on all test records is the run's."""
+    more = "{directions: 1, points: 3, records: 10000, split: test}"
+    path = spec(tmp_path, more=f"metrics: [{{name: loss_surface, parameters: {more}}}]\n")
+    run([path], out=tmp_path / "out", choices=Choices(device="cpu"))
+    contents = Store(tmp_path / "out").read()
+    assert contents.runs
+    for one in contents.runs:
+        (found,) = one.result.metrics
+        assert found.surface is not None
+        assert found.surface["losses"][1] == pytest.approx(one.result.test_loss, rel=1e-6)
+        assert found.surface["metric"][1] == pytest.approx(100 * one.result.test_accuracy, rel=1e-9)
+        assert found.records == one.facts.test_examples
+    page = render(collect(contents.runs))
+    assert "mine: test loss along one direction" in page
+    assert "mine: test accuracy along one direction" in page
+    assert "training loss along one" not in page
+
+
 def test_scaling_the_filters_of_a_network_leaves_its_surface() -> None:
     """What the normalisation is for: ReLU networks that compute the same look the same."""
     one = trained()
@@ -141,6 +180,7 @@ def test_sharpness_is_that_of_the_function_on_the_first_records() -> None:
         (Sharpness, {"reach": 0.0}, "reach = 0.0"),
         (Sharpness, {"iterations": 0}, "iterations = 0"),
         (Sharpness, {"records": 0}, "records = 0"),
+        (LossSurface, {"split": "validation"}, "split = 'validation': expected training or test"),
         (LossSurface, {"points": 4}, "points = 4: expected an odd number"),
         (LossSurface, {"points": 103}, "points = 103"),
         (LossSurface, {"directions": 3}, "directions = 3"),

@@ -15,6 +15,7 @@ from dpbench.reporting.contents import MetricLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import _FAINT, _INK, _RC, _STAND_INS, Figure, Point, Series, inline_svg
 from dpbench.reporting.rendering.plots import Drawn, claim_figure, epsilon_label, epsilon_of
 from dpbench.reporting.rendering.view import by
+from dpbench.tasks import METRICS
 
 MOST_CONTOURS = 6  # of a spec; the other surfaces are in its records
 LEVELS = 9
@@ -167,32 +168,45 @@ def _valued(epsilon: float, row: Row, value: Spread) -> Point:
 
 
 def _lines(section: Section) -> list[Drawn]:
+    """The loss along one direction, and the metric there, of each split."""
     lines = _surfaces(section, deep=False)
-    if not lines:
-        return []
-    series: list[Series] = []
-    legend = []
-    for _, row, line, surface in lines:
-        text = f"{row.title}, seed {line.surface_seed}"
-        earlier = [(f"{text}, step {step}", one) for step, one in line.surfaces_along]
-        for says, one in [*earlier, (text, surface)]:
-            style = len(series)
-            pairs = zip(one["axis"], one["losses"], strict=True)
-            series.append(
-                Series(style, tuple(Point(alpha, loss) for alpha, loss in pairs if loss is not None), says=says)
-            )
-            legend.append((style, says))
-    said = "; ".join(_said(row, line, surface) for _, row, line, surface in lines)
-    figure = Figure(
-        id=f"metrics-{section.id}-line",
-        title=f"{section.name}: loss along one direction",
-        description=f"Mean training loss along one filter-normalised direction. {said}.",
-        x_label="α",
-        y_label="Training loss",
-        series=tuple(series),
-        whole=True,
-    )
-    return [Drawn(figure, tuple(legend))]
+    kinds = [
+        (split, *kind)
+        for split in dict.fromkeys(_split(surface) for *_, surface in lines)
+        for kind in [("losses", ""), *(("metric", name) for name in METRICS)]
+    ]
+    found: list[Drawn] = []
+    for split, of, name in kinds:
+        some = [one for one in lines if _split(one[3]) == split and (not name or one[3].get("metric_name") == name)]
+        if not some:
+            continue
+        series: list[Series] = []
+        legend = []
+        for _, row, line, surface in some:
+            text = f"{row.title}, seed {line.surface_seed}"
+            earlier = [(f"{text}, step {step}", one) for step, one in line.surfaces_along if of in one]
+            for says, one in [*earlier, (text, surface)]:
+                style = len(series)
+                pairs = zip(one["axis"], one[of], strict=True)
+                series.append(Series(style, tuple(Point(x, y) for x, y in pairs if y is not None), says=says))
+                legend.append((style, says))
+        said = "; ".join(_said(row, line, surface, of) for _, row, line, surface in some)
+        what = f"{split} {METRICS[name].title if name else 'loss'}"
+        figure = Figure(
+            id=f"metrics-{section.id}-line-{len(found) + 1}",
+            title=f"{section.name}: {what} along one direction",
+            description=f"{what.capitalize()} along one filter-normalised direction. {said}.",
+            x_label="α",
+            y_label=", ".join(filter(None, [what.capitalize(), METRICS[name].unit if name else ""])),
+            series=tuple(series),
+            whole=True,
+        )
+        found.append(Drawn(figure, tuple(legend)))
+    return found
+
+
+def _split(surface: Mapping[str, Any]) -> str:
+    return str(surface.get("split", "training"))
 
 
 def _contours(section: Section) -> list[DrawnContour]:
@@ -201,7 +215,7 @@ def _contours(section: Section) -> list[DrawnContour]:
         contour = Contour(
             id=f"metrics-{section.id}-contour-{number}",
             title=f"{row.full_title}: {words(line.name)}, seed {line.surface_seed}",
-            description=f"Contours of the mean training loss along two directions. {_said(row, line, surface)}.",
+            description=f"Contours of the {_split(surface)} loss along two directions. {_said(row, line, surface)}.",
             x=tuple(surface["axis"]),
             y=tuple(surface["axis"]),
             losses=tuple(tuple(line) for line in surface["losses"]),
@@ -210,14 +224,14 @@ def _contours(section: Section) -> list[DrawnContour]:
     return found
 
 
-def _said(row: Row, line: MetricLine, surface: Mapping[str, Any]) -> str:
-    losses = surface["losses"]
+def _said(row: Row, line: MetricLine, surface: Mapping[str, Any], of: str = "losses") -> str:
+    losses = surface[of]
     flat = [x for part in losses for x in (part if isinstance(part, list | tuple) else (part,)) if x is not None]
     middle = losses[len(losses) // 2]
     at = middle[len(losses) // 2] if isinstance(middle, list | tuple) else middle
     centre = "not finite" if at is None else f"{at:.4g}"
-    most = f"{max(flat):.4g}" if flat else "not finite"
-    return f"{row.title}, seed {line.surface_seed}: {centre} at the trained parameters, at most {most} around"
+    end = f"from {min(flat):.4g} to {max(flat):.4g}" if flat else "not finite"
+    return f"{row.title}, seed {line.surface_seed}: {centre} at the trained parameters, {end} around"
 
 
 def draw_contour(contour: Contour) -> str:

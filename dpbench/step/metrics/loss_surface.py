@@ -3,7 +3,8 @@
 A direction d is standard normal. Each filter of it is scaled to the norm of the same filter of θ:
 d_f · ‖θ_f‖ / ‖d_f‖. A filter is what gives one output: the first axis of a parameter of two axes or more. Parameters
 of one axis (biases, scales of normalisation) are left where they are, as in the authors' code (its option
-`ignore='biasbn'`). The surface is the mean training loss at θ + α·d, or at θ + α·d + β·d' for a second direction.
+`ignore='biasbn'`). The surface is the mean loss at θ + α·d, or at θ + α·d + β·d' for a second direction, and the run's
+metric there, such as its accuracy in per cent.
 
 With smoothing (dplis2021, equation (3) and Figure 5) it is the mean of that over K shifted parameters, θ + Δ_j with
 Δ_j normal, as DPlis estimates its loss; the same K shifts at every place, which the paper does not say.
@@ -29,6 +30,7 @@ from dpbench import randomness
 from dpbench.errors import DpbenchError
 from dpbench.step.functional import Network, evaluate
 from dpbench.step.metric import Trained, whole
+from dpbench.tasks import METRICS
 
 AT_ONCE = 8  # places in one call
 MOST_POINTS = 101
@@ -39,6 +41,7 @@ OWN_KEY = "loss surface"  # in place of a run's key, so that no run draws the sa
 class LossSurface:
     """A `Metric`: the loss, smoothed or not, at `points` values of α from −span to span, along 1 or 2 directions.
 
+    `split` says of which records, the first `records` of training or test.
     Raises DpbenchError for numbers outside their range. Not private.
 
     >>> LossSurface(directions=1, span=0.8).axis()[0]
@@ -52,6 +55,7 @@ class LossSurface:
     seed: int = 0
     smoothing_samples: int = 0
     smoothing_deviation: float = 0.0
+    split: str = "training"
 
     def __post_init__(self) -> None:
         if isinstance(self.span, bool) or not 0 < self.span < math.inf:
@@ -70,22 +74,28 @@ class LossSurface:
             expected = "expected a finite number above 0 with smoothing_samples of 1 or more, and 0 without"
             raise DpbenchError(f"smoothing_deviation = {deviation!r}: {expected}")
 
+        if self.split not in ("training", "test"):
+            raise DpbenchError(f"split = {self.split!r}: expected training or test")
+
     def axis(self) -> list[float]:
         """The values of α, the middle one 0."""
         half = self.points // 2
         return [self.span * place / half for place in range(-half, half + 1)]
 
     def measure(self, trained: Trained) -> Mapping[str, Any]:
-        """`surface`; a loss that is not finite is None."""
-        part, axis = trained.first(self.records), self.axis()
+        """`surface`; a number that is not finite is None."""
+        part, axis = trained.first(self.records, self.split), self.axis()
         ways = [filter_normalised(part.net, part.theta_RP, self.seed, way) for way in range(self.directions)]
         second = axis if self.directions == 2 else [0.0]
         places = [(alpha, beta) for alpha in axis for beta in second]
-        at_shifts = [self._losses(part, ways, places, shift_RP) for shift_RP in self.shifts(part)]
-        means = [sum(several) / len(several) for several in zip(*at_shifts, strict=True)]
-        losses = [loss if math.isfinite(loss) else None for loss in means]
-        rows = [losses[start : start + len(second)] for start in range(0, len(losses), len(second))]
-        surface = {"axis": axis, "losses": rows if self.directions == 2 else losses}
+        at_shifts = [self._found(part, ways, places, shift_RP) for shift_RP in self.shifts(part)]
+        found = {}
+        for name, several in zip(("losses", "metric"), zip(*at_shifts, strict=True), strict=True):
+            means = [sum(values) / len(values) for values in zip(*several, strict=True)]
+            shown = [mean if math.isfinite(mean) else None for mean in means]
+            rows = [shown[start : start + len(second)] for start in range(0, len(shown), len(second))]
+            found[name] = rows if self.directions == 2 else shown
+        surface = {"axis": axis, **found, "metric_name": part.net.objective.metric, "split": self.split}
         return {"records": len(part.targets), "surface": surface}
 
     def shifts(self, part: Trained) -> list[Tensor]:
@@ -98,16 +108,22 @@ class LossSurface:
         ]
 
     @staticmethod
-    def _losses(part: Trained, ways: list[Tensor], places: list[tuple[float, float]], shift_RP: Tensor) -> list[float]:
-        """The mean loss at every place, shifted by so much."""
+    def _found(
+        part: Trained, ways: list[Tensor], places: list[tuple[float, float]], shift_RP: Tensor
+    ) -> tuple[list[float], list[float]]:
+        """The mean loss at every place, shifted by so much, and the metric as it is shown."""
         losses: list[float] = []
+        measured: list[float] = []
+        scale = METRICS[part.net.objective.metric].scale
         for start in range(0, len(places), AT_ONCE):
             some = places[start : start + AT_ONCE]
             centre_RP = part.theta_RP + shift_RP
             theta_RP = torch.cat([centre_RP + (alpha * ways[0] + beta * ways[-1]) for alpha, beta in some])
-            found_R, _ = evaluate(part.net, theta_RP, part.inputs, part.targets, part.chunk, _several(part, len(some)))
-            losses += found_R.tolist()
-        return losses
+            view = _several(part, len(some))
+            loss_R, metric_R = evaluate(part.net, theta_RP, part.inputs, part.targets, part.chunk, view)
+            losses += loss_R.tolist()
+            measured += (scale * metric_R).tolist()
+        return losses, measured
 
 
 def filter_normalised(net: Network, theta_RP: Tensor, seed: int, way: int) -> Tensor:
