@@ -303,10 +303,17 @@ def plan_notes(plan: Plan) -> list[str]:
 
 
 def _unusual(plan: Plan, what: str, of: Callable[[Run], str], usual: str) -> list[str]:
-    """A line that says where something is not as usual; none where it is so everywhere."""
+    """A line that says where something is not as usual; none where it is so everywhere.
+
+    It names specs, and rows of a spec that has several.
+    """
     found: dict[str, dict[str, None]] = {}
+    kinds: dict[str, set[str]] = {}
     for run in plan.runs:
-        found.setdefault(of(run), {})[run.spec.name] = None
+        kinds.setdefault(run.spec.name, set()).add(of(run))
+    for run in plan.runs:
+        several = len(kinds[run.spec.name]) > 1 and run.spec.label
+        found.setdefault(of(run), {})[f"{run.spec.name} [{run.spec.label}]" if several else run.spec.name] = None
     words = [f"{name.replace('_', ' ')} in {', '.join(specs)}" for name, specs in found.items() if name != usual]
     rest = [f"{usual.replace('_', ' ')} in all others"] if usual in found else []
     return [f"{what}: {'; '.join([*words, *rest])}."] if words else []

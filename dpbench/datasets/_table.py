@@ -19,7 +19,11 @@ import numpy as np
 from dpbench.datasets._base import Array
 from dpbench.errors import DpbenchError
 
-MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})  # of a cell in lower case: no value
+# Of a cell in lower case: no value. What pandas reads as such, and two more.
+MISSING = frozenset(
+    {"", "-", "?", "#n/a", "#n/a n/a", "#na", "-1.#ind", "-1.#qnan", "-nan", "1.#ind", "1.#qnan"}
+    | {"<na>", "n/a", "na", "nan", "none", "null"}
+)
 ROWS, CELLS = 4096, 1 << 21  # at a time
 
 Row = tuple[int, Sequence[str]]  # the line where it ends, and its cells
@@ -45,6 +49,7 @@ class Mistakes:
 
 
 MISSED = "without a value in the file, the first in {}: delete or fill those rows, no record is left out silently"
+MISSED_WORD = MISSED + "; where it is a category, list those of the column"
 NO_NUMBER = "no number, the first in {}: numbers have a decimal point; "
 OF_INPUTS = "list a column of words under categorical, or leave it out of features"
 NOT_FINITE = "not finite, the first in {}: expected finite numbers"
@@ -110,13 +115,26 @@ class Categories:
         for place in np.flatnonzero(codes < 0).tolist():
             cell, line = cells[place], lines[place]
             if cell.casefold() in MISSING:
-                mistakes.add(MISSED, line, self.name, cell)
+                mistakes.add(MISSED_WORD if cell else MISSED, line, self.name, cell)
             elif self.categories:
                 words = ", ".join(self.categories[:SHOWN]) + ", ..." * (len(self.categories) > SHOWN)
                 mistakes.add(UNKNOWN.replace("{words}", words), line, self.name, cell)
             else:
                 codes[place] = self.known.setdefault(cell, len(self.known))
         self.parts.append(codes)
+
+    def spelled_twice(self) -> tuple[str, str] | None:
+        """Two categories that occur and are one number, or one word but for its case; None where all differ."""
+        found: dict[float | str, str] = {}
+        for word in () if self.categories else self.known:
+            try:
+                same: float | str = float(word)
+            except ValueError:
+                same = word.casefold()
+            other = found.setdefault(same, word)
+            if other != word:
+                return other, word
+        return None
 
     def codes(self) -> tuple[Array, tuple[str, ...]]:
         """The number of each row's category (N,) int64, and the categories: as listed, else sorted."""

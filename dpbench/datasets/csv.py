@@ -136,6 +136,7 @@ class _Table:
             raise DpbenchError("has a header and no row; expected one row for each record")
         if mistakes.found:
             raise DpbenchError(mistakes.sentence())
+        self._spelled_twice()
         targets, classes = self._numbers() if isinstance(self.target, Numbers) else self._classes(self.target, count)
         self._constant()
         self._not_too_wide(count)
@@ -280,6 +281,16 @@ class _Table:
             raise DpbenchError(f"target = {self.target.name!r}: every row has the same number{within}")
         return targets, None
 
+    def _spelled_twice(self) -> None:
+        """Raises DpbenchError for a category or class that is written in two ways."""
+        for column in (*self.columns, self.target):
+            if isinstance(column, Categories) and (pair := column.spelled_twice()) is not None:
+                what = "classes" if column is self.target else "categorical"
+                raise DpbenchError(
+                    f"column {column.name!r}: {pair[0]!r} and {pair[1]!r} would be two {_KINDS[what]}; write one of"
+                    f" them throughout, or list all values under {what} if they differ"
+                )
+
     def _constant(self) -> None:
         """Raises DpbenchError with all columns that have one value."""
         found = []
@@ -306,6 +317,14 @@ class _Table:
                 f" {widths.get(widest, 1):,} categories"
             )
 
+    def _unseen(self, train: Array) -> str:
+        """The classes that no training row has."""
+        if not isinstance(self.target, Categories):
+            return ""
+        codes, classes = self.target.codes()
+        none = [repr(one) for number, one in enumerate(classes) if not (codes[train] == number).any()]
+        return f"no training row has the class {', '.join(none[:SHOWN])}{', ...' * (len(none) > SHOWN)}" if none else ""
+
     def _warning(self, train: Array) -> str:
         """Columns that hide the others, because every record is clipped to one length, and the like."""
         wide = [one for one in self.columns if isinstance(one, Numbers) and math.isinf(one.low)]
@@ -322,6 +341,7 @@ class _Table:
                 parts.append(f"{numbers}; task: regression predicts a number")
         codes = {one.name: one.inputs() if isinstance(one, Numbers) else one.codes()[0] for one in self.columns}
         same = [one for one in self.columns if (codes[one.name][train] == codes[one.name][train[0]]).all()]
+        parts += [unseen] if (unseen := self._unseen(train)) else []
         parts += [f"columns with one value in all training rows teach nothing: {_names(same)}"] if same else []
         parts += [f"columns with a category for almost every record tell them apart: {_names(many)}"] if many else []
         return "; ".join(parts)
@@ -332,6 +352,9 @@ class _Table:
         unlisted = isinstance(self.target, Categories) and not self.target.categories
         parts += [f"the classes of {self.target.name}"] if unlisted else []
         return f"{' and '.join(parts)} are those that occur in the table" if parts else ""
+
+
+_KINDS = {"classes": "classes", "categorical": "categories"}
 
 
 def _names(columns: Sequence[Column]) -> str:

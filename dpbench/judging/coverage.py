@@ -26,7 +26,8 @@ class CoveredItem:
     `specs` are names of files in specs/<paper>, `reduced` of files in specs/reduced with a short schedule of it,
     or with what can be run of it.
     `untrained` says why nothing is trained, `missing` what would be needed, `prints` what it prints in place of results
-    that get a verdict. `claims` are ids of claims that judge what it prints besides.
+    that get a verdict, `left_out` which of its rows no spec has, and why. `claims` are ids of claims that judge what it
+    prints besides; those in `compared` are about its curves or rows, and count beside the printed results.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -38,11 +39,15 @@ class CoveredItem:
     untrained: str = ""
     missing: str = ""
     prints: str = ""
+    left_out: str = ""
+    compared: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.specs, self.untrained, self.missing))) != 1:
             raise ValueError(f"{self.place}: expected one of `specs`, `untrained` and `missing`")
+        if not set(self.compared) <= set(self.claims):
+            raise ValueError(f"{self.place}: `compared` names claims that `claims` does not")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ standard deviation s (n − 1 in its denominator). If all runs are independent d
 contains the printed mean with 95 % probability.
 A printed standard deviation of m runs is compared by the ratio of variances, which follows Fisher's F with m − 1 and
 n − 1 degrees of freedom. Both intervals are widened by half a unit of the last printed digit, because it was rounded.
+A printed range, the lowest and the highest of m runs, is refuted where all of ours lie above it or all below: of m + n
+exchangeable draws the n last are all the largest or all the smallest with probability 2/C(m + n, n), whatever they
+follow. Where that is more than 5 %, it stays undecided.
 """
 
 from __future__ import annotations
@@ -123,14 +126,45 @@ def result_verdicts(
     source: str = "",
     barred: str | None = None,
 ) -> list[Verdict]:
-    """The verdicts on what is printed of a setting's results: the mean of this metric, the deviation of an accuracy."""
+    """The verdicts on what is printed of a setting's results: the mean of this metric, and an accuracy's spread."""
     mean, deviation, runs = published.of(metric), published.accuracy_deviation_percent, published.averaged_over
     found = []
     if mean is not None:
         found.append(metric_verdict(subject, values, mean, runs, metric=metric, source=source, barred=barred))
     if deviation is not None and metric.name == "accuracy":
         found.append(deviation_verdict(subject, values, deviation, runs, source=source, barred=barred))
+    if published.accuracy_range is not None and metric.name == "accuracy":
+        found.append(range_verdict(subject, values, published.accuracy_range, runs, source=source, barred=barred))
     return found
+
+
+def range_verdict(
+    subject: str,
+    values: Sequence[float],
+    printed: tuple[Printed, Printed],
+    runs: int | None,
+    *,
+    source: str = "",
+    barred: str | None = None,
+) -> Verdict:
+    """The printed lowest and highest of `runs` accuracies in % (None: two are assumed) against those of our seeds."""
+    text = f"{printed[0].text} to {printed[1].text}"
+    check, evidence = "printed_accuracy_range", {"printed": text, "seeds": len(values)}
+    if barred is not None or not values:
+        reason = "no finished run" if barred is None else f"not compared: {barred}"
+        return Verdict(check, subject, "not_run", reason, evidence, 0.0, source)
+    over, least, most = max(2, runs or 2), min(values), max(values)
+    chance = 2 / math.comb(over + len(values), over)
+    evidence |= {"least": least, "most": most, "averaged_over": runs}
+    said = f"ours from {least:.2f} to {most:.2f} over {len(values)} seeds, printed {text} of {over} runs"
+    low, high = (one.value + sign * one.half_unit * (1 + _SLACK) for one, sign in zip(printed, (-1, 1), strict=True))
+    if chance > 1 - LEVEL:
+        reason = f"{said}; so few runs lie apart in {chance:.0%} of cases"
+        return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
+    apart = least > high or most < low
+    how = "all of ours lie outside of it on one side" if apart else "they overlap"
+    reason = f"{said}; {how} (with equal distributions they lie apart in {chance:.1%} of cases)"
+    return Verdict(check, subject, "refuted" if apart else "holds", reason, evidence, chance, source)
 
 
 def deviation_verdict(

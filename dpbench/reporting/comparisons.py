@@ -34,22 +34,25 @@ def _baselines(sections: Sequence[Section], subjects: Collection[Subject], shipp
     return tuple(row.id for row in sorted(rows, key=lambda row: row.metric.first(row.measured.mean)))
 
 
-def comparisons(sections: Sequence[Section]) -> tuple[Comparison, ...]:
+def comparisons(sections: Sequence[Section], *, every: bool = False) -> tuple[Comparison, ...]:
     """One for each (dataset, model, metric) trained with privacy: the reader's own first, the largest of them first.
 
-    But for the first of all, where there is more than one spec to see.
+    But for the first of all, where there is more than one spec to see, or with `every`.
     """
     groups: dict[tuple[bool, Subject], dict[tuple[str, str], list[Row]]] = {}
+    seen = set()
     for section in sections:
         for row in section.rows:
-            if row.facts.private:
+            runs = section.shipped, frozenset(row.run_keys)
+            if row.facts.private and runs not in seen:  # specs of two figures may train the same
+                seen.add(runs)
                 series = groups.setdefault((section.shipped, _subject(row)), {})
                 series.setdefault((section.name, row.settings.mechanism), []).append(row)
     found: list[Comparison] = []
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), -sum(map(len, item[1].values()))))
     for (shipped, subject), series in ordered:
         baselines = _baselines(sections, {subject}, shipped)
-        if found and len(series) == 1 and not baselines:
+        if found and len(series) == 1 and not baselines and not every:
             continue  # the figure of its own section says the same
         specs = Counter(name for name, _ in series)
         named = []

@@ -377,6 +377,11 @@ class CoverageLine:
         return f"coverage-{self.paper}-{self.item.place.lower().replace(' ', '-').replace('.', '-')}"
 
     @property
+    def ran_whole(self) -> bool:
+        """Whether every configuration of its specs has a row."""
+        return bool(self.rows) and len(self.rows) >= self.configurations
+
+    @property
     def pictures(self) -> tuple[str, ...]:
         """The claims whose evidence, drawn, is this figure: those of a figure for which nothing is trained."""
         drawn = self.item.untrained and self.item.place.startswith("Figure")

@@ -106,9 +106,9 @@ def _with_runs(line: CoverageLine, ran: _Ran) -> CoverageLine:
     shown = whole or short
     asked = max((len(spec.seeds) for spec in specs), default=0)
     seeds = [len(row.seeds) for row in shown]
-    verdict, reason = _together(
-        [one for row in whole for one in verdicts_on_results(row)], prints, bool(whole), line.item.prints
-    )
+    found = [one for row in whole for one in verdicts_on_results(row)]
+    compared = [verdict for name, verdict in line.claims if name.partition(".")[2] in line.item.compared]
+    verdict, reason = _together(found, prints, bool(whole), line.item.prints, compared)
     return replace(
         line,
         names=names,
@@ -135,11 +135,31 @@ def _shortened(item: CoveredItem, specs: Sequence[Spec], ran: _Ran) -> list[Row]
     return [row for row in rows if row.settings.dataset.startswith(datasets or "")]
 
 
-def _together(verdicts: Sequence[Verdict], printed: int, ran: bool, besides: str = "") -> tuple[str, str]:
-    """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided."""
+def _together(
+    verdicts: Sequence[Verdict], printed: int, ran: bool, besides: str = "", compared: Sequence[str] = ()
+) -> tuple[str, str]:
+    """One verdict on `printed` results: refuted if one is, holds if all are compared and hold, else undecided.
+
+    `besides`: what is printed in place of results; `compared`: verdicts of claims about curves or rows, which count.
+    """
+    if besides:
+        return "", f"it prints {besides}"
+    verdict, reason = _on_results(verdicts, printed, ran)
+    if not compared:
+        return verdict, reason
+    words = {"holds": "hold", "refuted": "refuted", "undecided": "undecided"}
+    counts = Counter(one if one in words else "not judged" for one in compared)
+    parts = [f"{count} {words.get(one, one)}" for one, count in counts.items()]
+    reason += f"; of {len(compared)} claim{'s' * (len(compared) > 1)} about its curves or rows {', '.join(parts)}"
+    whole = {verdict, *compared}
+    if "refuted" in whole:
+        return "refuted", reason
+    return (verdict if whole == {"holds"} or verdict == "not_run" else "undecided"), reason
+
+
+def _on_results(verdicts: Sequence[Verdict], printed: int, ran: bool) -> tuple[str, str]:
+    """The verdict on the printed results alone."""
     if not printed:
-        if besides:
-            return "", f"it prints {besides}"
         return "", "it prints no result to compare" if ran else ""
     counts = Counter[str](verdict.verdict for verdict in verdicts)
     compared = counts["holds"] + counts["refuted"] + counts["undecided"]

@@ -108,6 +108,8 @@ class Published:
 
     accuracy_percent: Printed | None = None
     accuracy_deviation_percent: Printed | None = None
+    accuracy_lowest_percent: Printed | None = None
+    accuracy_highest_percent: Printed | None = None
     averaged_over: int | None = None
     mu: Printed | None = None
     epsilon: Mapping[str, Printed] = field(default_factory=dict)
@@ -130,7 +132,14 @@ class Published:
     @property
     def results(self) -> int:
         """How many results it has with which one's own can be compared."""
-        return (self.result is not None) + (self.accuracy_deviation_percent is not None)
+        others = self.accuracy_deviation_percent, self.accuracy_range
+        return (self.result is not None) + sum(one is not None for one in others)
+
+    @property
+    def accuracy_range(self) -> tuple[Printed, Printed] | None:
+        """The lowest and the highest accuracy of `averaged_over` runs; None where they are not printed."""
+        ends = self.accuracy_lowest_percent, self.accuracy_highest_percent
+        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,7 @@ BUDGET = fields_of(Budget)
 TRAINING = fields_of(Training)
 WEIGHTS = fields_of(Weights)
 DEVIATION = "test_accuracy_deviation_percent"
+LOWEST, HIGHEST = "test_accuracy_lowest_percent", "test_accuracy_highest_percent"
 PUBLISHED: Mapping[str, Slot] = {
     "test_accuracy_percent": Slot(
         "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
@@ -216,6 +226,20 @@ PUBLISHED: Mapping[str, Slot] = {
         None,
         "standard deviation of the test accuracies of `averaged_over` runs, digit for digit",
         (0.18,),
+    ),
+    LOWEST: Slot(
+        "accuracy_lowest_percent",
+        Annotated[float, Field(ge=0, le=100)],
+        None,
+        "lowest test accuracy of `averaged_over` runs, digit for digit (with the highest)",
+        (93.51,),
+    ),
+    HIGHEST: Slot(
+        "accuracy_highest_percent",
+        Annotated[float, Field(ge=0, le=100)],
+        None,
+        "highest test accuracy of `averaged_over` runs, digit for digit (with the lowest)",
+        (94.06,),
     ),
     "test_rmse": Slot("rmse", _Positive, None, "root mean square error on the test records, digit for digit", (0.915,)),
     "test_perplexity": Slot(

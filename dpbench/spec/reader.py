@@ -12,7 +12,9 @@ from dpbench.errors import DpbenchError
 from dpbench.spec.annotations import shown
 from dpbench.spec.keys import (
     DEVIATION,
+    HIGHEST,
     HOMES,
+    LOWEST,
     PUBLISHED,
     RUN,
     SECTIONS,
@@ -158,6 +160,12 @@ class SpecReader:
         if of_one:
             at = node.entries["averaged_over"].value.place
             self.mistakes.add(at, "found 1; one run has no deviation", "write how many runs deviate", "deviation")
+        ends = [printed.get(name) for name in (LOWEST, HIGHEST)]
+        half = (ends[0] is None) != (ends[1] is None)
+        if half or (ends[0] is not None and ends[1] is not None and ends[0].value > ends[1].value):
+            at = next(node.entries[name].key for name in (LOWEST, HIGHEST) if name in node.entries)
+            self.mistakes.add(at, f"expected both {LOWEST} and {HIGHEST}, the lowest first", "write both", "range")
+            return {}
         if point is not None:
             self._comparable(tree, entry, dataset, point)
             for metric in METRICS.values() if measured else ():
@@ -276,4 +284,4 @@ _SIMPLE = (
     *_OBJECTIVE,
 )
 _RESULTS = {**{metric.key: metric.name.replace("rmse", "RMSE") for metric in METRICS.values()}, DEVIATION: "deviation"}
-_SINGLE = (*_RESULTS, "mu", "seconds_per_epoch", "memory_percent", "sharpness")
+_SINGLE = (*_RESULTS, LOWEST, HIGHEST, "mu", "seconds_per_epoch", "memory_percent", "sharpness")

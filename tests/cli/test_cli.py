@@ -172,6 +172,12 @@ def test_the_plan_says_which_neighbours_an_epsilon_is_about(tmp_path: Path, caps
     assert call("plan", str(tmp_path), "--out", str(tmp_path / "out")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "neighbours: zero out in shuffled; add or remove in all others." in said
+    rows = "rows:\n  - {label: one, mechanism: noisy_sgd}\n  - {label: two, mechanism: shuffled_sgd}\n"
+    (tmp_path / "both.yaml").write_text(SPEC.replace("name: small", "name: both") + rows)
+    assert call("plan", str(tmp_path / "both.yaml"), "--out", str(tmp_path / "out")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "neighbours: zero out in both [two]; add or remove in all others." in said
+    (tmp_path / "both.yaml").unlink()
     assert call("plan", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")) == 0
     assert "neighbours:" not in capsys.readouterr().out
     assert call("plan", str(tmp_path), "--out", str(tmp_path / "out"), "--json") == 0

@@ -137,6 +137,19 @@ def test_what_is_printed_fails_the_check_that_it_should_fail(name: str, case: tu
     assert verdict.verdict == "refuted", verdict
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_check_of_a_step_judges_the_printed_pidp_sgd(check: str) -> None:
+    """On a linear network where a deeper one is refused: what its branch spoils is refuted, nothing is undecided."""
+    built = catalog("mechanisms")["pidp_sgd"].load()(variant="as_printed")
+    subject = Subject("mechanisms", "pidp_sgd", built)
+    if not due(check, built):
+        assert not CHECKS[check].applies(subject)
+        return
+    expected = "refuted" if check in ("noise_scale", "mechanism_releases") else "holds"
+    found = CHECKS[check](subject, seed=0)
+    assert found.verdict == expected, found
+
+
 @pytest.mark.parametrize("name", [name for name in PRINTED if name != "dpis"])
 def test_no_epsilon_is_promised_of_what_is_printed(name: str) -> None:
     """It is withheld, or no accountant has one. (The ledger of `dpis` as printed dominates what it releases.)"""

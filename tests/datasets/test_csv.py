@@ -156,6 +156,12 @@ def test_a_number_is_the_target_of_a_regression(tmp_path: Path) -> None:
         (HEAD + ROWS, {"target": "Y"}, "target = 'Y': the table has no such column; did you mean 'y'"),
         (HEAD + ROWS, {}, r"10 cells are no number, the first in line 2, column 'w' \('a'\).*under categorical"),
         (f"{HEAD}1,a,0\n?,,1\nNA,b,0\n", {"categorical": ["w"]}, "3 cells are without a value in.* line 3, column 'x'"),
+        ("x,y\n1,0\n2,#N/A\n3,1\n", {}, r"without a value in the file, the first in line 3, column 'y' \('#N/A'\)"),
+        (HEAD + "1,None,0\n2,b,1\n", {"categorical": ["w"]}, "1 cell is without a value .* list those of the column"),
+        (HEAD + "1,a,0\n2,-,1\n3,<NA>,1\n", {"categorical": ["w"]}, "2 cells are without a value in the file"),
+        ("x,y\n1,0\n2,1\n3,1.0\n", {}, "column 'y': '1' and '1.0' would be two classes; write one"),
+        ("x,y\n1,true\n2,True\n3,false\n", {}, "column 'y': 'true' and 'True' would be two classes"),
+        (HEAD + "1,a,0\n2,A,1\n", {"categorical": ["w"]}, "column 'w': 'a' and 'A' would be two categories"),
         ("x,y\n1,0\n1_0,1\ninf,0\n1e999,1\n", {}, "1 cell is no number, .*'1_0'.*; 2 cells are not finite, .* line 4"),
         ("x,y\n1,0\n2,\n", {}, "1 cell is without a value in the file, the first in line 3, column 'y'"),
         ("x,y\n1,0\n2,0\n", {"classes": [1, 0]}, "target = 'y': every row has the class '0'"),
@@ -337,6 +343,8 @@ def test_what_is_the_same_in_all_training_rows_is_told(tmp_path: Path) -> None:
     text = head + "".join(f"{row},{part}\n" for row, part in zip(rows, parts, strict=True))
     with pytest.raises(DpbenchError, match="target = 'y': every training row has the same class"):
         table(tmp_path, text, test="part", features=["x", "w"])
+    three = text.replace("4,1,1", "4,1,9").replace("1,1,0", "1,1,1", 1)
+    assert table(tmp_path, three, test="part", features=["x", "w"]).warning == "no training row has the class '9'"
 
 
 @pytest.mark.parametrize(

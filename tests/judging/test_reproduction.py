@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -19,6 +20,7 @@ from dpbench.judging.reproduction import (
     metric_verdict,
     number_verdict,
     prediction_interval,
+    range_verdict,
     spread,
 )
 from dpbench.privacy.accounting import account
@@ -51,6 +53,32 @@ def test_intervals_against_a_printed_table(degrees: int) -> None:
     low, high = prediction_interval(values, runs=10, half_unit=0.05)
     expected = TABLE[degrees] * math.sqrt(square * (1 / count + 1 / 10))
     assert (high - low) / 2 - 0.05 == pytest.approx(expected, rel=0.0005 / 1.96)
+
+
+def test_a_printed_range_lies_apart_as_often_as_is_said() -> None:
+    """Counted over all orders of which runs are ours: 2/C(m + n, n) of the ways to choose, ties aside."""
+    ends = Printed.of("1.0"), Printed.of("5.0")
+    for ours in (2, 3, 5):
+        values = list(range(5 + ours))
+        chosen = list(itertools.combinations(values, ours))
+        apart = 0
+        for mine in chosen:
+            theirs = [one for one in values if one not in mine]
+            pair = Printed.of(f"{min(theirs)}.00"), Printed.of(f"{max(theirs)}.00")
+            found = range_verdict("row", list(map(float, mine)), pair, 5)
+            lies_apart = max(mine) < min(theirs) or min(mine) > max(theirs)
+            apart += lies_apart
+            if ours > 2:
+                assert found.verdict == ("refuted" if lies_apart else "holds")
+                assert found.false_alarm == pytest.approx(2 / len(chosen))
+            else:
+                assert found.verdict == "undecided"
+        assert apart == 2
+    assert range_verdict("row", [5.049, 6.0, 7.0], ends, 5).verdict == "holds"  # 5.0 may have been 5.05
+    assert range_verdict("row", [5.06, 6.0, 7.0], ends, 5).verdict == "refuted"
+    assert range_verdict("row", [0.94, 0.5, 0.2], ends, 5).verdict == "refuted"
+    assert range_verdict("row", [], ends, 5).verdict == "not_run"
+    assert range_verdict("row", [9.0] * 5, ends, 5, barred="synthetic").verdict == "not_run"
 
 
 def test_the_prediction_interval_covers_as_often_as_it_says() -> None:

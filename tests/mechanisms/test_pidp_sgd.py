@@ -29,6 +29,7 @@ from dpbench.randomness import ESTIMATE, NOISE, SAMPLE
 from dpbench.reporting.collect import collect
 from dpbench.reporting.guarantees import Accounts, guarantees
 from dpbench.reporting.notices import notices
+from dpbench.reporting.rendering.plots import comparison_figures
 from dpbench.spec.loading import load_specs
 from dpbench.step.clipped_sum import Examples
 from dpbench.step.functional import Network, network
@@ -397,6 +398,11 @@ def test_a_record_and_the_report_show_the_epsilon_as_claimed_and_the_branch(tmp_
             one.text for one in notices([replace(section, rows=(replace(row, guarantees=lines),))], [], [], [], {})
         ]
         assert any(f"If every step had its noise, the exact ε would be {more}" in text for text in texts)
+    (drawn,) = comparison_figures(report, report.comparisons[0])
+    solid, hollow = drawn.figure.series
+    assert [(point.x, point.hollow) for point in solid.points] == [(pytest.approx(3, rel=1e-3), False)]
+    assert [(point.x, point.y, point.hollow) for point in hollow.points] == [(3.0, row.measured.mean, True)]
+    assert drawn.legend[1][1].endswith(": ε as claimed, not proven")
     assert "Drawn records that met no noise</dt><dd>100.00 % (printed)" in page
     assert "refuted: noise_scale: records of little influence meet no noise (printed)" in page
     assert "holds: a mechanism of dpbench: covered by the contract tests of its source (off)" in page

@@ -27,7 +27,7 @@ from dpbench.reporting.contents import Report
 from dpbench.reporting.page import render, write_report
 from dpbench.reporting.rendering.exports import harmless, records_csv, rows_csv, tables_latex
 from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
-from dpbench.reporting.rendering.plots import comparison_figures
+from dpbench.reporting.rendering.plots import comparison_figures, section_figures
 from dpbench.store.records import Store
 from tests.reporting.loose_ends import loose_ends
 from tests.store.record_samples import example, run_json
@@ -199,6 +199,38 @@ def test_rows_stand_as_in_their_file_and_a_grid_has_its_label() -> None:
     assert [row.label for row in collect(records).rows()] == sorted(labels)
     (drawn,) = comparison_figures(report, report.comparisons[0])
     assert [one.aside for one in drawn.figure.series] == [-2.5, 2.5]  # else the bars of one ε hide each other
+
+
+def test_runs_that_two_specs_share_are_drawn_once() -> None:
+    shared, other = run_json("one", "a", sigma=1.0), run_json("one", "b", sigma=2.0)
+    again = [{**shared, "context": {**shared["context"], "name": "two"}}]
+    contexts = {shared["run_key"]: [shared["context"], again[0]["context"]]}
+    report = collect([shared, other], contexts=contexts)
+    assert [section.name for section in report.sections] == ["one", "two"]
+    (comparison,) = report.comparisons
+    assert sum(len(rows) for _, rows in comparison.series) == 2
+
+
+def test_a_spec_of_many_rows_on_several_datasets_has_a_panel_for_each() -> None:
+    records = []
+    for dataset in ("mnist", "fashion_mnist"):
+        for label, mechanism in (("sgd", "noisy_sgd"), ("adam", "noisy_adam")):
+            for sigma in (1.0, 2.0, 4.0):
+                one = run_json("many", f"{dataset} {label}, {sigma}", sigma=sigma, dataset=dataset)
+                one["resolved"]["mechanism"]["name"] = mechanism
+                records.append(one)
+    report = collect(records)
+    (section,) = report.sections
+    panels = [one.figure for one in section_figures(report, section) if "against ε" in one.figure.title]
+    assert {one.title.split(", ")[1] for one in panels} == {"mnist", "fashion_mnist"}
+    for panel in panels:
+        assert [len(one.points) for one in panel.series] == [3, 3], "a joined line of each mechanism"
+        assert all(one.joined for one in panel.series)
+    assert len({one.id for one in panels}) == 2
+    few = collect(records[:6])
+    (section,) = few.sections
+    (figure,) = [one.figure for one in section_figures(few, section) if "against ε" in one.figure.title]
+    assert figure.title == "many: accuracy against ε"
 
 
 @pytest.mark.parametrize("epsilons", [(1.0, 3.0, 8.0), (0.5,), (1.0, 1.01, 8.0)])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpbench.errors import DpbenchError
 from dpbench.randomness import table
 from dpbench.step.clipped_sum import Clipped, Examples, Weight
 from dpbench.step.functional import Network, network
@@ -66,6 +67,19 @@ def small_network(features: int = 6, hidden: int = 9, classes: int = 4) -> Netwo
 def linear_network(features: int, classes: int) -> Network:
     """A linear layer without bias: an input of zeros has a gradient of exactly zero."""
     return network(nn.Linear(features, classes, bias=False))
+
+
+def fitting(mechanism: Any, usual: Network) -> Network:
+    """The network, or one linear layer of its size where the mechanism does not take it (`refuse_model`).
+
+    Such a one has a theorem about convex losses.
+    """
+    try:
+        getattr(mechanism, "refuse_model", lambda _: None)(usual.module)
+    except DpbenchError:
+        layers = [layer for layer in usual.module.modules() if isinstance(layer, nn.Linear)]
+        return network(nn.Linear(layers[0].in_features, layers[-1].out_features, bias=layers[0].bias is not None))
+    return usual
 
 
 def batch(

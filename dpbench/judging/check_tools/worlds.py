@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbench.events import Composition, ConfidentGNMax, Event
-from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters
+from dpbench.judging.check_tools.problems import batch, fitting, has_field, hyperparameters
 from dpbench.judging.check_tools.steps import on_vectors
 from dpbench.step.functional import Network, network
 from dpbench.step.letting_out import watched
@@ -140,9 +140,9 @@ class World:
             return prepared(self.mechanism, self.net, self.mechanism.start(self.theta_RP, self.stack, *data), *data)
 
         (state, refused), calls = look(0, begin)
+        yield Moment(None, calls, None, state)
         for place, reason in refused.items():
             raise Stopped(f"run {place} is refused before training: {reason}")
-        yield Moment(None, calls, None, state)
         for number, step in enumerate(steps, 1):
             before: State = dataclasses.replace(state, step_R=torch.full_like(state.step_R, step))
             (state, released, seen), calls = look(number, partial(self._step, before))
@@ -237,11 +237,12 @@ def planned_for(mechanism: Any, planned: int) -> int:
 def problem(mechanism: Any, seed: int, planned: int, hidden: int = 9) -> World:
     """A network of two layers, parameters of a stack of three runs that differ in q, C and σ, and data; all float64.
 
-    Without biases, so that an input of zeros has gradient 0, and without kinks.
+    Without biases, so that an input of zeros has gradient 0, and without kinks; of one layer where the mechanism takes
+    no other.
     """
     generator = torch.Generator().manual_seed(seed)
     first, last = nn.Linear(FEATURES, hidden, bias=False), nn.Linear(hidden, CLASSES, bias=False)
-    net = network(nn.Sequential(first, nn.Tanh(), last))
+    net = fitting(mechanism, network(nn.Sequential(first, nn.Tanh(), last)))
     drawn = batch(generator, 1, EXAMPLES, FEATURES, CLASSES, filled=2.0)
     theta_RP = torch.randn(len(RATES), net.size, generator=generator, dtype=torch.float64)
     seeds = range(seed * 31, seed * 31 + len(RATES))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpbench.judging.check_tools import statistics
-from dpbench.judging.check_tools.problems import batch, hyperparameters, reference, small_network
+from dpbench.judging.check_tools.problems import batch, fitting, hyperparameters, reference, small_network
 from dpbench.judging.check_tools.steps import (
     OwnSteps,
     can_be_shown,
@@ -62,7 +62,7 @@ class GradientUnbiased(Check):
         """Average `seeds`·`steps` draws at each of three sampling rates."""
         mechanism = with_plain_loss(subject.value)
         generator = torch.Generator().manual_seed(seed)
-        net = small_network()
+        net = fitting(mechanism, small_network())
         data = batch(generator, 1, self.examples, filled=2.0)
         # Gradients of similar direction, so that a wrong divisor shows.
         inputs, targets = 1 + 0.3 * data.inputs[0].tanh().float(), torch.zeros_like(data.targets[0])

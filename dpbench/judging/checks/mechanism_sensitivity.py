@@ -29,7 +29,7 @@ from scipy import stats
 from torch import Tensor
 
 from dpbench.judging.check_tools import statistics
-from dpbench.judging.check_tools.problems import batch, has_field, hyperparameters, small_network
+from dpbench.judging.check_tools.problems import batch, fitting, has_field, hyperparameters, small_network
 from dpbench.judging.check_tools.steps import (
     has_event,
     random_projections,
@@ -83,7 +83,7 @@ class MechanismSensitivity(Check):
         if projections is not None:
             return self._random(subject, projections, seed)
         generator = torch.Generator().manual_seed(seed)
-        net = small_network(classes=2)
+        net = fitting(subject.value, small_network(classes=2))
         worst, wrong = 0.0, None
         single, many = rounding(torch.float32, self.examples + 1, net.size)
         limit = 1 + single + 2 * many

@@ -119,7 +119,7 @@ def verify(
     if progress is not None:
         progress(None, 0, len(chosen))
     proof = {name: (record, stored.files[name].as_posix()) for name, record in taken.items()}
-    runs = trained(out) if out is not None and any(claim.rows or claim.compares for claim in chosen) else ()
+    runs = trained(out) if out is not None and any(claim.runs for claim in chosen) else ()
     calls = [(claim, certified, proof.get(claim.name), _of(claim, runs)) for claim in chosen]
     done: dict[str, VerdictRecord] = {}
     with closing(spread(judge_or_trust, calls, min(workers, len(chosen)), ray)) as records:
@@ -136,7 +136,7 @@ def verify(
 
 def _of(claim: Claim, runs: Sequence[Trained]) -> tuple[Trained, ...]:
     """The runs, where training judges a claim."""
-    return tuple(runs) if claim.rows or claim.compares else ()
+    return tuple(runs) if claim.runs else ()
 
 
 def _none_chosen(choice: Choice, claims: Sequence[Claim]) -> str:

@@ -30,7 +30,7 @@ from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
 from dpbench.store.shapes import RunRecord
 from dpbench.tasks import METRICS, Metric, task_of, unusual
-from dpbench.verdicts import Verdict
+from dpbench.verdicts import Verdict, Word
 
 OTHER = "the spec has changed since these runs"
 ALONG = "along_training"  # as a metric of a comparison
@@ -93,10 +93,15 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     missing = [run for run, place in places.items() if place is None]
     if missing:
         return Judgement("not_run", f"{judged}; not written yet: {', '.join(missing)}")
-    if not (claim.rows or claim.compares):
-        return Judgement("not_run", f"{judged}; the claim names no rows to compare" if claim.runs else judged)
+    if not claim.runs:
+        return Judgement("not_run", judged)
     if not runs:
         return Judgement("not_run", f"{judged}; there is no record of it")
+    if not (claim.rows or claim.compares):
+        rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
+        count = sum(len(_of(row, runs)[0]) for row in rows)
+        verdict: Word = "undecided" if count else "not_run"
+        return Judgement(verdict, f"{judged}; {count} runs of it have a record, and the claim names no rows to compare")
     if claim.compares:
         every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
         specs = {spec.label: (file, spec) for file, spec in every}

@@ -78,6 +78,7 @@ def _accountants(row: Row) -> Iterable[str]:
 def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequence[Metric]) -> dict[str, Any]:
     context, published = row.context, row.context.published or Published()
     found, spread = row.metric_verdict, row.verdict("printed_accuracy_deviation")
+    ends = row.verdict("printed_accuracy_range")
     evidence: Mapping[str, Any] = found.evidence if found else {}
     cells: dict[str, Any] = {
         "spec": section.name,
@@ -94,6 +95,9 @@ def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequen
         **{name: value for metric in metrics for name, value in _metric_cells(row, metric).items()},
         "accuracy_deviation_percent_printed": published.accuracy_deviation_percent,
         "accuracy_deviation_verdict": spread and spread.verdict,
+        "accuracy_lowest_percent_printed": published.accuracy_lowest_percent,
+        "accuracy_highest_percent_printed": published.accuracy_highest_percent,
+        "accuracy_range_verdict": ends and ends.verdict,
         "printed_averaged_over": published.averaged_over,
         "prediction_low_95": evidence.get("low"),
         "prediction_high_95": evidence.get("high"),

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from dpbench.judging.claims.record import VerdictRecord
 from dpbench.privacy.formatting import bound, number
-from dpbench.reporting.contents import Comparison, CurveLine, Report, Row, Section
+from dpbench.reporting.comparisons import comparisons
+from dpbench.reporting.contents import Comparison, CurveLine, GuaranteeLine, Report, Row, Section
 from dpbench.reporting.rendering.figures import Figure, Point, Series
 from dpbench.reporting.rendering.view import by
 from dpbench.tasks import METRICS, Metric
@@ -38,11 +39,14 @@ def section_figures(report: Report, section: Section) -> list[Drawn]:
 def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
     """Those of the rows with one metric. ε is promised; only where no row has such a one, another."""
     found = []
+    panels = _panels(report, section, metric)
     styled = [(style, row) for style, row in enumerate(section.rows) if row.metric_name == metric.name]
     other = "" if section.rows[0].metric_name == metric.name else f"-{metric.name}"
     promised = [(style, row) for style, row in styled if row.promised]
     private = [pair for pair in promised or styled if epsilon_of(pair[1]) is not None]
-    if private:
+    if panels:
+        found += panels
+    elif private:
         rows = [row for _, row in private]
         baselines = map(report.row, section.baselines)
         levels = _levels([row for row in baselines if row.metric_name == metric.name])
@@ -56,7 +60,9 @@ def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
             levels=levels,
             logarithmic=True,
         )
-        found.append(Drawn(figure, tuple((style, row.title) for style, row in private), f"{metric.noun} against ε"))
+        titles = [name for name, _ in _with_neighbours([(row.title, [row]) for row in rows])]
+        legend = tuple(zip((style for style, _ in private), titles, strict=True))
+        found.append(Drawn(figure, legend, f"{metric.noun} against ε"))
     drawn = [(style, row) for style, row in styled if row.curve]
     axes: tuple[tuple[str, str, Callable[[CurveLine], float]], ...] = (
         ("time", "Training time, s", lambda step: step.seconds),
@@ -81,6 +87,23 @@ def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
                 f"{metric.noun} {against.removesuffix(', s')}",
             )
         )
+    return found
+
+
+def _panels(report: Report, section: Section, metric: Metric) -> list[Drawn]:
+    """A figure for each dataset and model of a section with many rows of several, its mechanisms as lines."""
+    rows = [row for row in section.rows if row.metric_name == metric.name]
+    if len(rows) <= MANY_ROWS or len({(row.settings.dataset, row.settings.model) for row in rows}) == 1:
+        return []
+    found = []
+    baselines = [report.row(row_id) for row_id in section.baselines]
+    for one in comparisons([replace(section, rows=tuple(rows))], every=True):
+        subject = one.dataset, one.model
+        alike = [row.id for row in baselines if (row.settings.dataset, row.settings.model) == subject]
+        panel = replace(one, id=f"{section.id}-{one.id}", baselines=tuple(alike))
+        for drawn in comparison_figures(report, panel):
+            title = f"{section.name}, {', '.join(subject)}: {metric.title} against ε"
+            found.append(Drawn(replace(drawn.figure, title=title), drawn.legend, ", ".join(subject)))
     return found
 
 
@@ -126,28 +149,36 @@ def claim_figure(record: VerdictRecord) -> Drawn:
 
 
 def comparison_figures(report: Report, comparison: Comparison) -> list[Drawn]:
-    """Accuracy against the tightest promised ε of every row that trains one model on one dataset."""
+    """Accuracy against the tightest promised ε of every row that trains one model on one dataset.
+
+    Hollow points stand at an ε that is only claimed.
+    """
     levels = _levels([report.row(row_id) for row_id in comparison.baselines])
     series: list[Series] = []
     shown: list[Row] = []
     legend = []
-    for style, (name, row_ids) in enumerate(comparison.series):
-        rows = [row for row in map(report.row, row_ids) if row.promised and epsilon_of(row)]
-        if rows:
-            rows.sort(key=lambda row: epsilon_of(row) or 0.0)
-            points = tuple(_end(row, epsilon_of(row) or 0.0, _says(row))[0] for row in rows)
-            series.append(Series(style, (), points, joined=True, says=name))
-            legend.append((style, name))
-            shown += rows
+    named = _with_neighbours([(name, [report.row(row_id) for row_id in ids]) for name, ids in comparison.series])
+    for style, (name, of) in enumerate(named):
+        rows = [row for row in of if row.promised and epsilon_of(row)]
+        points = [_end(row, epsilon_of(row) or 0.0, _says(row))[0] for row in rows]
+        claimed = [_claimed(row, line) for row in of if not row.promised for line in row.guarantees if _claims(line)]
+        for text, some in ((name, points), (f"{name}: ε as claimed, not proven", claimed)):
+            if some:
+                some.sort(key=lambda point: point.x)
+                series.append(Series(style, (), tuple(some), joined=True, says=text))
+                legend.append((style, text))
+        shown += rows
     if not series:
         return []
+    sentence = _epsilon_sentence(comparison.metric, shown, levels)
+    hollow = "; ".join(point.says for one in series for point in one.points if point.hollow)
     middle = (len(series) - 1) / 2
     beside = min(_BESIDE, _BESIDE * 6 / len(series))
     series = [replace(one, aside=beside * (place - middle)) for place, one in enumerate(series)]
     figure = Figure(
         id=f"{comparison.id}-epsilon",
         title=f"{comparison.dataset}, {comparison.model}: {comparison.metric.title} against ε of every mechanism",
-        description=_epsilon_sentence(comparison.metric, shown, levels),
+        description=sentence + f" Hollow: {hollow}." * bool(hollow),
         x_label=epsilon_label(shown),
         y_label=comparison.metric.label,
         series=tuple(series),
@@ -164,6 +195,16 @@ def epsilon_of(row: Row) -> float | None:
     """The ε that figures show, where a logarithmic axis can."""
     value = row.shown.epsilon if row.shown else None
     return value if value is not None and 0 < value < math.inf else None
+
+
+def _claims(line: GuaranteeLine) -> bool:
+    return line.kind == "claimed" and line.epsilon is not None and 0 < line.epsilon < math.inf
+
+
+def _claimed(row: Row, line: GuaranteeLine) -> Point:
+    """Where a row ended, at an ε that is only claimed."""
+    epsilon = line.epsilon or 0.0
+    return replace(_end(row, epsilon, f"{row.full_title}: {row.reached} at ε = {epsilon:g} (claimed)")[0], hollow=True)
 
 
 def _says(row: Row) -> str:
@@ -194,8 +235,25 @@ def _levels(baselines: Sequence[Row]) -> tuple[Level, ...]:
     )
 
 
+def _neighbours(row: Row) -> str | None:
+    return row.shown.adjacency or "add_or_remove" if row.shown else None
+
+
+def _with_neighbours(named: Sequence[tuple[str, list[Row]]]) -> list[tuple[str, list[Row]]]:
+    """The names of lines, with what neighbours are where the ε of a figure are of several kinds."""
+    kinds = [{_neighbours(row) for row in rows} - {None} for _, rows in named]
+    several = len(set[str | None]().union(*kinds)) > 1
+    said = ["/".join(sorted(str(one).replace("_", " ") for one in some)) for some in kinds]
+    return [
+        (f"{name} ({says})" if several and says else name, rows) for (name, rows), says in zip(named, said, strict=True)
+    ]
+
+
 def epsilon_label(rows: Sequence[Row]) -> str:
+    """The axis of ε: at which δ and by which accountants; of which neighbours, if they are the same for all rows."""
     lines = [row.shown for row in rows if row.shown]
+    if len({_neighbours(row) for row in rows if row.shown}) > 1:
+        lines = [replace(line, adjacency=None) for line in lines]
     deltas = dict.fromkeys(line.delta for line in lines)
     at = f" at δ = {number(next(iter(deltas)))}" if len(deltas) == 1 and None not in deltas else ""
     return f"ε{at} ({', '.join(dict.fromkeys(map(by, lines)))})"

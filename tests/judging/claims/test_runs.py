@@ -192,7 +192,16 @@ def test_only_the_rows_that_a_claim_names_count() -> None:
     runs = table(row_2=-3.0)
     assert judge_runs(replace(CLAIM, rows=("row 2",)), runs).verdict == "refuted"
     assert judge_runs(replace(CLAIM, rows=("row [13456]",)), runs).verdict == "holds"
-    assert judge_runs(replace(CLAIM, rows=()), runs).verdict == "not_run"
+
+
+def test_records_of_a_claim_without_a_number_to_compare_leave_it_undecided() -> None:
+    """It was run, so it is not `not_run`."""
+    claim = replace(CLAIM, rows=())
+    found = judge_runs(claim, table())
+    assert (found.verdict, f"; {len(table())} runs of it have a record" in found.reason) == ("undecided", True)
+    assert judge_runs(claim, [replace(one, real=False) for one in table()]).verdict == "not_run"
+    assert judge_runs(claim, ()).verdict == "not_run"
+    assert judge_runs(replace(claim, runs=()), table()).verdict == "not_run"
 
 
 def test_a_claim_that_prints_no_number_of_its_rows_says_so() -> None:
@@ -284,6 +293,8 @@ def test_published_records_judge_the_table_that_they_are_of(tmp_path: Path) -> N
     (shared,) = verify(
         [ROOT / "dpbench/judging/papers/dplis2021"], Choice(names=("dplis2021.table-10-mnist-mlp",)), out=tmp_path
     ).verdicts
-    assert "deviates by" in shared.evidence["MNIST MLP none 5.01"], "runs of Table 2 are those of Table 10"
+    assert "deviates by" in shared.evidence["MNIST MLP none 5.01: printed_accuracy_deviation"], (
+        "runs of Table 2 are those of Table 10"
+    )
     (other,) = verify(folder, Choice(names=("bu2020.table1-accuracy",)), out=tmp_path / "empty").verdicts
     assert other.verdict == "not_run"
