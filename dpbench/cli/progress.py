@@ -19,7 +19,7 @@ from rich.text import Text
 
 from dpbench.cli.console import LINE_SECONDS, Watch, emit
 from dpbench.job import Watcher
-from dpbench.plan.planning import Plan, Run, Stack
+from dpbench.plan.planning import HAS_A_RECORD, Plan, Run, Stack
 from dpbench.privacy.formatting import SIGNS, bound, duration, seeds
 from dpbench.tasks import CLASSIFICATION, metric_of
 
@@ -356,6 +356,11 @@ def summary_text(summary: Summary, command: str) -> str:
     lines += [" ".join(there)] * bool(there)
     reasons = Counter((run.action, run.reason) for run in summary.plan.runs)
     lines += _needed({reason: count for (action, reason), count in reasons.items() if action == "skip"})
+    lines += [
+        f"{count} runs: {reason}."
+        for (what, reason), count in reasons.items()
+        if what == "exists" and reason != HAS_A_RECORD
+    ]
     lines += [f"{count} runs stale: {reason}." for (what, reason), count in reasons.items() if what == "stale"]
     for name, found in summary.checks:
         if found.verdict != "holds":

@@ -425,7 +425,7 @@ def with_stages(
         ("radius", radius, 0 < radius < math.inf, "a finite number above 0"),
         ("decision_share", decision_share, 0 < decision_share < 1, "a number from 0 to 1, both excluded"),
         ("noise_constant", noise_constant, 0 < noise_constant < math.inf, "a finite number above 0"),
-        ("smoothness", smoothness, 0 <= smoothness < math.inf, "a finite number, 0 or more"),
+        ("smoothness", smoothness, 0 < smoothness < math.inf, "a finite number above 0"),
         ("third_derivative", third_derivative, 0 <= third_derivative < math.inf, "a finite number, 0 or more"),
         ("solver", solver, solver in ("auto", "dense", "conjugate_gradients"), "auto, dense or conjugate_gradients"),
     ):

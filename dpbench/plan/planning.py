@@ -402,6 +402,9 @@ def _seeds(spec: Spec, chosen: tuple[int, ...] | int | None) -> tuple[int, ...]:
     return tuple(itertools.islice(itertools.chain(spec.seeds, more), chosen))
 
 
+HAS_A_RECORD = "has a record"
+
+
 def chosen_by(spec: Spec, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns matches the spec's name, label, `name/label` or file name; no pattern: all do."""
     names = (spec.name, spec.label, f"{spec.name}/{spec.label}", Path(spec.file).stem)
@@ -429,7 +432,7 @@ def _decided(
     record, older = known
     if not unfinished and not choices.force and not choices.smoke:
         if record is not None:
-            return "exists", "has a record"
+            return "exists", _without_metrics(run, record) or HAS_A_RECORD
         if older is not None and not choices.stale:
             changed = ", ".join(version_changes(older.get("numerics") or {}, run.resolved["numerics"]))
             return "stale", f"has a record by other code ({changed}); --stale runs it again"
@@ -437,6 +440,14 @@ def _decided(
         new = "was interrupted, goes on from there" if unfinished and not choices.force else "no record yet"
         return "train", "smoke test" if choices.smoke else "its record is stale" if older else new
     return "train", "forced" if choices.force else "was interrupted"
+
+
+def _without_metrics(run: Run, record: Mapping[str, Any]) -> str:
+    """Which metrics of those asked for a record does not have, and how to get them; "" where it has all."""
+    measured = {one.get("name") for one in (record.get("result") or {}).get("metrics") or ()}
+    asked = [described(one.name, one.parameters) for one in run.metrics]
+    absent = [name for name in asked if name not in measured]
+    return f"has a record without {', '.join(absent)}; --force trains again and measures" if absent else ""
 
 
 def _obstacle(spec: Spec, choices: Choices, has_gpu: bool) -> str | None:

@@ -280,7 +280,7 @@ def test_numbers_that_the_theorem_does_not_cover_are_refused(
         ("radius", 0.0),
         ("decision_share", 1.0),
         ("noise_constant", 0.0),
-        ("smoothness", -1.0),
+        ("smoothness", 0.0),
         ("third_derivative", math.nan),
         ("solver", "lissa"),
         ("variant", "equation_7"),

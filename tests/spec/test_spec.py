@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dpbench.catalog import catalog
 from dpbench.errors import Problem, ProblemsError
-from dpbench.spec.keys import DEVIATION
+from dpbench.spec.keys import DEVIATION, HIGHEST, LOWEST
 from dpbench.spec.loading import Budget, Choice, Printed, Spec, Training, load_specs
 from dpbench.spec.points import MOST_RUNS
 from tests.spec.spec_writer import to_yaml
@@ -351,6 +351,9 @@ def test_one_mistake_is_one_problem_at_its_place(
         ("published: {epsilon: {rdp: x}}\n", "published.epsilon.rdp", "a number above 0"),
         (f"published: {{{DEVIATION}: 0.2, averaged_over: 1}}\n", "published.averaged_over", "how many runs"),
         (f"published: {{{DEVIATION}: 0.2}}\nmetric: rmse\n", f"published.{DEVIATION}", "the metric of this run is"),
+        (f"published: {{{LOWEST}: 93.5}}\n", f"published.{LOWEST}", "write both"),
+        (f"published: {{{HIGHEST}: 93.5}}\n", f"published.{HIGHEST}", "write both"),
+        (f"published: {{{LOWEST}: 93.5, {HIGHEST}: 93.4}}\n", f"published.{LOWEST}", "write both"),
         ("published: {averaged_over: 2.0}\n", "published.averaged_over", "write 2"),
         ("published: {accuracy: 2.0}\n", "published.accuracy", "unknown key"),
         ("published: 95.0\n", "published", "a mapping of printed numbers"),

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dpbench.catalog import build, catalog
+from dpbench.cli import main
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.job import run
 from dpbench.plan.planning import Choices, context, make_plan
@@ -360,6 +361,29 @@ def test_a_run_goes_on_with_what_was_measured_before(tmp_path: Path) -> None:
     cut, whole = (sorted(Store(tmp_path / name).read().runs, key=lambda one: one.seed) for name in ("cut", "whole"))
     assert all(one.resumed for one in cut)
     assert [[point.metrics for point in one.curve] for one in cut] == [[p.metrics for p in one.curve] for one in whole]
+
+
+def call(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_a_record_without_a_metric_that_is_asked_for_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is asked for later is not measured, and nobody is left to wonder why."""
+    asked = ["run", str(spec(tmp_path)), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    call(asked)
+    assert "record without" not in capsys.readouterr().out
+    spec(tmp_path, more="metrics: [sharpness, training_metric]\n")
+    call(asked)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 runs: has a record without sharpness, training_metric; --force trains again and measures." in said
+    call([*asked, "--force"])
+    capsys.readouterr()
+    call(asked)
+    assert "record without" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong", ["0", "101", "2.5", "often"])
