@@ -305,15 +305,17 @@ def plan_notes(plan: Plan) -> list[str]:
 def _unusual(plan: Plan, what: str, of: Callable[[Run], str], usual: str) -> list[str]:
     """A line that says where something is not as usual; none where it is so everywhere.
 
-    It names specs, and rows of a spec that has several.
+    It names specs, and of one that has several kinds the rows, or how many where they are more than two.
     """
-    found: dict[str, dict[str, None]] = {}
-    kinds: dict[str, set[str]] = {}
+    rows: dict[str, dict[str, dict[str, None]]] = {}
     for run in plan.runs:
-        kinds.setdefault(run.spec.name, set()).add(of(run))
-    for run in plan.runs:
-        several = len(kinds[run.spec.name]) > 1 and run.spec.label
-        found.setdefault(of(run), {})[f"{run.spec.name} [{run.spec.label}]" if several else run.spec.name] = None
+        rows.setdefault(run.spec.name, {}).setdefault(of(run), {})[run.spec.label] = None
+    found: dict[str, list[str]] = {}
+    for spec, kinds in rows.items():
+        count = sum(map(len, kinds.values()))
+        for kind, labels in kinds.items():
+            some = ", ".join(labels) if len(labels) <= 2 else f"{len(labels)} of {count} rows"
+            found.setdefault(kind, []).append(spec if len(kinds) == 1 else f"{spec} [{some}]")
     words = [f"{name.replace('_', ' ')} in {', '.join(specs)}" for name, specs in found.items() if name != usual]
     rest = [f"{usual.replace('_', ' ')} in all others"] if usual in found else []
     return [f"{what}: {'; '.join([*words, *rest])}."] if words else []
