@@ -94,8 +94,11 @@ class SpecReader:
         elif first is not None and second is not None:
             later, earlier = (first, second) if first.key > second.key else (second, first)
             name = one if later is first else other
-            message = f"{name} excludes {other if later is first else one} (line {earlier.key.line})"
-            self.mistakes.add(later.key, f"{message}; expected exactly one of the two", "delete one", "both")
+            shared = other if later is first else one
+            message = f"{name} excludes {shared} (line {earlier.key.line})"
+            of_all = point.in_row and earlier.key.line < point.place.line
+            hint = f"delete one, or write {shared} in the rows that have it, not for all" if of_all else "delete one"
+            self.mistakes.add(later.key, f"{message}; expected exactly one of the two", hint, "both")
 
     def _budget(self, tree: Table, mechanism: Chosen | None, point: Point | None) -> dict[str, Any]:
         node = tree.get("budget")

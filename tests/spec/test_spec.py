@@ -380,7 +380,7 @@ def test_one_mistake_is_one_problem_at_its_place(
         ("rows: [{name: x}]\n", "rows[0].name", "name a row with `label`"),
         ("rows: [{label: ''}]\n", "rows[0].label", "one line of text"),
         ("rows: [{label: a}, {label: b}, {label: a}]\n", "rows[2]", "is already used at"),
-        ("rows: [{}, {budget: {noise_multiplier: 1}}]\n", "rows[1].budget.noise_multiplier", "excludes epsilon (line"),
+        ("rows: [{}, {budget: {noise_multiplier: 1}}]\n", "rows[1].budget.noise_multiplier", "or write epsilon in"),
         ("rows: [{}, {mechanism: non_private}]\n", "budget", "non_private is not private"),
     ],
 )  # fmt: skip
