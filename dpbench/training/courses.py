@@ -139,6 +139,20 @@ def start(
     return state
 
 
+def join(states: list[State], device: torch.device) -> State:
+    """One stack of single-run states."""
+
+    def joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([part[name].to(device) for part in parts]) for name in parts[0]}
+
+    return State(
+        torch.cat([state.theta_RP.to(device) for state in states]),
+        joined([state.memory for state in states]),
+        torch.cat([state.step_R.to(device) for state in states]),
+        joined([state.private for state in states]),
+    )
+
+
 def begun(
     mechanism: Mechanism, net: Network, state: State, inputs: Tensor, targets: Tensor, courses: Sequence[Course]
 ) -> tuple[State, Mapping[int, str]]:

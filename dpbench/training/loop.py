@@ -41,7 +41,7 @@ from dpbench.step.stages import most_groups, most_places
 from dpbench.store.check_records import described
 from dpbench.store.run_key import COMPILED, COMPILED_DRAWS
 from dpbench.tasks import METRICS, objective
-from dpbench.training.courses import Course, begun, events_done, hyperparameters, save, start
+from dpbench.training.courses import Course, begun, events_done, hyperparameters, join, save, start
 from dpbench.training.execution import Execution, keep_freed_memory
 from dpbench.training.fastest import ENGINES, chunks, compile_draws, expected_places, with_engine
 from dpbench.training.memory import noted, smaller
@@ -158,7 +158,7 @@ def train(
     courses = [Course(run, stops(run), stack=stack) for run in runs]
     folder = None if smoke else checkpoints
     starts = (start(course, mechanism, build, folder, anew, inputs, targets, aim) for course in courses)
-    state, hyper = _join(list(starts), device), hyperparameters(runs, device)
+    state, hyper = join(list(starts), device), hyperparameters(runs, device)
     state, refused = begun(mechanism, net, state, inputs, targets, courses)
     one = data.test_inputs[0].to(device), data.test_targets[0].to(device)
     compiles_draws = execution.compiles and not smoke and device.type == "cpu"  # first: a trial may draw
@@ -501,17 +501,3 @@ def _most_frequent(data: Dataset) -> float | None:
     if data.task != "classification":
         return None
     return int(data.test_targets.bincount().max()) / len(data.test_targets)
-
-
-def _join(states: list[State], device: torch.device) -> State:
-    """One stack of single-run states."""
-
-    def joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        return {name: torch.cat([part[name].to(device) for part in parts]) for name in parts[0]}
-
-    return State(
-        torch.cat([state.theta_RP.to(device) for state in states]),
-        joined([state.memory for state in states]),
-        torch.cat([state.step_R.to(device) for state in states]),
-        joined([state.private for state in states]),
-    )
