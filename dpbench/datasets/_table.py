@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ MISSING = frozenset(
     | {"<na>", "n/a", "na", "nan", "none", "null"}
 )
 ROWS, CELLS = 4096, 1 << 21  # at a time
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # as most write it: 01 and 1e5 may be codes
 
 Row = tuple[int, Sequence[str]]  # the line where it ends, and its cells
 
@@ -49,7 +52,7 @@ class Mistakes:
 
 
 MISSED = "without a value in the file, the first in {}: delete or fill those rows, no record is left out silently"
-MISSED_WORD = MISSED + "; where it is a category, list those of the column"
+MISSED_WORD = MISSED + "; where it is a category or a class, list all of the column's, in quotation marks"
 NO_NUMBER = "no number, the first in {}: numbers have a decimal point; "
 OF_INPUTS = "list a column of words under categorical, or leave it out of features"
 NOT_FINITE = "not finite, the first in {}: expected finite numbers"
@@ -124,13 +127,12 @@ class Categories:
         self.parts.append(codes)
 
     def spelled_twice(self) -> tuple[str, str] | None:
-        """Two categories that occur and are one number, or one word but for its case; None where all differ."""
-        found: dict[float | str, str] = {}
+        """Two categories that are one number (1, 1.0), or one word but for its case; None where all differ."""
+        found: dict[str, str] = {}
         for word in () if self.categories else self.known:
-            try:
-                same: float | str = float(word)
-            except ValueError:
-                same = word.casefold()
+            same = word.casefold()
+            if "." in word and _NUMBER.fullmatch(word):
+                same = word.rstrip("0").rstrip(".")
             other = found.setdefault(same, word)
             if other != word:
                 return other, word

@@ -288,7 +288,7 @@ class _Table:
                 what = "classes" if column is self.target else "categorical"
                 raise DpbenchError(
                     f"column {column.name!r}: {pair[0]!r} and {pair[1]!r} would be two {_KINDS[what]}; write one of"
-                    f" them throughout, or list all values under {what} if they differ"
+                    f" them throughout, or list all values under {what}, in quotation marks, if they differ"
                 )
 
     def _constant(self) -> None:

@@ -156,7 +156,8 @@ def range_verdict(
     over, least, most = max(2, runs or 2), min(values), max(values)
     chance = 2 / math.comb(over + len(values), over)
     evidence |= {"least": least, "most": most, "averaged_over": runs}
-    said = f"ours from {least:.2f} to {most:.2f} over {len(values)} seeds, printed {text} of {over} runs"
+    stated = f"{over} runs" if runs and runs > 1 else "two runs (how many is not stated)"
+    said = f"ours from {least:.2f} to {most:.2f} over {len(values)} seeds, printed {text} of {stated}"
     low, high = (one.value + sign * one.half_unit * (1 + _SLACK) for one, sign in zip(printed, (-1, 1), strict=True))
     if chance > 1 - LEVEL:
         reason = f"{said}; so few runs lie apart in {chance:.0%} of cases"

@@ -43,7 +43,7 @@ def comparisons(sections: Sequence[Section], *, every: bool = False) -> tuple[Co
     seen = set()
     for section in sections:
         for row in section.rows:
-            runs = section.shipped, frozenset(row.run_keys)
+            runs = section.shipped, frozenset(row.run_keys), row.context.delta
             if row.facts.private and runs not in seen:  # specs of two figures may train the same
                 seen.add(runs)
                 series = groups.setdefault((section.shipped, _subject(row)), {})

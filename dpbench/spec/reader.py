@@ -159,7 +159,8 @@ class SpecReader:
             known = tuple(catalog("accountants"))
             if name not in known:
                 self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
-        of_one = values is not None and DEVIATION in node.entries and values["averaged_over"] == 1
+        spread = next((name for name in (DEVIATION, LOWEST, HIGHEST) if name in node.entries), None)
+        of_one = values is not None and spread is not None and values["averaged_over"] == 1
         if of_one:
             at = node.entries["averaged_over"].value.place
             self.mistakes.add(at, "found 1; one run has no deviation", "write how many runs deviate", "deviation")
@@ -172,8 +173,8 @@ class SpecReader:
         if point is not None:
             self._comparable(tree, entry, dataset, point)
             for metric in METRICS.values() if measured else ():
-                key = metric.key if metric.key in node.entries or metric.name != "accuracy" else DEVIATION
-                if key in node.entries and measured and metric.name != measured.metric:
+                key = metric.key if metric.key in node.entries or metric.name != "accuracy" else spread
+                if key is not None and key in node.entries and measured and metric.name != measured.metric:
                     message = f"the metric of this run is {measured.metric}; expected {METRICS[measured.metric].key}"
                     self.mistakes.add(node.entries[key].key, message, f"add `metric: {metric.name}`", "metric")
         if values is None or of_one or None in (*printed.values(), *epsilon.values()):

@@ -36,6 +36,8 @@ class Trained:
 
     def first(self, records: int, split: str = "training") -> Trained:
         """The same with the first so many records of a split, or with all where there are fewer."""
+        if split == "test" and self.test is None:
+            raise DpbenchError("split = test: no test records were given")
         inputs, targets = self.test if split == "test" and self.test is not None else (self.inputs, self.targets)
         return replace(self, inputs=inputs[:records], targets=targets[:records])
 

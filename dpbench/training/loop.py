@@ -246,7 +246,8 @@ def train(
         for at, (last, failed) in stopped.items():
             ended.append(at)
             yield Outcome(courses[at].run, error=failed, step=last)
-        due = [at for at, course in enumerate(courses) if course.step in course.stops and at not in stopped]
+        # Nobody has stepped where a run is refused before training: what was resumed is evaluated there already.
+        due = [at for at, course in enumerate(courses) if number and course.step in course.stops and at not in stopped]
         sums_3R[:, due] = 0.0
         for at, outcome, ledger in _evaluated(due, courses, net, state, hyper, test, mechanism):
             if _versions(net, inputs, targets, *test) != kept:

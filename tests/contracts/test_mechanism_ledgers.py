@@ -150,6 +150,15 @@ def test_every_check_of_a_step_judges_the_printed_pidp_sgd(check: str) -> None:
     assert found.verdict == expected, found
 
 
+@pytest.mark.parametrize("check", ["mechanism_releases", "mechanism_replay"])
+def test_a_mechanism_that_refuses_the_network_of_a_check_is_not_refuted(check: str) -> None:
+    """The damping allows a network whose Hessian it does not make positive definite: nothing was released."""
+    built = catalog("mechanisms")["pidp_sgd"].load()(variant="as_printed", damping=0.01)
+    found = CHECKS[check](Subject("mechanisms", "pidp_sgd", built), seed=0)
+    assert found.verdict == "undecided", found
+    assert "refused before training: the Hessian is not positive definite" in found.reason
+
+
 @pytest.mark.parametrize("name", [name for name in PRINTED if name != "dpis"])
 def test_no_epsilon_is_promised_of_what_is_printed(name: str) -> None:
     """It is withheld, or no accountant has one. (The ledger of `dpis` as printed dominates what it releases.)"""

@@ -157,7 +157,7 @@ def test_a_number_is_the_target_of_a_regression(tmp_path: Path) -> None:
         (HEAD + ROWS, {}, r"10 cells are no number, the first in line 2, column 'w' \('a'\).*under categorical"),
         (f"{HEAD}1,a,0\n?,,1\nNA,b,0\n", {"categorical": ["w"]}, "3 cells are without a value in.* line 3, column 'x'"),
         ("x,y\n1,0\n2,#N/A\n3,1\n", {}, r"without a value in the file, the first in line 3, column 'y' \('#N/A'\)"),
-        (HEAD + "1,None,0\n2,b,1\n", {"categorical": ["w"]}, "1 cell is without a value .* list those of the column"),
+        (HEAD + "1,None,0\n2,b,1\n", {"categorical": ["w"]}, "1 cell is without a value .* list all of the column.s"),
         (HEAD + "1,a,0\n2,-,1\n3,<NA>,1\n", {"categorical": ["w"]}, "2 cells are without a value in the file"),
         ("x,y\n1,0\n2,1\n3,1.0\n", {}, "column 'y': '1' and '1.0' would be two classes; write one"),
         ("x,y\n1,true\n2,True\n3,false\n", {}, "column 'y': 'true' and 'True' would be two classes"),
@@ -330,6 +330,15 @@ def test_a_column_named_like_a_word_takes_no_place_of_another(tmp_path: Path) ->
     )
     with pytest.raises(ProblemsError, match=r"parameters.file: .* a value in the file, .* column 'x'"):
         load_specs([tmp_path / "spec.yaml"])
+
+
+def test_what_may_be_codes_is_not_one_value_in_two_spellings(tmp_path: Path) -> None:
+    """Nor is what is listed, also where it stands for nothing elsewhere."""
+    for pair in (("01", "1"), ("1e5", "100000"), ("9007199254740992", "9007199254740993"), ("1_0", "10")):
+        rows = "".join(f"{x},{word},{x % 2}\n" for x, word in enumerate(pair * 3))
+        assert table(tmp_path, HEAD + rows, categorical=["w"]).arrays[0].shape[1] == 3
+    rows = "".join(f"{x},{word},{x % 2}\n" for x, word in enumerate(("None", "none", "-") * 2))
+    assert table(tmp_path, HEAD + rows, categorical={"w": ["None", "none", "-"]}).arrays[0].shape[1] == 4
 
 
 def test_what_is_the_same_in_all_training_rows_is_told(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_a_printed_range_lies_apart_as_often_as_is_said() -> None:
     assert range_verdict("row", [5.06, 6.0, 7.0], ends, 5).verdict == "refuted"
     assert range_verdict("row", [0.94, 0.5, 0.2], ends, 5).verdict == "refuted"
     assert range_verdict("row", [], ends, 5).verdict == "not_run"
+    assert "of two runs (how many is not stated)" in range_verdict("row", [7.0] * 8, ends, None).reason
     assert range_verdict("row", [9.0] * 5, ends, 5, barred="synthetic").verdict == "not_run"
 
 

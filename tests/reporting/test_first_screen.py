@@ -30,7 +30,7 @@ from dpbench.reporting.rendering.figures import Figure, Point, Series, draw
 from dpbench.reporting.rendering.plots import comparison_figures, section_figures
 from dpbench.store.records import Store
 from tests.reporting.loose_ends import loose_ends
-from tests.store.record_samples import example, run_json
+from tests.store.record_samples import example, printed, run_json
 
 ROOT = Path(__file__).parents[2]
 SPEC = """
@@ -209,6 +209,9 @@ def test_runs_that_two_specs_share_are_drawn_once() -> None:
     assert [section.name for section in report.sections] == ["one", "two"]
     (comparison,) = report.comparisons
     assert sum(len(rows) for _, rows in comparison.series) == 2
+    contexts[shared["run_key"]][1] = {**again[0]["context"], "delta": 1e-7}  # another promise of the same run
+    (comparison,) = collect([shared, other], contexts=contexts).comparisons
+    assert sum(len(rows) for _, rows in comparison.series) == 3
 
 
 def test_a_spec_of_many_rows_on_several_datasets_has_a_panel_for_each() -> None:
@@ -227,6 +230,14 @@ def test_a_spec_of_many_rows_on_several_datasets_has_a_panel_for_each() -> None:
         assert [len(one.points) for one in panel.series] == [3, 3], "a joined line of each mechanism"
         assert all(one.joined for one in panel.series)
     assert len({one.id for one in panels}) == 2
+    paper = {"accuracy_percent": printed("95.0"), "epsilon": {}}
+    clipped = [{**one, "resolved": {**one["resolved"], "clip_norm": 0.1 + at}} for at, one in enumerate(records)]
+    told = [{**one, "context": {**one["context"], "published": paper}} for one in records]
+    for others in (clipped, told):  # rows that differ in more than the noise, and rows with printed results
+        report = collect(others)
+        found = [one.figure for one in section_figures(report, report.sections[0])]
+        (figure,) = [one for one in found if "against ε" in one.title]
+        assert len(figure.series) == len(records)
     few = collect(records[:6])
     (section,) = few.sections
     (figure,) = [one.figure for one in section_figures(few, section) if "against ε" in one.figure.title]

@@ -351,6 +351,12 @@ def test_one_mistake_is_one_problem_at_its_place(
         ("published: {epsilon: {rdp: x}}\n", "published.epsilon.rdp", "a number above 0"),
         (f"published: {{{DEVIATION}: 0.2, averaged_over: 1}}\n", "published.averaged_over", "how many runs"),
         (f"published: {{{DEVIATION}: 0.2}}\nmetric: rmse\n", f"published.{DEVIATION}", "the metric of this run is"),
+        (
+            f"published: {{{LOWEST}: 93.5, {HIGHEST}: 94, averaged_over: 1}}\n",
+            "published.averaged_over",
+            "how many runs",
+        ),
+        (f"published: {{{LOWEST}: 1, {HIGHEST}: 2}}\nmetric: rmse\n", f"published.{LOWEST}", "the metric of this run"),
         (f"published: {{{LOWEST}: 93.5}}\n", f"published.{LOWEST}", "write both"),
         (f"published: {{{HIGHEST}: 93.5}}\n", f"published.{HIGHEST}", "write both"),
         (f"published: {{{LOWEST}: 93.5, {HIGHEST}: 93.4}}\n", f"published.{LOWEST}", "write both"),

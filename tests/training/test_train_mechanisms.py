@@ -211,6 +211,25 @@ def test_a_run_may_be_refused_before_training(tmp_path: Path, refused: set[int])
             assert all(one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-4) for one, other in pairs)
 
 
+def test_a_refused_run_leaves_resumed_ones_where_they_were(tmp_path: Path) -> None:
+    """Also where they were saved just after an evaluation: nothing is evaluated twice."""
+    runs = runs_of(tmp_path, text("noisy_sgd").replace("batch_size: 96", "batch_size: 480"))
+    whole = {seed: curve(outcome) for seed, outcome in trained(runs[:2]).items()}
+    assert [point["step"] for point in whole[0]] == [3, 6, 7]
+    done: list[Any] = []
+    with pytest.raises(Interrupted):
+        trained(runs[:2], checkpoints=tmp_path / "kept", watch=done.append, stop=lambda: len(done) >= 3)
+    resumed = trained(runs, Refusing({2}), checkpoints=tmp_path / "kept")
+    assert resumed[2].error == "before training: a reason"
+    for seed in (0, 1):
+        assert resumed[seed].result is not None
+        assert resumed[seed].result["resumed"]
+        assert [point["step"] for point in curve(resumed[seed])] == [point["step"] for point in whole[seed]]
+        assert [point["train_loss"] for point in curve(resumed[seed])] == pytest.approx(
+            [point["train_loss"] for point in whole[seed]], rel=1e-4
+        )
+
+
 def test_a_run_that_stops_keeps_no_checkpoint_of_others(tmp_path: Path) -> None:
     """Interrupted after one run has stopped: the places of the others are kept, and they go on from there."""
     runs, kept = runs_of(tmp_path, text("noisy_sgd")), tmp_path / "checkpoints"

@@ -141,9 +141,9 @@ class World:
 
         (state, refused), calls = look(0, begin)
         yield Moment(None, calls, None, state)
-        for place, reason in refused.items():
-            raise Stopped(f"run {place} is refused before training: {reason}")
         for number, step in enumerate(steps, 1):
+            for place, reason in refused.items():
+                raise Stopped(f"run {place} is refused before training: {reason}")
             before: State = dataclasses.replace(state, step_R=torch.full_like(state.step_R, step))
             (state, released, seen), calls = look(number, partial(self._step, before))
             for place, reason in seen.stopped.items():

@@ -99,9 +99,11 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
         return Judgement("not_run", f"{judged}; there is no record of it")
     if not (claim.rows or claim.compares):
         rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
-        count = sum(len(_of(row, runs)[0]) for row in rows)
-        verdict: Word = "undecided" if count else "not_run"
-        return Judgement(verdict, f"{judged}; {count} runs of it have a record, and the claim names no rows to compare")
+        count = sum(run.seed in spec.seeds for file, spec in rows for run in _of((file, spec), runs)[0])
+        there = f"{count} of its runs {'has' if count == 1 else 'have'} a record"
+        # A claim of somebody who states no verdict has not been thought through: it is no failure.
+        verdict: Word = "undecided" if count and claim.verdict else "not_run"
+        return Judgement(verdict, f"{judged}; {there}, and the claim names no rows to compare")
     if claim.compares:
         every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
         specs = {spec.label: (file, spec) for file, spec in every}

@@ -91,9 +91,14 @@ def _figures(report: Report, section: Section, metric: Metric) -> list[Drawn]:
 
 
 def _panels(report: Report, section: Section, metric: Metric) -> list[Drawn]:
-    """A figure for each dataset and model of a section with many rows of several, its mechanisms as lines."""
+    """A figure for each dataset and model of a section with many rows of several, its mechanisms as lines.
+
+    None where rows have printed results, or differ in more than ε: then every row is a line of its own.
+    """
     rows = [row for row in section.rows if row.metric_name == metric.name]
     if len(rows) <= MANY_ROWS or len({(row.settings.dataset, row.settings.model) for row in rows}) == 1:
+        return []
+    if any(row.printed for row in rows) or _differ(rows):
         return []
     found = []
     baselines = [report.row(row_id) for row_id in section.baselines]
@@ -105,6 +110,15 @@ def _panels(report: Report, section: Section, metric: Metric) -> list[Drawn]:
             title = f"{section.name}, {', '.join(subject)}: {metric.title} against ε"
             found.append(Drawn(replace(drawn.figure, title=title), drawn.legend, ", ".join(subject)))
     return found
+
+
+def _differ(rows: Sequence[Row]) -> bool:
+    """Whether rows of one dataset, model and mechanism differ in more than the noise."""
+    kinds: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        subject = row.settings.dataset, row.settings.model, row.settings.mechanism
+        kinds.setdefault(subject, set()).add(repr({**vars(row.settings), "noise_multiplier": None}))
+    return any(len(some) > 1 for some in kinds.values())
 
 
 def _courses(
@@ -252,6 +266,8 @@ def _with_neighbours(named: Sequence[tuple[str, list[Row]]]) -> list[tuple[str, 
 def epsilon_label(rows: Sequence[Row]) -> str:
     """The axis of ε: at which δ and by which accountants; of which neighbours, if they are the same for all rows."""
     lines = [row.shown for row in rows if row.shown]
+    if not lines:
+        return "ε, as claimed"
     if len({_neighbours(row) for row in rows if row.shown}) > 1:
         lines = [replace(line, adjacency=None) for line in lines]
     deltas = dict.fromkeys(line.delta for line in lines)
@@ -260,4 +276,5 @@ def epsilon_label(rows: Sequence[Row]) -> str:
 
 
 def _epsilon_sentence(metric: Metric, rows: Sequence[Row], levels: Sequence[Level]) -> str:
-    return f"Test {metric.title} against ε. {'; '.join([*map(_says, rows), *(text for *_, text in levels)])}."
+    said = "; ".join([*map(_says, rows), *(text for *_, text in levels)])
+    return f"Test {metric.title} against ε.{f' {said}.' if said else ''}"

@@ -192,12 +192,13 @@ def _lines(section: Section) -> list[Drawn]:
                 legend.append((style, says))
         said = "; ".join(_said(row, line, surface, of) for _, row, line, surface in some)
         what = f"{split} {METRICS[name].title if name else 'loss'}"
+        noun = what[:1].upper() + what[1:]
         figure = Figure(
             id=f"metrics-{section.id}-line-{len(found) + 1}",
             title=f"{section.name}: {what} along one direction",
-            description=f"{what.capitalize()} along one filter-normalised direction. {said}.",
+            description=f"{noun} along one filter-normalised direction. {said}.",
             x_label="α",
-            y_label=", ".join(filter(None, [what.capitalize(), METRICS[name].unit if name else ""])),
+            y_label=", ".join(filter(None, [noun, METRICS[name].unit if name else ""])),
             series=tuple(series),
             whole=True,
         )

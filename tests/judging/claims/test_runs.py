@@ -196,11 +196,15 @@ def test_only_the_rows_that_a_claim_names_count() -> None:
 
 def test_records_of_a_claim_without_a_number_to_compare_leave_it_undecided() -> None:
     """It was run, so it is not `not_run`."""
-    claim = replace(CLAIM, rows=())
+    claim = replace(CLAIM, rows=(), verdict="not_run")
     found = judge_runs(claim, table())
-    assert (found.verdict, f"; {len(table())} runs of it have a record" in found.reason) == ("undecided", True)
+    assert (found.verdict, f"; {len(table())} of its runs have a record" in found.reason) == ("undecided", True)
     assert judge_runs(claim, [replace(one, real=False) for one in table()]).verdict == "not_run"
     assert judge_runs(claim, ()).verdict == "not_run"
+    assert judge_runs(replace(claim, verdict=""), table()).verdict == "not_run", "of somebody who states none"
+    (one, *_) = table()
+    other = judge_runs(claim, [one, replace(one, seed=999)])
+    assert "; 1 of its runs has a record" in other.reason, "seeds that the spec does not have are not its runs"
     assert judge_runs(replace(claim, runs=()), table()).verdict == "not_run"
 
 
