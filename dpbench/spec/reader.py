@@ -93,8 +93,7 @@ class SpecReader:
             self.mistakes.missing(point, node.place, path, f"is missing; expected {expected}", also=(f"{key}.{other}",))
         elif first is not None and second is not None:
             later, earlier = (first, second) if first.key > second.key else (second, first)
-            name = one if later is first else other
-            shared = other if later is first else one
+            name, shared = (one, other) if later is first else (other, one)
             message = f"{name} excludes {shared} (line {earlier.key.line})"
             of_all = point.in_row and earlier.key.line < point.place.line
             hint = f"delete one, or write {shared} in the rows that have it, not for all" if of_all else "delete one"
@@ -164,10 +163,10 @@ class SpecReader:
         if of_one:
             at = node.entries["averaged_over"].value.place
             self.mistakes.add(at, "found 1; one run has no deviation", "write how many runs deviate", "deviation")
-        ends = [printed.get(name) for name in (LOWEST, HIGHEST)]
-        half = (ends[0] is None) != (ends[1] is None)
-        if half or (ends[0] is not None and ends[1] is not None and ends[0].value > ends[1].value):
-            at = next(node.entries[name].key for name in (LOWEST, HIGHEST) if name in node.entries)
+        given = [name for name in (LOWEST, HIGHEST) if name in node.entries]
+        ends = [end for name in given if (end := printed[name]) is not None]
+        if len(given) == 1 or (len(ends) == 2 and ends[0].value > ends[1].value):
+            at = node.entries[given[0]].key
             self.mistakes.add(at, f"expected both {LOWEST} and {HIGHEST}, the lowest first", "write both", "range")
             return {}
         if point is not None:

@@ -358,6 +358,7 @@ def test_one_mistake_is_one_problem_at_its_place(
         ),
         (f"published: {{{LOWEST}: 1, {HIGHEST}: 2}}\nmetric: rmse\n", f"published.{LOWEST}", "the metric of this run"),
         (f"published: {{{LOWEST}: 93.5}}\n", f"published.{LOWEST}", "write both"),
+        (f"published: {{{LOWEST}: x, {HIGHEST}: 94}}\n", f"published.{LOWEST}", "found 'x'"),
         (f"published: {{{HIGHEST}: 93.5}}\n", f"published.{HIGHEST}", "write both"),
         (f"published: {{{LOWEST}: 93.5, {HIGHEST}: 93.4}}\n", f"published.{LOWEST}", "write both"),
         ("published: {averaged_over: 2.0}\n", "published.averaged_over", "write 2"),
