@@ -180,7 +180,7 @@ def test_their_votes_have_the_printed_epsilon(row: Row) -> None:
     folder = os.environ.get("DPBENCH_DATA")
     file = Path(folder or "", "pate_votes", f"{row.file}.npy")
     if not folder or not file.is_file():
-        pytest.skip(f"{file.name}, votes of Papernot et al.'s teachers, is not in DPBENCH_DATA/pate_votes")
+        pytest.skip(f"pate_votes: {file.name}, of Papernot et al.'s teachers, is not there (set DPBENCH_DATA)")
     labels, found = expected(np.load(file)[: row.queries], row)
     assert labels == pytest.approx(row.labels, abs=6 * math.sqrt(row.queries / 4))
     assert found == pytest.approx(row.epsilon, abs=0.0051)
