@@ -37,7 +37,7 @@ from dpbench.judging.claims.grammar import (
 from dpbench.privacy.event_files import COUNT_TEXT, KEYS
 from dpbench.privacy.releases import RATE_TEXT, SHORT, snake_case, spellings
 from dpbench.spec.annotations import Slot, of_kind
-from dpbench.spec.keys import RUN, SECTIONS, SETTABLE
+from dpbench.spec.keys import RUN, SECTIONS, SETTABLE, VALUE
 from dpbench.spec.names import FOLDERS, OWN_NAME, parameters_taken
 from dpbench.spec.points import CHOICES, NOT_IN_ROWS
 from dpbench.verdicts import VERDICTS
@@ -113,6 +113,7 @@ def _key(key: str, slot: Slot) -> Schema:
             section = _any({"const": "none"}, section)
         if key == "published":
             section["properties"]["epsilon"]["propertyNames"] = {"enum": list(catalog("accountants"))}
+            section["properties"]["epochs_to_reach"]["propertyNames"] = {"pattern": VALUE}
         return {**section, **_about(slot)}
     if key == "accountants":
         return {"type": "array", "items": _name_of("accountants"), "uniqueItems": True, **_about(slot)}

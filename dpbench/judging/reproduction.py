@@ -9,16 +9,23 @@ n − 1 degrees of freedom. Both intervals are widened by half a unit of the las
 A printed range, the lowest and the highest of m runs, is refuted where all of ours lie above it or all below: of m + n
 exchangeable draws the n last are all the largest or all the smallest with probability 2/C(m + n, n), whatever they
 follow. Where that is more than 5 %, it stays undecided.
+A printed value of another metric is compared as a mean is, and so is the first epoch e that is seen to reach a value.
+The value was reached between two evaluations, at e − u with 0 <= u <= w, the epochs between them; in the source within
+the epoch before the printed one, as if it looked once an epoch. Of n numbers in [0, w] the deviation is at most
+w sqrt(⌊n/2⌋⌈n/2⌉ / (n(n − 1))): so much is added to s, w to the lower end of the interval and one epoch to the upper
+one, which then contain the printed epoch with 95 % probability or more if the e − u are normal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dpbench.privacy.formatting import percent
 from dpbench.spec.keys import Printed, Published
+from dpbench.store.shapes import RunRecord
 from dpbench.tasks import METRICS, Metric
 from dpbench.verdicts import Verdict
 
@@ -117,16 +124,60 @@ def deviation_interval(
     return ours * low * math.sqrt((runs - 1) / runs) - half_unit, ours * high + half_unit
 
 
+@dataclass(frozen=True)
+class Seed:
+    """What one seed of a setting gave: its result and its curve, (epoch, value), in its metric's unit.
+
+    `metrics` are the values of the spec's metrics by name, with their parameters.
+    """
+
+    result: float
+    curve: Sequence[tuple[float, float]] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Seed:
+        """What a record holds."""
+        metrics = {one.name: one.value for one in run.result.metrics if one.value is not None}
+        return cls(run.result.shown, tuple((point.epoch, point.shown) for point in run.curve), metrics)
+
+    def measured(self, name: str) -> list[float]:
+        """The values of a metric, whatever its parameters.
+
+        >>> Seed(95.0, (), {"sharpness (records = 5)": 0.8}).measured("sharpness")
+        [0.8]
+        """
+        alike = re.compile(rf"{re.escape(name)}(\W.*)?")
+        return [value for given, value in self.metrics.items() if alike.fullmatch(given)]
+
+    def reached(self, value: float, metric: Metric) -> tuple[float, float] | None:
+        """The first evaluated epoch with this value or a better one, and the one before it; None where none has it.
+
+        >>> Seed(96.0, ((1.0, 93.0), (2.0, 96.0))).reached(95, METRICS["accuracy"])
+        (2.0, 1.0)
+        """
+        before = 0.0
+        for epoch, shown in self.curve:
+            if metric.gain(shown - value) >= 0:
+                return epoch, before
+            before = epoch
+        return None
+
+
 def result_verdicts(
     subject: str,
-    values: Sequence[float],
+    seeds: Sequence[Seed],
     published: Published,
     metric: Metric,
     *,
     source: str = "",
     barred: str | None = None,
 ) -> list[Verdict]:
-    """The verdicts on what is printed of a setting's results: the mean of this metric, and an accuracy's spread."""
+    """The verdicts on what is printed of a setting's results.
+
+    The mean of this metric and how an accuracy spreads, the epochs that reach a value, and other metrics.
+    """
+    values = [one.result for one in seeds]
     mean, deviation, runs = published.of(metric), published.accuracy_deviation_percent, published.averaged_over
     found = []
     if mean is not None:
@@ -135,7 +186,62 @@ def result_verdicts(
         found.append(deviation_verdict(subject, values, deviation, runs, source=source, barred=barred))
     if published.accuracy_range is not None and metric.name == "accuracy":
         found.append(range_verdict(subject, values, published.accuracy_range, runs, source=source, barred=barred))
+    for text, printed in published.epochs_to_reach.items():
+        found.append(epoch_verdict(subject, seeds, text, printed, runs, metric=metric, source=source, barred=barred))
+    for name, printed in published.measured.items():
+        values = [value for one in seeds for value in one.measured(name)]
+        if seeds and not values and barred is None:
+            reason = f"no run has measured {name}: train again with --force"
+            found.append(Verdict(f"printed_{name}", subject, "not_run", reason, {"printed": printed.text}, 0.0, source))
+            continue
+        found.append(_mean_verdict(f"printed_{name}", subject, values, printed, runs, 2, source=source, barred=barred))
     return found
+
+
+def epoch_verdict(
+    subject: str,
+    seeds: Sequence[Seed],
+    text: str,
+    printed: Printed,
+    averaged_over: int | None,
+    *,
+    metric: Metric = METRICS["accuracy"],
+    source: str = "",
+    barred: str | None = None,
+) -> Verdict:
+    """The printed first epoch after which the test records have a value of the metric against those of our seeds.
+
+    Undecided where a seed does not reach it: its epoch is not known then.
+    """
+    check = f"printed_epochs_to_{text}"
+    found = [at for one in seeds if (at := one.reached(float(text), metric)) is not None]
+    epochs = [epoch for epoch, _ in found]
+    value = " ".join(filter(None, [text, metric.unit]))
+    if barred is None and len(found) < len(seeds):
+        last = max((epoch for one in seeds for epoch, _ in one.curve), default=0.0)
+        never = f"{len(seeds) - len(found)} of {len(seeds)} seeds do not reach {value} in {last:.4g} epochs"
+        evidence = {"printed": printed.text, "seeds": len(seeds), "reached": epochs}
+        return Verdict(check, subject, "undecided", f"printed {printed.text}; {never}", evidence, 0.0, source)
+    interval = None
+    if (count := len(found)) > 1:
+        gap, runs = max(epoch - before for epoch, before in found), averaged_over or 1
+        unseen = gap * math.sqrt((count // 2) * ((count + 1) // 2) / (count * (count - 1)))
+        more = student(count - 1, LEVEL) * unseen * math.sqrt(1 / count + 1 / runs)
+        low, high = prediction_interval(epochs, runs, printed.half_unit)
+        interval = low - gap - more, high + 1 + more
+    verdict = _mean_verdict(
+        check,
+        subject,
+        epochs,
+        printed,
+        averaged_over,
+        1,
+        unit="epochs",
+        source=source,
+        barred=barred,
+        interval=interval,
+    )
+    return replace(verdict, reason=f"{value}: {verdict.reason}") if epochs and barred is None else verdict
 
 
 def range_verdict(
@@ -214,7 +320,29 @@ def metric_verdict(
     `barred` says why the two may not be compared (a reduced setting, synthetic data). If the source does not say over
     how many runs it averages, one is assumed, which gives the widest interval.
     """
-    check = f"printed_{metric.name}"
+    check, digits = f"printed_{metric.name}", metric.decimals
+    return _mean_verdict(
+        check, subject, values, printed, averaged_over, digits, unit=metric.points, source=source, barred=barred
+    )
+
+
+def _mean_verdict(
+    check: str,
+    subject: str,
+    values: Sequence[float],
+    printed: Printed,
+    averaged_over: int | None,
+    digits: int,
+    *,
+    unit: str = "",
+    source: str = "",
+    barred: str | None = None,
+    interval: tuple[float, float] | None = None,
+) -> Verdict:
+    """A printed mean of runs against the values of our seeds; `unit` is that of a difference.
+
+    `interval` is used in place of the prediction interval of a mean.
+    """
     if barred is not None or not values:
         reason = "no finished run" if barred is None else f"not compared: {barred}"
         return Verdict(check, subject, "not_run", reason, {"printed": printed.text}, 0.0, source)
@@ -228,14 +356,13 @@ def metric_verdict(
         "deviation": ours.deviation,
         "difference": difference,
     }
-    digits = metric.decimals
-    unit = f" {metric.points}" if metric.points else ""
-    stated = f"ours {ours.mean:.{digits}f}, printed {printed.text}: a difference of {difference:+.{digits}f}{unit}"
+    stated = f"ours {ours.mean:.{digits}f}, printed {printed.text}: a difference of {difference:+.{digits}f}"
+    stated += f" {unit}" * bool(unit)
     if ours.count < 2:
         reason = f"{stated}; one seed does not show the deviation of seeds"
         return Verdict(check, subject, "undecided", reason, evidence, 0.0, source)
     runs = averaged_over or 1
-    low, high = prediction_interval(values, runs, printed.half_unit)
+    low, high = interval or prediction_interval(values, runs, printed.half_unit)
     evidence |= {"low": low, "high": high, "level": LEVEL}
     holds = low - _SLACK * printed.half_unit <= printed.value <= high + _SLACK * printed.half_unit
     over = f"the mean of {runs} runs" if averaged_over else "a single run (how many were averaged is not stated)"

@@ -232,6 +232,10 @@ class Pate:
         if bool((labels_RQ < NOT_ANSWERED).any()) or int((labels_RQ >= 0).sum()) > self.labels:
             raise DpbenchError(f"its labels_RQ: expected {NOT_ANSWERED} or a class, and at most {self.labels} classes")
 
+    def released_labels(self, state: State) -> Tensor:
+        """The label of every query, int64 (R, Q), below 0 where it has none."""
+        return state.memory["labels_RQ"]
+
     def view(self, state: State, inputs: Tensor) -> Tensor | None:
         del state, inputs
         return None

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpbench.catalog import catalog, in_short, of_a_file
 from dpbench.conformance import Conformance
-from dpbench.judging.reproduction import number_verdict, result_verdicts, spread
+from dpbench.judging.reproduction import Seed, number_verdict, result_verdicts, spread
 from dpbench.privacy.answers import PROMISES
 from dpbench.reporting.comparisons import comparisons, with_baselines
 from dpbench.reporting.contents import (
@@ -240,7 +240,7 @@ def _row(
         test_loss=spread(losses) if len(losses) == len(runs) and all(map(math.isfinite, losses)) else None,
         seconds=spread([run.seconds if run.own_seconds is None else run.own_seconds for run in runs]),
         guarantees=lines,
-        verdicts=_verdicts(metric, values, context, lines, barred, variant),
+        verdicts=_verdicts(metric, [Seed.of(run) for run in runs], context, lines, barred, variant),
         curve=(),
         barred=barred,
         stale_seeds=tuple(run.seed for run in runs if stale_modules.get(run.run_key)),
@@ -337,7 +337,7 @@ def _value(value: Any) -> str:
 
 def _verdicts(
     metric: Metric,
-    values: Sequence[float],
+    seeds: Sequence[Seed],
     context: Context,
     lines: Sequence[GuaranteeLine],
     barred: str | None,
@@ -349,7 +349,7 @@ def _verdicts(
     if published is None:
         return ()
     by_name = {line.accountant: line for line in lines}
-    found += result_verdicts(subject, values, published, metric, source=source, barred=barred)
+    found += result_verdicts(subject, seeds, published, metric, source=source, barred=barred)
     numbers = [("printed_mu", MU_ACCOUNTANT, published.mu)] if published.mu else []
     for check, name, number in [*numbers, *(("printed_epsilon", n, p) for n, p in published.epsilon.items())]:
         assert number is not None

@@ -14,7 +14,7 @@ from dpbench.judging.claims.summary import ClaimsReport
 from dpbench.judging.coverage import CoveredItem
 from dpbench.judging.reproduction import Spread, plus_minus
 from dpbench.privacy.answers import PROMISES
-from dpbench.spec.keys import Printed
+from dpbench.spec.keys import Printed, Published
 from dpbench.store.records import finite
 from dpbench.store.run_key import BY_RUN, FASTEST
 from dpbench.store.shapes import Checked, Context, Facts, FailureRecord
@@ -157,6 +157,13 @@ class Row:
     def metric(self) -> Metric:
         """The metric of the row's runs."""
         return METRICS[self.metric_name]
+
+    @property
+    def other_verdicts(self) -> list[Verdict]:
+        """The verdicts on what is printed besides its own result: epochs that reach a value, and other metrics."""
+        published = self.context.published or Published()
+        names = [*(f"epochs_to_{value}" for value in published.epochs_to_reach), *published.measured]
+        return [one for one in self.verdicts if one.check.removeprefix("printed_") in names]
 
     @property
     def figures(self) -> str:

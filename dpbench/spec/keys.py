@@ -100,10 +100,12 @@ class Printed:
 class Published:
     """The numbers that a paper prints for this setting. `epsilon` is by accountant; accuracies are in per cent.
 
-    Of accuracy, RMSE and perplexity a source prints that of the run's metric.
+    Of accuracy, RMSE and perplexity a source prints that of the run's metric. `epochs_to_reach` is by value of it, in
+    its unit; `measured` by name of a metric of the spec's `metrics`.
 
     `seconds_per_epoch` and `memory_percent` (of the source's device) depend on the source's machine: they are shown
-    beside the measured values and get no verdict. Nor does `sharpness`, a maximum that nobody can compute.
+    beside the measured values and get no verdict. Nor does `sharpness`, a maximum that nobody can compute, nor
+    `stated_epsilon`, of an accountant that the source does not name.
     """
 
     accuracy_percent: Printed | None = None
@@ -118,6 +120,9 @@ class Published:
     rmse: Printed | None = None
     perplexity: Printed | None = None
     sharpness: Printed | None = None
+    epochs_to_reach: Mapping[str, Printed] = field(default_factory=dict)
+    measured: Mapping[str, Printed] = field(default_factory=dict)
+    stated_epsilon: Printed | None = None
 
     def of(self, metric: Metric) -> Printed | None:
         """What is printed for a metric, in its unit."""
@@ -132,8 +137,8 @@ class Published:
     @property
     def results(self) -> int:
         """How many results it has with which one's own can be compared."""
-        others = self.accuracy_deviation_percent, self.accuracy_range
-        return (self.result is not None) + sum(one is not None for one in others)
+        others = self.result, self.accuracy_deviation_percent, self.accuracy_range
+        return sum(one is not None for one in others) + len(self.epochs_to_reach) + len(self.measured)
 
     @property
     def accuracy_range(self) -> tuple[Printed, Printed] | None:
@@ -216,6 +221,7 @@ TRAINING = fields_of(Training)
 WEIGHTS = fields_of(Weights)
 DEVIATION = "test_accuracy_deviation_percent"
 LOWEST, HIGHEST = "test_accuracy_lowest_percent", "test_accuracy_highest_percent"
+VALUE = r"^\d+(\.\d+)?$"  # of a metric, under `epochs_to_reach`
 PUBLISHED: Mapping[str, Slot] = {
     "test_accuracy_percent": Slot(
         "accuracy_percent", Annotated[float, Field(ge=0, le=100)], None, "test accuracy, digit for digit", (95.0,)
@@ -249,11 +255,32 @@ PUBLISHED: Mapping[str, Slot] = {
         "test perplexity, digit for digit",
         (88.1,),
     ),
+    "epochs_to_reach": Slot(
+        "epochs_to_reach",
+        dict[str, _Positive],
+        None,
+        "by value of the run's metric, the first epoch after which the test records have it, digit for digit",
+        ({"95": 18},),
+    ),
+    "measured": Slot(
+        "measured",
+        dict[str, float],
+        None,
+        "by name of one of the spec's `metrics`, what it found, digit for digit",
+        ({"correct_labels": 91.38},),
+    ),
     "averaged_over": Slot(
         "averaged_over", Annotated[int, Field(ge=1)], None, "number of runs behind the accuracy or other metric", (10,)
     ),
     "mu": Slot("mu", _Positive, None, "μ of the central limit theorem, digit for digit", (0.23,)),
     "epsilon": Slot("epsilon", dict[str, _Positive], None, "ε by accountant, digit for digit", ({"gdp_clt": 0.83},)),
+    "stated_epsilon": Slot(
+        "stated_epsilon",
+        _Positive,
+        None,
+        "ε of an accountant that the source does not name; shown, without a verdict",
+        (7.44,),
+    ),
     "seconds_per_epoch": Slot(
         "seconds_per_epoch", _Positive, None, "training time on the source's machine; shown, without a verdict", (2.5,)
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from decimal import InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dpbench.spec.keys import (
     PUBLISHED,
     RUN,
     SECTIONS,
+    VALUE,
     Budget,
     Choice,
     Printed,
@@ -60,9 +62,10 @@ class SpecReader:
         values |= self._budget(tree, chosen.get("mechanism"), point)
         values |= self._training(tree, chosen, point)
         measured = self._objective(tree, chosen.get("dataset"), values, point)
-        values |= self._published(tree, chosen.get("dataset"), measured, point)
-        values |= self._weights(tree, point)
         values |= self._metrics(tree, point)
+        asked = [one.name for one in values.get("metrics", ())]
+        values |= self._published(tree, chosen.get("dataset"), measured, asked, point)
+        values |= self._weights(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
             return None
         if isinstance(values.get("seeds"), int):
@@ -141,7 +144,12 @@ class SpecReader:
         return {"training": Training(**values)} if values is not None and point is not None else {}
 
     def _published(
-        self, tree: Table, dataset: Chosen | None, measured: Objective | None, point: Point | None
+        self,
+        tree: Table,
+        dataset: Chosen | None,
+        measured: Objective | None,
+        metrics: Sequence[str],
+        point: Point | None,
     ) -> dict[str, Any]:
         entry = tree.entries.get("published")
         if entry is None:
@@ -151,35 +159,47 @@ class SpecReader:
             return self._no_mapping(node, "a mapping of printed numbers")
         values = self._section("published", node, point)
         printed = {name: self._printed(given.value) for name, given in node.entries.items() if name in _SINGLE}
-        claims = node.get("epsilon")
-        epsilon: dict[str, Printed | None] = {}
-        for name, claim in (claims.entries if isinstance(claims, Table) else {}).items():
-            epsilon[name] = self._printed(claim.value)
-            known = tuple(catalog("accountants"))
-            if name not in known:
-                self.mistakes.add(claim.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
+        several: dict[str, dict[str, Printed | None]] = {key: {} for key in _SEVERAL}
+        for key in _SEVERAL:
+            under = node.get(key)
+            for name, each in (under.entries if isinstance(under, Table) else {}).items():
+                several[key][name] = self._printed(each.value)
+                self._expect_known(key, name, each, metrics, point)
         spread = next((name for name in (DEVIATION, LOWEST, HIGHEST) if name in node.entries), None)
         of_one = values is not None and spread is not None and values["averaged_over"] == 1
         if of_one:
             at = node.entries["averaged_over"].value.place
             self.mistakes.add(at, "found 1; one run has no deviation", "write how many runs deviate", "deviation")
-        given = [name for name in (LOWEST, HIGHEST) if name in node.entries]
-        ends = [end for name in given if (end := printed[name]) is not None]
-        if len(given) == 1 or (len(ends) == 2 and ends[0].value > ends[1].value):
-            at = node.entries[given[0]].key
+        there = [name for name in (LOWEST, HIGHEST) if name in node.entries]
+        ends = [end for name in there if (end := printed[name]) is not None]
+        if len(there) == 1 or (len(ends) == 2 and ends[0].value > ends[1].value):
+            at = node.entries[there[0]].key
             self.mistakes.add(at, f"expected both {LOWEST} and {HIGHEST}, the lowest first", "write both", "range")
             return {}
         if point is not None:
             self._comparable(tree, entry, dataset, point)
             for metric in METRICS.values() if measured else ():
-                key = metric.key if metric.key in node.entries or metric.name != "accuracy" else spread
-                if key is not None and key in node.entries and measured and metric.name != measured.metric:
+                other = metric.key if metric.key in node.entries or metric.name != "accuracy" else spread
+                if other is not None and other in node.entries and measured and metric.name != measured.metric:
                     message = f"the metric of this run is {measured.metric}; expected {METRICS[measured.metric].key}"
-                    self.mistakes.add(node.entries[key].key, message, f"add `metric: {metric.name}`", "metric")
-        if values is None or of_one or None in (*printed.values(), *epsilon.values()):
+                    self.mistakes.add(node.entries[other].key, message, f"add `metric: {metric.name}`", "metric")
+        numbers = [number for found in several.values() for number in found.values()]
+        if values is None or of_one or None in (*printed.values(), *numbers):
             return {}
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
-        return {"published": Published(**{**values, **single, "epsilon": epsilon})}
+        return {"published": Published(**{**values, **single, **several})}
+
+    def _expect_known(self, key: str, name: str, entry: Entry, metrics: Sequence[str], point: Point | None) -> None:
+        """Report a name under `epsilon`, `epochs_to_reach` or `measured` for which nothing can be compared."""
+        known = tuple(catalog("accountants"))
+        if key == "epsilon" and name not in known:
+            self.mistakes.add(entry.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
+        if key == "epochs_to_reach" and not re.fullmatch(VALUE, name):
+            message = f"found {name!r}; expected a value of the run's metric in its unit, such as 95"
+            self.mistakes.add(entry.key, message, kind="reached")
+        if key == "measured" and name not in metrics and point is not None:
+            message = f"{name!r} is not measured in this run; expected one of its metrics"
+            self.mistakes.add(entry.key, message, f"add `metrics: [{name}]`", "not measured")
 
     def _objective(
         self, tree: Table, dataset: Chosen | None, values: dict[str, Any], point: Point | None
@@ -260,7 +280,8 @@ class SpecReader:
             hint = "add `source` with paper, version, table and page"
             self.mistakes.missing(point, tree.place, "source", "is missing; published numbers need a source", hint)
         assert isinstance(entry.value, Table)
-        for key, name in _RESULTS.items():
+        of_one_row = {**_RESULTS, "epochs_to_reach": "list of epochs", "measured": "list of values"}
+        for key, name in of_one_row.items():
             printed = entry.value.entries.get(key)
             if printed and self.printed.setdefault(printed.key, point) is not point:
                 message = (
@@ -287,4 +308,5 @@ _SIMPLE = (
     *_OBJECTIVE,
 )
 _RESULTS = {**{metric.key: metric.name.replace("rmse", "RMSE") for metric in METRICS.values()}, DEVIATION: "deviation"}
-_SINGLE = (*_RESULTS, LOWEST, HIGHEST, "mu", "seconds_per_epoch", "memory_percent", "sharpness")
+_SINGLE = (*_RESULTS, LOWEST, HIGHEST, "mu", "seconds_per_epoch", "memory_percent", "sharpness", "stated_epsilon")
+_SEVERAL = ("epsilon", "epochs_to_reach", "measured")  # several numbers by name

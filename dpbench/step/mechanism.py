@@ -206,7 +206,8 @@ def public_examples(mechanism: object) -> int:
     """How many of the first test examples a mechanism takes as public inputs, without their targets; 0 for most.
 
     Such a mechanism has a number `public_examples` and a method `with_public(inputs)`, which returns it with them.
-    Nothing is measured on these examples.
+    Nothing is measured on these examples but what it says of them: with a method `released_labels(state)`, the class
+    that each of the first Q of them got in each run, (R, Q), below 0 where it got none.
     """
     return int(getattr(mechanism, "public_examples", 0))
 

@@ -3,7 +3,7 @@
 A metric reads records without noise, those of training unless it says otherwise. What it gives is covered by no ε: it
 is for comparing mechanisms on public data, and must not be published with a model that is private. It changes no draw
 and no trained number, so it is no part of a run's key.
-Shapes: P parameters, N records.
+Shapes: P parameters, N records, Q queries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Trained:
     """One run at its end: its network, its parameters (1, P), and training records in the order of the data.
 
     `chunk` is the records per call, `view` what the mechanism shows the network of its inputs, as in `evaluate`;
-    `test` the inputs and targets of the test records.
+    `test` the inputs and targets of the test records; `labels` are those that the mechanism released of public
+    records, below 0 where it gave none, and their true classes, (Q,) both.
     """
 
     net: Network
@@ -33,6 +34,7 @@ class Trained:
     chunk: int
     view: Callable[[Tensor], Tensor | None] = lambda _: None
     test: tuple[Tensor, Tensor] | None = None
+    labels: tuple[Tensor, Tensor] | None = None
 
     def first(self, records: int, split: str = "training") -> Trained:
         """The same with the first so many records of a split, or with all where there are fewer."""
@@ -47,8 +49,8 @@ class Metric(Protocol):
 
     `surface` is {axis: [...], losses: [...]} along one direction; along two, losses has a list for each place on the
     first of them. It may have `split`, the records' (training, the default, or test), and `metric`, as `losses`, with
-    `metric_name`. A metric may have `refuse_model(module)`, which raises DpbenchError, before training, for a model
-    that it does not cover.
+    `metric_name`. A metric may have `refuse_model(module)` and `refuse_mechanism(mechanism)`, which raise DpbenchError,
+    before training, for what they do not cover.
     """
 
     def measure(self, trained: Trained) -> Mapping[str, Any]: ...

@@ -142,6 +142,7 @@ def train(
     spec = runs[0].spec
     aim = objective(data.task, spec.loss, spec.metric)
     refuse_model(build, tuple(data.test_inputs.shape[1:]), aim.outputs(data.classes), inputs=data.test_inputs)
+    classes = data.test_targets[: public_examples(mechanism)].to(device)  # of the public records
     data, mechanism = _without_public(data, mechanism, device)
     net = network(build(), device, aim)
     _refuse_extremes(net, data.test_inputs)
@@ -257,7 +258,7 @@ def train(
             if outcome is None:
                 result = _result(courses[at], net, data, mechanism, len(runs), ledger)
                 result["result"]["metrics"] = _measured(
-                    courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]), test
+                    courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]), test, classes
                 )
                 outcome = Outcome(courses[at].run, result=result, parameters_P=evaluated(mechanism, state)[at].cpu())
             ended.append(at)
@@ -268,7 +269,8 @@ def train(
                 outcome, engine=used, tried=tried, chunk=chunk, memory=courses[at].memory, stack=courses[at].stack
             )
         for at in (one for one in due if one not in ended and courses[one].step in courses[one].measured_at):
-            found = _measured(courses[at].run, net, state, at, mechanism, (inputs[:shown], targets[:shown]), test)
+            seen = inputs[:shown], targets[:shown]
+            found = _measured(courses[at].run, net, state, at, mechanism, seen, test, classes)
             courses[at].curve[-1]["metrics"] = found
         if ended:
             keep = [i for i in range(len(courses)) if i not in ended]
@@ -404,12 +406,19 @@ def _measured(
     mechanism: Mechanism,
     data: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
+    classes: Tensor,
 ) -> list[dict[str, Any]]:
-    """What the metrics of a run's spec find; one that fails says why, and the run is kept."""
+    """What the metrics of a run's spec find; one that fails says why, and the run is kept.
+
+    `classes` are those of the public records, which no mechanism gets.
+    """
     found = []
     there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.metrics else state
     theta_RP, places = evaluated(mechanism, there), _evaluation_places(state.theta_RP.device)
-    trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x), test)
+    labelled = getattr(mechanism, "released_labels", None)
+    given_Q = labelled(there)[0] if labelled is not None and run.metrics else None
+    labels = None if given_Q is None else (given_Q, classes[: len(given_Q)])
+    trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x), test, labels)
     for one in run.metrics:
         named = {"name": described(one.name, one.parameters)}
         try:

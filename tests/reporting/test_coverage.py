@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from dpbench.reporting.contents import CoverageLine, Report
 from dpbench.reporting.coverage import names_in_papers, with_coverage
 from dpbench.reporting.page import render
 from dpbench.reporting.rendering.agreement import coverage_figures
+from dpbench.reporting.rendering.exports import rows_csv
 from dpbench.reporting.rendering.figures import Figure
 from dpbench.reporting.rendering.surfaces import Contour
 from dpbench.spec.loading import load_specs
@@ -94,6 +97,49 @@ def test_a_printed_deviation_is_compared_and_drawn() -> None:
     assert (point.x, point.y) == (0.184, pytest.approx(0.2))
     assert figure.figure.x_label == "Standard deviation of the test accuracy, %, printed"
     assert "printed sd 0.184" in render(report)
+
+
+def test_printed_epochs_and_other_metrics_are_compared_and_drawn_by_themselves() -> None:
+    """Beside the accuracy, in the tables, in CSV, and each kind in a figure of its own."""
+    published = {
+        "accuracy_percent": printed("87.39"),
+        "averaged_over": 1,
+        "epochs_to_reach": {"80": printed("1")},
+        "measured": {"correct_labels": printed("91.66")},
+        "stated_epsilon": printed("16.75"),
+        "epsilon": {},
+    }
+    label = "40 smoothed 16000"
+    context = {"published": published}
+    records = [run_json("dplis2021-table12", label, seed, accuracy=0.87, context=context) for seed in (0, 1)]
+    for seed, record in enumerate(records):
+        record["result"]["metrics"] = [{"name": "correct_labels", "records": 5521, "value": 91.0 + seed}]
+    report = with_coverage(collect(records))
+    (row,) = report.rows()
+    assert [(one.check, one.verdict) for one in row.other_verdicts] == [
+        ("printed_epochs_to_80", "holds"),
+        ("printed_correct_labels", "holds"),
+    ]
+    (line,) = [line for line in report.coverage if (line.paper, line.item.place) == ("dplis2021", "Table 13")]
+    results, epochs, labels = (one.figure for one in coverage_figures(report)[line.id])
+    assert [one.x_label for one in (results, epochs, labels)] == [
+        "Test accuracy, %, printed",
+        "epochs, printed",
+        "correct labels, printed",
+    ]
+    (point,) = labels.series[1].points
+    assert (point.x, point.y) == (91.66, 91.5)
+    page = " ".join(render(report).split())
+    for words in (
+        "epochs to 80: 7, printed 1",
+        "correct labels: 91.5, printed 91.66",
+        "the source states 16.75, by an",
+    ):
+        assert words in page, words
+    (cells,) = csv.DictReader(io.StringIO(rows_csv(report)))
+    assert (cells["correct_labels_printed"], cells["correct_labels_verdict"]) == ("91.66", "holds")
+    assert float(cells["correct_labels_mean"]) == pytest.approx(91.5)
+    assert (cells["epochs_to_80_printed"], cells["stated_epsilon_printed"]) == ("1", "16.75")
 
 
 def test_printed_sharpness_is_drawn_without_a_verdict() -> None:

@@ -15,8 +15,10 @@ from torch import nn
 
 from dpbench.catalog import build, catalog
 from dpbench.cli import main
+from dpbench.datasets import find_dataset
 from dpbench.errors import DpbenchError, ProblemsError
 from dpbench.job import run
+from dpbench.mechanisms.pate import Pate
 from dpbench.plan.planning import Choices, context, make_plan
 from dpbench.reporting.collect import collect
 from dpbench.reporting.page import render
@@ -55,7 +57,7 @@ def spec(folder: Path, name: str = "mine", more: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", catalog("metrics"))
+@pytest.mark.parametrize("name", sorted({*catalog("metrics")} - {"correct_labels"}))  # of public records
 def test_every_metric_gives_plain_values_and_says_of_how_many_records(name: str) -> None:
     convex = name == "optimality_gap"
     found = build("metrics", {"name": name, "parameters": {"records": 10}}).measure(trained(convex=convex))
@@ -295,6 +297,47 @@ def test_the_training_metric_is_the_run_s_own_on_the_first_records() -> None:
     assert found == {"records": 12, "value": pytest.approx(100 * float(accuracy_R[0]))}
     with pytest.raises(DpbenchError, match="records = 0: expected a whole number, 1 or more"):
         build("metrics", {"name": "training_metric", "parameters": {"records": 0}})
+
+
+def test_correct_labels_are_those_of_the_classes_and_no_others() -> None:
+    metric, classes_Q = build("metrics", "correct_labels"), torch.tensor([3, 1, 2, 0, 1])
+    labelled = replace(trained(), labels=(torch.tensor([3, -1, 0, -1, 1]), classes_Q))
+    assert metric.measure(labelled) == {"records": 3, "value": pytest.approx(200 / 3)}
+    with pytest.raises(DpbenchError, match="no query was answered"):
+        metric.measure(replace(labelled, labels=(torch.full((5,), -1), classes_Q)))
+    with pytest.raises(DpbenchError, match="no labels of public records were released"):
+        metric.measure(trained())
+
+
+def test_correct_labels_of_pate_are_held_against_the_first_test_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted from what the aggregator gave, with the dataset's own classes."""
+    text = (Path(__file__).parents[2] / "specs" / "quickstart" / "pate.yaml").read_text(encoding="utf-8")
+    (tmp_path / "pate.yaml").write_text(text.replace("seeds: 3", "seeds: [4]"), encoding="utf-8")
+    aggregated, given = Pate.aggregated, []
+
+    def watched(*arguments: Any) -> Any:
+        given.append(aggregated(*arguments))
+        return given[-1]
+
+    monkeypatch.setattr(Pate, "aggregated", watched)
+    run([tmp_path / "pate.yaml"], out=tmp_path / "out", choices=Choices(device="cpu"))
+    (record,) = Store(tmp_path / "out").read().runs
+    (found,) = record.result.metrics
+    (labels_RQ,) = given
+    classes = find_dataset("digits").load(None).test_targets[:120]
+    answered = [(int(one), int(true)) for one, true in zip(labels_RQ[0], classes, strict=True) if one >= 0]
+    assert 30 < len(answered) <= 60
+    assert (found.records, found.value) == (
+        len(answered),
+        pytest.approx(100 * sum(one == true for one, true in answered) / len(answered)),
+    )
+
+
+def test_correct_labels_of_another_mechanism_are_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="this mechanism releases no labels of public records; expected pate"):
+        run([spec(tmp_path, more="metrics: [correct_labels]\n")], out=tmp_path / "out", choices=Choices(device="cpu"))
 
 
 def test_objectives_differ_as_the_gaps_of_logistic_regression_do() -> None:

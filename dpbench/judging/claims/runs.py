@@ -9,10 +9,9 @@ under `compares` (`comparisons.py`).
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
 from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
-from dpbench.judging.reproduction import result_verdicts
+from dpbench.judging.reproduction import Seed, result_verdicts
 from dpbench.plan.parts import build_mechanism, dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
 from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
-from dpbench.store.shapes import RunRecord
 from dpbench.tasks import METRICS, Metric, task_of, unusual
 from dpbench.verdicts import Verdict, Word
 
@@ -39,22 +37,20 @@ Named = tuple[str, Spec]  # a row, and its file as a claim names it
 
 @dataclass(frozen=True)
 class Trained:
-    """What a record says that a claim needs: whose run it is, its setting, and its result in the metric's unit.
+    """What a record says that a claim needs: whose run it is, its setting, and what it gave.
 
-    `target` is the ε that its noise was calibrated to, at which δ and by which accountant; `metrics` what was measured
-    at its end, by name with parameters, and the mean over its curve (`ALONG`).
+    `target` is the ε that its noise was calibrated to, at which δ and by which accountant.
     """
 
     file: str
     label: str
     seed: int
-    result: float
+    gave: Seed
     metric: Metric
     resolved: Mapping[str, Any]
     reduced: str | None
     real: bool
     target: tuple[float | None, float | None, str | None] = (None, None, None)
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def trained(out: Path) -> tuple[Trained, ...]:
@@ -68,22 +64,15 @@ def trained(out: Path) -> tuple[Trained, ...]:
             file=run.context.file,
             label=run.context.label,
             seed=run.seed,
-            result=run.result.shown,
+            gave=Seed.of(run),
             metric=run.result.metric,
             resolved=run.resolved,
             reduced=run.context.reduced,
             real=run.facts.dataset_real,
             target=(run.context.target_epsilon, run.context.delta, run.context.calibrate_with),
-            metrics={one.name: one.value for one in run.result.metrics if one.value is not None} | _whole_curve(run),
         )
         for run in Store(out).read().runs
     )
-
-
-def _whole_curve(run: RunRecord) -> dict[str, float]:
-    """The mean of the run's metric over the evaluations of its curve: higher the sooner it is high."""
-    shown = [point.shown for point in run.curve]
-    return {ALONG: math.fsum(shown) / len(shown)} if shown else {}
 
 
 def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
@@ -169,14 +158,12 @@ def _results(named: Named, metric: str, runs: Sequence[Trained]) -> tuple[list[f
     kept, why = _of(named, runs)
     if why:
         return [], why
-    values = [run.result for run in kept]
-    if metric:  # by its name, without parameters
-        values = [
-            value
-            for run in kept
-            for name, value in run.metrics.items()
-            if re.fullmatch(rf"{re.escape(metric)}(\W.*)?", name)
-        ]
+    seeds = [run.gave for run in kept]
+    values = [one.result for one in seeds]
+    if metric == ALONG:
+        values = [math.fsum(shown for _, shown in one.curve) / len(one.curve) for one in seeds if one.curve]
+    elif metric:
+        values = [value for one in seeds for value in one.measured(metric)]
     few = f"{len(values)} of the seeds of {named[1].label!r} have a record, expected two or more"
     return values, "" if len(values) > 1 else few
 
@@ -189,8 +176,8 @@ def _verdicts(named: Named, runs: Sequence[Trained]) -> list[Verdict]:
         return []
     metric = published.result[0] if published.result else METRICS["accuracy"]
     kept, why = _of(named, runs)
-    values = [run.result for run in kept if run.metric == metric]
-    found = result_verdicts(spec.label, values, published, metric, barred=why or None)
+    seeds = [run.gave for run in kept if run.metric == metric]
+    found = result_verdicts(spec.label, seeds, published, metric, barred=why or None)
     stale = sum(bool(changed_versions(run.resolved)) for run in kept)
     return [replace(one, reason=f"{one.reason}; {stale} of its runs are stale") for one in found] if stale else found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dpbench.reporting.contents import CoverageLine, Report, Row
@@ -22,7 +22,7 @@ def coverage_figures(report: Report) -> dict[str, list[Drawn | DrawnContour]]:
     for line in report.coverage:
         plotted = [judged[name] for name in line.pictures if name in judged and judged[name].plot is not None]
         figures: list[Drawn | DrawnContour] = [one for record in plotted for one in claim_figures(record)]
-        figures += filter(None, (_results(report, line), _times(report, line)))
+        figures += filter(None, (*_results(report, line), _times(report, line)))
         if figures:
             found[line.id] = [
                 replace(one, caption=f"{line.paper}, {line.item.place}: {one.caption}") for one in figures
@@ -42,17 +42,27 @@ class _Pair:
     of: str  # what they are, with the unit
 
 
-def _pair(row: Row) -> _Pair | None:
-    """The printed result of a row, else the sharpness that a source prints, which gets no verdict."""
+def _pairs(row: Row) -> Iterator[tuple[str, _Pair]]:
+    """What is printed of a row beside ours: its result, the epochs that reach a value, and other metrics."""
     verdicts = verdicts_on_results(row)
-    if verdicts:
-        verdict, evidence = verdicts[0], verdicts[0].evidence
+    result = [one for one in verdicts if one not in row.other_verdicts][:1]
+    for verdict in (*result, *row.other_verdicts):
+        evidence, other = verdict.evidence, verdict.check.removeprefix("printed_").replace("_", " ")
         ours = evidence.get("mean", evidence.get("deviation"))
         if ours is None:
-            return None
+            continue
         words = f"{row.title}: {verdict.reason} ({verdict.verdict.replace('_', ' ')})"
         of = row.metric.label if "mean" in evidence else "Standard deviation of the test accuracy, %"
-        return _Pair(float(evidence["printed"]), ours, evidence.get("low"), evidence.get("high"), words, of)
+        what = "results"
+        if verdict not in result:
+            of = what = "epochs" if other.startswith("epochs") else other
+        yield what, _Pair(float(evidence["printed"]), ours, evidence.get("low"), evidence.get("high"), words, of)
+    if not verdicts and (pair := _sharpness(row)) is not None:
+        yield "results", pair
+
+
+def _sharpness(row: Row) -> _Pair | None:
+    """The sharpness that a source prints, which gets no verdict."""
     printed = row.context.published.sharpness if row.context.published else None
     found = next((one.value for one in row.metrics if one.name.startswith("sharpness") and one.value), None)
     if printed is None or found is None:
@@ -61,13 +71,14 @@ def _pair(row: Row) -> _Pair | None:
     return _Pair(printed.value, found.mean, None, None, words, "Sharpness")  # bars are prediction intervals
 
 
-def _results(report: Report, line: CoverageLine) -> Drawn | None:
-    """The results of what was trained, by the names of their specs."""
-    found: dict[str, list[_Pair]] = {}
+def _results(report: Report, line: CoverageLine) -> Iterator[Drawn | None]:
+    """The results of what was trained, by the names of their specs; a figure for each kind of number."""
+    found: dict[str, dict[str, list[_Pair]]] = {}
     for row in map(report.row, line.rows):
-        if (pair := _pair(row)) is not None:
-            found.setdefault(row.context.name, []).append(pair)
-    return _figure(line, "results", found, "bar: 95 % prediction interval, where there are two seeds or more")
+        for what, pair in _pairs(row):
+            found.setdefault(what, {}).setdefault(row.context.name, []).append(pair)
+    for what, pairs in found.items():
+        yield _figure(line, what, pairs, "bar: 95 % prediction interval, where there are two seeds or more")
 
 
 def _times(report: Report, line: CoverageLine) -> Drawn | None:
@@ -108,7 +119,7 @@ def _figure(
     of = " or ".join(dict.fromkeys(one.of for one in pairs))
     against = f"printed against measured {what}"
     figure = Figure(
-        id=f"{line.id}-{what}",
+        id=f"{line.id}-{what.replace(' ', '-')}",
         title=f"{line.paper}, {line.item.place}: {against}",
         description=f"{against.capitalize()} of {line.paper}, {line.item.place}: {'; '.join(x.said for x in pairs)}.",
         x_label=f"{of}, printed{', on another machine' if of_another_machine else ''}",

@@ -36,7 +36,10 @@ def rows_csv(report: Report) -> str:
     """One line per configuration; per accountant its ε, kind, μ, what was printed and the verdict."""
     names = list(dict.fromkeys(name for row in report.rows() for name in _accountants(row)))
     metrics = [metric for metric in METRICS.values() if any(row.metric == metric for row in report.rows())]
-    return _csv([_row_cells(section, row, names, metrics) for section in report.sections for row in section.rows])
+    others = list(dict.fromkeys(one.check for row in report.rows() for one in row.other_verdicts))
+    return _csv(
+        [_row_cells(section, row, names, metrics, others) for section in report.sections for row in section.rows]
+    )
 
 
 def records_csv(report: Report) -> str:
@@ -75,7 +78,9 @@ def _accountants(row: Row) -> Iterable[str]:
         yield from row.context.published.epsilon
 
 
-def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequence[Metric]) -> dict[str, Any]:
+def _row_cells(
+    section: Section, row: Row, names: Sequence[str], metrics: Sequence[Metric], others: Sequence[str]
+) -> dict[str, Any]:
     context, published = row.context, row.context.published or Published()
     found, spread = row.metric_verdict, row.verdict("printed_accuracy_deviation")
     ends = row.verdict("printed_accuracy_range")
@@ -110,7 +115,15 @@ def _row_cells(section: Section, row: Row, names: Sequence[str], metrics: Sequen
         "seconds_per_epoch_measured": row.seconds_per_epoch,
         "seconds_per_epoch_printed": published.seconds_per_epoch,
         "memory_percent_printed": published.memory_percent,
+        "stated_epsilon_printed": published.stated_epsilon,
     }
+    for check in others:
+        other, name = row.verdict(check), check.removeprefix("printed_")
+        cells |= {
+            f"{name}_mean": other and other.evidence.get("mean"),
+            f"{name}_printed": other and other.evidence["printed"],
+            f"{name}_verdict": other and other.verdict,
+        }
     for name in names:
         line, verdict = row.guarantee(name), row.verdict("printed_epsilon", name)
         cells |= {

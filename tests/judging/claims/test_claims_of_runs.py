@@ -15,6 +15,7 @@ from dpbench.judging.claims.comparisons import pairs_of
 from dpbench.judging.claims.reading import read_claims
 from dpbench.judging.claims.runs import Trained, judge_runs
 from dpbench.judging.coverage import PAPERS
+from dpbench.judging.reproduction import Seed
 from dpbench.mechanisms.pidp_sgd import CLAIM
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
@@ -96,7 +97,7 @@ def test_runs_that_spend_their_budget_count_for_another_spec(
         "delta": target[1],
     }
     rows = [
-        Trained("other.yaml", "", seed, 89.5 + seed, METRICS["accuracy"], resolved, None, True, target)
+        Trained("other.yaml", "", seed, Seed(89.5 + seed), METRICS["accuracy"], resolved, None, True, target)
         for seed in (0, 1)
     ]
     claim = Claim(

@@ -14,7 +14,8 @@ from dpbench.datasets import find_dataset
 from dpbench.judging.claims.claim import Claim
 from dpbench.judging.claims.judging import Choice, verify
 from dpbench.judging.claims.record import VerdictRecord
-from dpbench.judging.claims.runs import ALONG, OTHER, Trained, judge_runs, trained
+from dpbench.judging.claims.runs import OTHER, Trained, judge_runs, trained
+from dpbench.judging.reproduction import Seed
 from dpbench.spec.loading import load_specs
 from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, chosen
@@ -49,7 +50,7 @@ def run(label: str, seed: int, result: float, resolved: dict[str, Any] | None = 
         "noise_multiplier": noise,
     }
     return replace(
-        Trained(FILE, label, seed, result, METRICS["accuracy"], settings | (resolved or {}), None, True),
+        Trained(FILE, label, seed, Seed(result), METRICS["accuracy"], settings | (resolved or {}), None, True),
         **changed,
     )
 
@@ -171,7 +172,7 @@ def test_runs_of_another_budget_do_not_count(
         "noise_multiplier": noise,
     }
     rows = [
-        Trained("mine.yaml", "", seed, 89.5 + seed, METRICS["accuracy"], resolved, None, True, target)
+        Trained("mine.yaml", "", seed, Seed(89.5 + seed), METRICS["accuracy"], resolved, None, True, target)
         for seed in (0, 1)
     ]
     claim = replace(CLAIM, runs=("mine.yaml",), file=str(tmp_path / "claims.yaml"))
@@ -259,14 +260,21 @@ def test_the_whole_curve_is_compared(tmp_path: Path) -> None:
             record = run_json("mine", label, seed, accuracy=0.95, epochs=2)
             record["curve"][0]["test_accuracy"] = first + 0.001 * seed
             Store(tmp_path).write_run(record)
-    found = {run.label: run.metrics[ALONG] for run in trained(tmp_path) if run.seed == 1}
-    assert found == {"early": pytest.approx(100 * (0.901 + 0.95) / 2), "late": pytest.approx(100 * (0.501 + 0.95) / 2)}
+    found = {run.label: run.gave.curve for run in trained(tmp_path) if run.seed == 1}
+    assert [round(shown, 9) for _, shown in found["early"]] == [90.1, 95.0]
+    curves = {"row 2": found["early"], "row 1": found["late"]}
+    runs = [replace(one, gave=replace(one.gave, curve=curves.get(one.label, ()))) for one in table(row_1=50)]
+    assert compared("row 2", "row 1", runs) == "refuted"  # by the result
+    assert compared("row 2", "row 1", runs, metric="along_training") == "holds"
 
 
 def test_a_metric_is_compared_in_place_of_the_result() -> None:
+    def metrics(sharpness: float) -> dict[str, float]:
+        return {"sharpness(reach=0.1)": sharpness, "sharpness_2": 0.0}
+
     gaps = {"row 1": 3.0, "row 2": 5.0}
     runs = [
-        replace(one, metrics={"sharpness(reach=0.1)": gaps.get(one.label, 0) + 0.1 * one.seed, "sharpness_2": 0.0})
+        replace(one, gave=replace(one.gave, metrics=metrics(gaps.get(one.label, 0) + 0.1 * one.seed)))
         for one in table(row_1=50)  # by the result it is the other way round
     ]
     assert compared("row 2", "row 1", runs) == "refuted"
