@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.claims.bounds import judge_bound
 from dpbench.judging.claims.claim import Claim, Judgement, own_path
 from dpbench.judging.claims.expressions import judge_expression
-from dpbench.judging.claims.judges import Judge, place_of
+from dpbench.judging.claims.judges import CannotRun, Judge, place_of
 from dpbench.judging.claims.quantities import judge_number
 from dpbench.judging.claims.record import VerdictRecord, key_of, source_hash
-from dpbench.judging.claims.runs import Trained, judge_runs
+from dpbench.judging.claims.runs import Trained, judge_beside, judge_runs
 
 _PAPERS, _FOLDER = "dpbench.judging.papers", Path(__file__).resolve().parents[1] / "papers"
 Judges = Callable[[Claim, bool], Judgement]  # of a claim, and whether to prove it
@@ -39,6 +40,8 @@ def judge(claim: Claim, certified: bool = False, runs: Sequence[Trained] = ()) -
     try:
         judged, there = judge_of(claim, runs)
         found, place = judged(claim, certified), there
+    except CannotRun as error:
+        found = Judgement("not_run", str(error))
     except Exception as error:  # noqa: BLE001 (whatever a judge raises, the other claims are still judged)
         words = str(error) if isinstance(error, DpbenchError) else f"{type(error).__name__}: {error}"
         found = Judgement("crashes", words)
@@ -81,7 +84,7 @@ def judge_of(claim: Claim, runs: Sequence[Trained] = ()) -> tuple[Judges, str]:
         return judge_expression, f"{own_path(claim.file)}:{claim.line}"
     if claim.by:
         found = loaded(claim)
-        return found.judge, found.place
+        return (partial(judge_beside, found, runs) if claim.runs else found.judge), found.place
     if not claim.counts:
         return lambda claim, _: judge_runs(claim, runs), place_of(judge_runs)
     judged = judge_number if claim.kind == "number" else judge_bound

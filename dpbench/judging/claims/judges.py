@@ -22,8 +22,9 @@ from dpbench.judging.claims.claim import Claim, Judgement, own_path
 from dpbench.judging.claims.grammar import DIGITS
 from dpbench.judging.claims.search import Range, smallest
 
-__all__ = ["Shown", "bound", "formula", "grid", "inequality", "number", "shown"]
+__all__ = ["CannotRun", "Shown", "bound", "formula", "grid", "inequality", "number", "shown"]
 
+RESULTS = "results"  # an argument: what the seeds of the claim's rows gave, by label
 Change = Mapping[str, Any]
 _AGREE = 1e-6  # two routes may differ by that, relative to the number or to a unit of the last printed place
 
@@ -41,6 +42,10 @@ def place_of(function: Callable[..., Any]) -> str:
     """File and line of a function, from the folder that holds the package."""
     code = inspect.unwrap(function).__code__
     return f"{own_path(code.co_filename)}:{code.co_firstlineno}"
+
+
+class CannotRun(DpbenchError):
+    """What a judge needs is not here, such as a dataset or a library: the claim is not run, for this reason."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A claim names its specs under `runs` and the labels of the rows that carry its numbers under `rows`. Every such row is
 compared as in the report (`judging/reproduction.py`); the claim is refuted where one of its numbers is, and holds where
 all of them were compared and hold. A claim that prints no number, but that one row gives more than another, names both
-under `compares` (`comparisons.py`).
+under `compares` (`comparisons.py`). A claim about what no spec trains has a judge besides (`by`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dpbench.catalog import FilePath, Note, find, marked
 from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
 from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
+from dpbench.judging.claims.judges import RESULTS, Judge
 from dpbench.judging.reproduction import Seed, result_verdicts
 from dpbench.plan.parts import build_mechanism, dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
@@ -107,6 +108,23 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
         for verdict in _verdicts((file, spec), runs)
     ]
     return _together(judged, found)
+
+
+def judge_beside(judge: Judge, runs: Sequence[Trained], claim: Claim, certified: bool = False) -> Judgement:
+    """The verdict of a judge on a claim with runs: `not_run` until each of its rows has two seeds with a record.
+
+    The judge gets their results where it has an argument `results`.
+    """
+    places = {run: _place(run, claim.file) for run in claim.runs}
+    rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
+    chosen = [one for one in rows if any(fnmatchcase(one[1].label, pattern) for pattern in claim.rows)]
+    found = {named[1].label: _results(named, "", runs) for named in chosen}
+    lacks = next((why for _, why in found.values() if why), "" if found else "it names no row of them")
+    if lacks:
+        return Judgement("not_run", f"judged beside {', '.join(claim.runs)}: {lacks}")
+    results = {RESULTS: {label: values for label, (values, _) in found.items()}}
+    more = results if RESULTS in judge.arguments else {}
+    return judge.judge(replace(claim, parameters={**claim.parameters, **more}), certified)
 
 
 def _place(run: str, file: str) -> Path | None:
