@@ -228,7 +228,7 @@ def epoch_verdict(
         unseen = gap * math.sqrt((count // 2) * ((count + 1) // 2) / (count * (count - 1)))
         more = student(count - 1, LEVEL) * unseen * math.sqrt(1 / count + 1 / runs)
         low, high = prediction_interval(epochs, runs, printed.half_unit)
-        interval = low - gap - more, high + 1 + more
+        interval = max(0.0, low - gap - more), high + 1 + more
     verdict = _mean_verdict(
         check,
         subject,
@@ -365,7 +365,8 @@ def _mean_verdict(
     low, high = interval or prediction_interval(values, runs, printed.half_unit)
     evidence |= {"low": low, "high": high, "level": LEVEL}
     holds = low - _SLACK * printed.half_unit <= printed.value <= high + _SLACK * printed.half_unit
-    over = f"the mean of {runs} runs" if averaged_over else "a single run (how many were averaged is not stated)"
+    over = "a single run (how many were averaged is not stated)" if averaged_over is None else "a single run"
+    over = f"the mean of {runs} runs" if runs > 1 else over
     reason = (
         f"{stated}; {'inside' if holds else 'outside'} the 95 % prediction interval for {over}, {low:.{digits}f}"
         f" to {high:.{digits}f}"

@@ -124,8 +124,8 @@ def test_printed_epochs_and_other_metrics_are_compared_and_drawn_by_themselves()
     results, epochs, labels = (one.figure for one in coverage_figures(report)[line.id])
     assert [one.x_label for one in (results, epochs, labels)] == [
         "Test accuracy, %, printed",
-        "epochs, printed",
-        "correct labels, printed",
+        "Epochs, printed",
+        "Correct labels, printed",
     ]
     (point,) = labels.series[1].points
     assert (point.x, point.y) == (91.66, 91.5)

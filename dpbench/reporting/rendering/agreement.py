@@ -55,7 +55,8 @@ def _pairs(row: Row) -> Iterator[tuple[str, _Pair]]:
         of = row.metric.label if "mean" in evidence else "Standard deviation of the test accuracy, %"
         what = "results"
         if verdict not in result:
-            of = what = "epochs" if other.startswith("epochs") else other
+            what = "epochs" if other.startswith("epochs") else other
+            of = what.capitalize()
         yield what, _Pair(float(evidence["printed"]), ours, evidence.get("low"), evidence.get("high"), words, of)
     if not verdicts and (pair := _sharpness(row)) is not None:
         yield "results", pair
