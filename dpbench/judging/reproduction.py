@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpbench.privacy.formatting import percent
@@ -128,27 +128,21 @@ def deviation_interval(
 class Seed:
     """What one seed of a setting gave: its result and its curve, (epoch, value), in its metric's unit.
 
-    `metrics` are the values of the spec's metrics by name, with their parameters.
+    `metrics` are the values of the spec's metrics by name, with their parameters, or why there is none.
     """
 
     result: float
     curve: Sequence[tuple[float, float]] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: RunRecord) -> Seed:
         """What a record holds."""
-        metrics = {one.name: one.value for one in run.result.metrics if one.value is not None}
+        metrics: dict[str, float | str] = {
+            one.name: one.value if one.value is not None else one.failed or "it gives no number"
+            for one in run.result.metrics
+        }
         return cls(run.result.shown, tuple((point.epoch, point.shown) for point in run.curve), metrics)
-
-    def measured(self, name: str) -> list[float]:
-        """The values of a metric, whatever its parameters.
-
-        >>> Seed(95.0, (), {"sharpness (records = 5)": 0.8}).measured("sharpness")
-        [0.8]
-        """
-        alike = re.compile(rf"{re.escape(name)}(\W.*)?")
-        return [value for given, value in self.metrics.items() if alike.fullmatch(given)]
 
     def reached(self, value: float, metric: Metric) -> tuple[float, float] | None:
         """The first evaluated epoch with this value or a better one, and the one before it; None where none has it.
@@ -156,12 +150,21 @@ class Seed:
         >>> Seed(96.0, ((1.0, 93.0), (2.0, 96.0))).reached(95, METRICS["accuracy"])
         (2.0, 1.0)
         """
-        before = 0.0
+        before, slack = 0.0, 1e-9 * max(1.0, abs(value))  # 100 times 0.57 is less than 57
         for epoch, shown in self.curve:
-            if metric.gain(shown - value) >= 0:
+            if metric.gain(shown - value) >= -slack:
                 return epoch, before
             before = epoch
         return None
+
+
+def full_name(name: str, asked: Iterable[str]) -> str:
+    """The name with parameters of the metric that a spec asks for; the name itself where it asks for none of them.
+
+    >>> full_name("sharpness", ["loss_surface", "sharpness (records = 5)"])
+    'sharpness (records = 5)'
+    """
+    return next((one for one in asked if re.fullmatch(rf"{re.escape(name)}( \(.*\))?", one, re.DOTALL)), name)
 
 
 def result_verdicts(
@@ -170,12 +173,14 @@ def result_verdicts(
     published: Published,
     metric: Metric,
     *,
+    asked: Iterable[str] = (),
     source: str = "",
     barred: str | None = None,
 ) -> list[Verdict]:
     """The verdicts on what is printed of a setting's results.
 
-    The mean of this metric and how an accuracy spreads, the epochs that reach a value, and other metrics.
+    The mean of this metric and how an accuracy spreads, the epochs that reach a value, and other metrics: those that
+    the spec has `asked` for, by their names with parameters.
     """
     values = [one.result for one in seeds]
     mean, deviation, runs = published.of(metric), published.accuracy_deviation_percent, published.averaged_over
@@ -189,13 +194,23 @@ def result_verdicts(
     for text, printed in published.epochs_to_reach.items():
         found.append(epoch_verdict(subject, seeds, text, printed, runs, metric=metric, source=source, barred=barred))
     for name, printed in published.measured.items():
-        values = [value for one in seeds for value in one.measured(name)]
-        if seeds and not values and barred is None:
-            reason = f"no run has measured {name}: train again with --force"
-            found.append(Verdict(f"printed_{name}", subject, "not_run", reason, {"printed": printed.text}, 0.0, source))
-            continue
-        found.append(_mean_verdict(f"printed_{name}", subject, values, printed, runs, 2, source=source, barred=barred))
+        gave = [one.metrics[full] for one in seeds if (full := full_name(name, asked)) in one.metrics]
+        numbers = [one for one in gave if not isinstance(one, str)]
+        lacks = barred
+        if seeds and not numbers and barred is None:
+            lacks = next(iter(map(str, gave)), "it was not measured: train again with --force")
+        digits = max(2, decimals(printed))
+        found.append(_mean_verdict(f"printed_{name}", subject, numbers, printed, runs, digits, "", source, lacks))
     return found
+
+
+def decimals(printed: Printed) -> int:
+    """How many digits are printed behind the point.
+
+    >>> decimals(Printed.of("0.50")), decimals(Printed.of("7"))
+    (2, 0)
+    """
+    return len(printed.text.partition("e")[0].partition(".")[2])
 
 
 def epoch_verdict(
@@ -211,14 +226,17 @@ def epoch_verdict(
 ) -> Verdict:
     """The printed first epoch after which the test records have a value of the metric against those of our seeds.
 
-    Undecided where a seed does not reach it: its epoch is not known then.
+    Undecided where a seed does not reach it, whose epoch is not known, and where the interval holds every epoch of
+    the training, so that no printed one could be refuted.
     """
     check = f"printed_epochs_to_{text}"
     found = [at for one in seeds if (at := one.reached(float(text), metric)) is not None]
     epochs = [epoch for epoch, _ in found]
     value = " ".join(filter(None, [text, metric.unit]))
+    last = max((epoch for one in seeds for epoch, _ in one.curve), default=0.0)
+    if barred is None and seeds and not last:
+        barred = "its runs were not evaluated along the training"
     if barred is None and len(found) < len(seeds):
-        last = max((epoch for one in seeds for epoch, _ in one.curve), default=0.0)
         never = f"{len(seeds) - len(found)} of {len(seeds)} seeds do not reach {value} in {last:.4g} epochs"
         evidence = {"printed": printed.text, "seeds": len(seeds), "reached": epochs}
         return Verdict(check, subject, "undecided", f"printed {printed.text}; {never}", evidence, 0.0, source)
@@ -229,19 +247,14 @@ def epoch_verdict(
         more = student(count - 1, LEVEL) * unseen * math.sqrt(1 / count + 1 / runs)
         low, high = prediction_interval(epochs, runs, printed.half_unit)
         interval = max(0.0, low - gap - more), high + 1 + more
-    verdict = _mean_verdict(
-        check,
-        subject,
-        epochs,
-        printed,
-        averaged_over,
-        1,
-        unit="epochs",
-        source=source,
-        barred=barred,
-        interval=interval,
-    )
-    return replace(verdict, reason=f"{value}: {verdict.reason}") if epochs and barred is None else verdict
+    verdict = _mean_verdict(check, subject, epochs, printed, averaged_over, 1, "epochs", source, barred, interval)
+    if not epochs or barred is not None:
+        return verdict
+    verdict = replace(verdict, reason=f"{value}: {verdict.reason}")
+    if interval is not None and interval[0] <= 1 and interval[1] >= last:
+        reason = f"{verdict.reason}: every epoch of the training, so these seeds tell nothing"
+        return replace(verdict, verdict="undecided", reason=reason, false_alarm=0.0)
+    return verdict
 
 
 def range_verdict(
@@ -321,9 +334,7 @@ def metric_verdict(
     how many runs it averages, one is assumed, which gives the widest interval.
     """
     check, digits = f"printed_{metric.name}", metric.decimals
-    return _mean_verdict(
-        check, subject, values, printed, averaged_over, digits, unit=metric.points, source=source, barred=barred
-    )
+    return _mean_verdict(check, subject, values, printed, averaged_over, digits, metric.points, source, barred)
 
 
 def _mean_verdict(
@@ -333,7 +344,6 @@ def _mean_verdict(
     printed: Printed,
     averaged_over: int | None,
     digits: int,
-    *,
     unit: str = "",
     source: str = "",
     barred: str | None = None,

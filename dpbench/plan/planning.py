@@ -120,7 +120,8 @@ def make_plan(
             metrics = [build("metrics", {"name": one.name, "parameters": one.parameters}) for one in measures]
             for one in (mechanism, *metrics):
                 try_mechanism(one, made)
-                getattr(one, "refuse_mechanism", lambda _: None)(mechanism)
+            for metric in metrics:
+                getattr(metric, "refuse_mechanism", lambda _: None)(mechanism)
     doubtful = {
         id(run.spec): run
         for run in decided

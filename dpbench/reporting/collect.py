@@ -349,7 +349,7 @@ def _verdicts(
     if published is None:
         return ()
     by_name = {line.accountant: line for line in lines}
-    found += result_verdicts(subject, seeds, published, metric, source=source, barred=barred)
+    found += result_verdicts(subject, seeds, published, metric, asked=context.metrics, source=source, barred=barred)
     numbers = [("printed_mu", MU_ACCOUNTANT, published.mu)] if published.mu else []
     for check, name, number in [*numbers, *(("printed_epsilon", n, p) for n, p in published.epsilon.items())]:
         assert number is not None

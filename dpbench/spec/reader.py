@@ -63,7 +63,7 @@ class SpecReader:
         values |= self._training(tree, chosen, point)
         measured = self._objective(tree, chosen.get("dataset"), values, point)
         values |= self._metrics(tree, point)
-        asked = [one.name for one in values.get("metrics", ())]
+        asked = None if "metrics" in tree.entries and "metrics" not in values else values.get("metrics", ())
         values |= self._published(tree, chosen.get("dataset"), measured, asked, point)
         values |= self._weights(tree, point)
         if point is None or {"name", *CHOICES, "budget", "training"} - set(values):
@@ -148,7 +148,7 @@ class SpecReader:
         tree: Table,
         dataset: Chosen | None,
         measured: Objective | None,
-        metrics: Sequence[str],
+        metrics: Sequence[Choice] | None,
         point: Point | None,
     ) -> dict[str, Any]:
         entry = tree.entries.get("published")
@@ -164,7 +164,7 @@ class SpecReader:
             under = node.get(key)
             for name, each in (under.entries if isinstance(under, Table) else {}).items():
                 several[key][name] = self._printed(each.value)
-                self._expect_known(key, name, each, metrics, point)
+                self._expect_known(key, name, each, metrics, measured, point)
         spread = next((name for name in (DEVIATION, LOWEST, HIGHEST) if name in node.entries), None)
         of_one = values is not None and spread is not None and values["averaged_over"] == 1
         if of_one:
@@ -189,17 +189,34 @@ class SpecReader:
         single = {PUBLISHED[name].name: number for name, number in printed.items()}
         return {"published": Published(**{**values, **single, **several})}
 
-    def _expect_known(self, key: str, name: str, entry: Entry, metrics: Sequence[str], point: Point | None) -> None:
+    def _expect_known(
+        self,
+        key: str,
+        name: str,
+        entry: Entry,
+        metrics: Sequence[Choice] | None,
+        measured: Objective | None,
+        point: Point | None,
+    ) -> None:
         """Report a name under `epsilon`, `epochs_to_reach` or `measured` for which nothing can be compared."""
-        known = tuple(catalog("accountants"))
+        known, at = tuple(catalog("accountants")), entry.key
         if key == "epsilon" and name not in known:
-            self.mistakes.add(entry.key, f"unknown accountant {name!r}", advice(name, known), "unknown name")
-        if key == "epochs_to_reach" and not re.fullmatch(VALUE, name):
-            message = f"found {name!r}; expected a value of the run's metric in its unit, such as 95"
-            self.mistakes.add(entry.key, message, kind="reached")
-        if key == "measured" and name not in metrics and point is not None:
-            message = f"{name!r} is not measured in this run; expected one of its metrics"
-            self.mistakes.add(entry.key, message, f"add `metrics: [{name}]`", "not measured")
+            self.mistakes.add(at, f"unknown accountant {name!r}", advice(name, known), "unknown name")
+        elif key == "epochs_to_reach":
+            is_share = measured is not None and measured.metric == "accuracy"
+            if not re.fullmatch(VALUE, name) or (is_share and float(name) > 100):
+                message = f"found {name!r}; expected a value of the run's metric in its unit, such as 95"
+                self.mistakes.add(at, message, kind="reached")
+        elif key == "measured" and name in METRICS:
+            self.mistakes.add(at, f"{name} is measured on test records", f"write `{METRICS[name].key}: ...`")
+        elif key == "measured" and name == "sharpness":
+            message = "sharpness gets no verdict: it depends on the search for the maximum"
+            self.mistakes.add(at, message, "write `sharpness: ...` without `measured`")
+        elif key == "measured" and point is not None and metrics is not None:
+            count = sum(one.name == name for one in metrics)
+            if count != 1:
+                message = f"the run's `metrics` have {count} of the name {name!r}; expected one"
+                self.mistakes.add(at, message, f"add `metrics: [{name}]`" if not count else "", "not measured")
 
     def _objective(
         self, tree: Table, dataset: Chosen | None, values: dict[str, Any], point: Point | None

@@ -23,8 +23,8 @@ class Trained:
     """One run at its end: its network, its parameters (1, P), and training records in the order of the data.
 
     `chunk` is the records per call, `view` what the mechanism shows the network of its inputs, as in `evaluate`;
-    `test` the inputs and targets of the test records; `labels` are those that the mechanism released of public
-    records, below 0 where it gave none, and their true classes, (Q,) both.
+    `test` the inputs and targets of the test records; `labels()` are those that the mechanism released of public
+    records, below 0 where it gave none, and their true classes, (Q,) both; None where it releases none.
     """
 
     net: Network
@@ -34,7 +34,7 @@ class Trained:
     chunk: int
     view: Callable[[Tensor], Tensor | None] = lambda _: None
     test: tuple[Tensor, Tensor] | None = None
-    labels: tuple[Tensor, Tensor] | None = None
+    labels: Callable[[], tuple[Tensor, Tensor] | None] = lambda: None
 
     def first(self, records: int, split: str = "training") -> Trained:
         """The same with the first so many records of a split, or with all where there are fewer."""

@@ -415,9 +415,14 @@ def _measured(
     found = []
     there = state.take(torch.tensor([at], device=state.theta_RP.device)) if run.metrics else state
     theta_RP, places = evaluated(mechanism, there), _evaluation_places(state.theta_RP.device)
-    labelled = getattr(mechanism, "released_labels", None)
-    given_Q = labelled(there)[0] if labelled is not None and run.metrics else None
-    labels = None if given_Q is None else (given_Q, classes[: len(given_Q)])
+
+    def labels() -> tuple[Tensor, Tensor] | None:
+        released = getattr(mechanism, "released_labels", None)
+        if released is None:
+            return None
+        labels_Q = released(there)[0]
+        return labels_Q, classes[: len(labels_Q)]
+
     trained = Trained(net, theta_RP, *data, places, lambda x: mechanism.view(there, x), test, labels)
     for one in run.metrics:
         named = {"name": described(one.name, one.parameters)}

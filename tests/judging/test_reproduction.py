@@ -110,13 +110,26 @@ def test_a_printed_epoch_is_compared_with_those_that_reach_the_value() -> None:
     assert (found.check, found.verdict) == ("printed_epochs_to_95", "holds")
     assert [found.evidence[end] for end in ("low", "high")] == pytest.approx([3.496, 28.504], abs=0.001)
     assert found.reason.startswith("95 %: ours 16.0, printed 18: a difference of -2.0 epochs; inside the 95 %")
-    assert [verdict(text, reaches(16, 16)).verdict for text in ("4", "3", "28", "29")] == [
+    assert [verdict(text, reaches(16, 16)).verdict for text in ("4", "3", "28", "29")] == [  # of 70 epochs
         "holds",
         "refuted",
         "holds",
         "refuted",
     ]
     assert verdict("30", reaches(16, 16, every=2)).verdict == "holds"  # looked at half as often
+    nothing = verdict("18", reaches(16, 16, last=20))
+    assert (nothing.verdict, nothing.evidence["low"] > 1) == ("holds", True)
+    nothing = verdict("18", reaches(10, 20))
+    assert (nothing.verdict, nothing.evidence["low"], nothing.evidence["high"] > 70) == ("undecided", 0.0, True)
+    assert nothing.reason.endswith("every epoch of the training, so these seeds tell nothing")
+    assert verdict("18", reaches(70, 70, 70, every=70)).verdict == "undecided"  # looked at once, at the end
+    barely = [Seed(57.0, ((1.0, 50.0), (2.0, 100 * 0.57), (3.0, 60.0)))] * 2
+    assert verdict("2", barely, value="57").evidence["mean"] == 2.0  # 100 times 0.57 is less than 57
+    without = verdict("18", [Seed(95.0), Seed(96.0)])
+    assert (without.verdict, without.reason) == (
+        "not_run",
+        "not compared: its runs were not evaluated along the training",
+    )
     never = verdict("18", reaches(16, None, None))
     assert never.verdict == "undecided"
     assert "printed 18; 2 of 3 seeds do not reach 95 % in 70 epochs" in never.reason
@@ -146,20 +159,24 @@ def test_every_printed_result_of_a_setting_gets_a_verdict() -> None:
         accuracy_percent=Printed.of("96"),
         averaged_over=1,
         epochs_to_reach={"95": Printed.of("16"), "96": Printed.of("17")},
-        measured={"correct_labels": Printed.of("91.38"), "sharpness": Printed.of("0.5")},
+        measured={name: Printed.of("91.38") for name in ("correct_labels", "training_metric", "loss_surface")},
     )
+    asked = ["correct_labels", "training_metric (records = 5)", "loss_surface"]
     two = enumerate(reaches(16, 17))
-    seeds = [replace(one, metrics={"correct_labels": 91.0 + k, "sharpness_2": 1.0}) for k, one in two]
-    found = result_verdicts("row", seeds, published, METRICS["accuracy"])
+    others = {"training_metric": 91.0, "training_metric (records = 6)": 91.0, "loss_surface": "it gives no number"}
+    seeds = [replace(one, metrics={"correct_labels": 91.0 + k, **others}) for k, one in two]
+    found = result_verdicts("row", seeds, published, METRICS["accuracy"], asked=asked)
     assert {one.check: one.verdict for one in found} == {
         "printed_accuracy": "holds",
         "printed_epochs_to_95": "holds",
         "printed_epochs_to_96": "holds",
         "printed_correct_labels": "holds",
-        "printed_sharpness": "not_run",
+        "printed_training_metric": "not_run",  # measured with other parameters
+        "printed_loss_surface": "not_run",
     }
     assert len(found) == published.results
-    assert "train again with --force" in found[-1].reason
+    assert "train again with --force" in found[-2].reason
+    assert found[-1].reason == "not compared: it gives no number"
     far = [replace(one, metrics={"correct_labels": 10.0 + k / 10}) for k, one in enumerate(seeds)]
     assert result_verdicts("row", far, published, METRICS["accuracy"])[3].verdict == "refuted"
 

@@ -364,8 +364,21 @@ def test_one_mistake_is_one_problem_at_its_place(
         ("published: {epochs_to_reach: {most: 18}}\n", "published.epochs_to_reach.most", "such as 95"),
         ("published: {epochs_to_reach: {95: soon}}\n", "published.epochs_to_reach.95", "a number above 0"),
         ("published: {epochs_to_reach: 18}\n", "published.epochs_to_reach", "a mapping"),
-        ("published: {measured: {sharpness: 1}}\n", "published.measured.sharpness", "add `metrics: [sharpness]`"),
-        ("published: {measured: {sharpness: much}}\nmetrics: [sharpness]\n", "published.measured.sharpness", "number"),
+        ("published: {epochs_to_reach: {101: 18}}\n", "published.epochs_to_reach.101", "such as 95"),
+        ("published: {measured: {training_metric: 1}}\n", "published.measured.training_metric", "add `metrics: ["),
+        (
+            "published: {measured: {training_metric: much}}\nmetrics: [training_metric]\n",
+            "published.measured.training_metric",
+            "number",
+        ),
+        ("published: {measured: {sharpness: 1}}\nmetrics: [sharpness]\n", "published.measured.sharpness", "no verdict"),
+        ("published: {measured: {accuracy: 1}}\n", "published.measured.accuracy", "write `test_accuracy_percent: ...`"),
+        (
+            "published: {measured: {training_metric: 1}}\n"
+            "metrics: [training_metric, {name: training_metric, parameters: {records: 5}}]\n",
+            "published.measured.training_metric",
+            "have 2 of the name",
+        ),
         ("published: {stated_epsilon: 0}\n", "published.stated_epsilon", "a number above 0"),
         ("published: {averaged_over: 2.0}\n", "published.averaged_over", "write 2"),
         ("published: {accuracy: 2.0}\n", "published.accuracy", "unknown key"),

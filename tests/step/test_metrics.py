@@ -301,10 +301,10 @@ def test_the_training_metric_is_the_run_s_own_on_the_first_records() -> None:
 
 def test_correct_labels_are_those_of_the_classes_and_no_others() -> None:
     metric, classes_Q = build("metrics", "correct_labels"), torch.tensor([3, 1, 2, 0, 1])
-    labelled = replace(trained(), labels=(torch.tensor([3, -1, 0, -1, 1]), classes_Q))
+    labelled = replace(trained(), labels=lambda: (torch.tensor([3, -1, 0, -1, 1]), classes_Q))
     assert metric.measure(labelled) == {"records": 3, "value": pytest.approx(200 / 3)}
     with pytest.raises(DpbenchError, match="no query was answered"):
-        metric.measure(replace(labelled, labels=(torch.full((5,), -1), classes_Q)))
+        metric.measure(replace(labelled, labels=lambda: (torch.full((5,), -1), classes_Q)))
     with pytest.raises(DpbenchError, match="no labels of public records were released"):
         metric.measure(trained())
 

@@ -35,6 +35,7 @@ from dpbench.judging.claims.grammar import (
     is_number,
 )
 from dpbench.judging.claims.judge import is_of_paper, loaded
+from dpbench.judging.claims.judges import RESULTS
 from dpbench.privacy.composition import MOST_RELEASES
 from dpbench.privacy.event_files import EventReader
 from dpbench.privacy.releases import composed
@@ -432,6 +433,8 @@ class _ClaimsReader:
             except Exception:  # noqa: BLE001 (judging it says why it cannot be loaded)
                 return
             read, what = judge.reads, f"{claim.by} ({judge.place})"
+            if RESULTS in judge.arguments and not (claim.runs and claim.rows):
+                self.add(node, f"{what} takes {RESULTS}: give `runs:` and `rows:`, whose results these are")
             for name in claim.parameters:
                 if name not in judge.arguments:
                     self.add(_entry(node, "parameters", name), f"parameters: {what} takes no {name!r}")

@@ -21,11 +21,12 @@ from dpbench.errors import DpbenchError
 from dpbench.judging.claims.claim import Claim, Judgement, Printed
 from dpbench.judging.claims.comparisons import Pair, judge_pairs, pairs_of
 from dpbench.judging.claims.judges import RESULTS, Judge
-from dpbench.judging.reproduction import Seed, result_verdicts
+from dpbench.judging.reproduction import Seed, full_name, result_verdicts
 from dpbench.plan.parts import build_mechanism, dataset_source, objective_of, rate_and_steps
 from dpbench.spec.keys import Spec
 from dpbench.spec.loading import load_specs
 from dpbench.spec.shipped import found_shipped
+from dpbench.store.check_records import described
 from dpbench.store.records import Store
 from dpbench.store.run_key import FORMAT, changed_versions, chosen, key_format, plain
 from dpbench.tasks import METRICS, Metric, task_of, unusual
@@ -116,10 +117,18 @@ def judge_beside(judge: Judge, runs: Sequence[Trained], claim: Claim, certified:
     The judge gets their results where it has an argument `results`.
     """
     places = {run: _place(run, claim.file) for run in claim.runs}
+    missing = [run for run, place in places.items() if place is None]
     rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
     chosen = [one for one in rows if any(fnmatchcase(one[1].label, pattern) for pattern in claim.rows)]
     found = {named[1].label: _results(named, "", runs) for named in chosen}
-    lacks = next((why for _, why in found.values() if why), "" if found else "it names no row of them")
+    if missing:
+        lacks = f"not written yet: {', '.join(missing)}"
+    elif not chosen:
+        lacks = "`rows` names none of their rows"
+    elif len(found) < len(chosen):
+        lacks = "two of these rows have the same label"
+    else:
+        lacks = next((why for _, why in found.values() if why), "")
     if lacks:
         return Judgement("not_run", f"judged beside {', '.join(claim.runs)}: {lacks}")
     results = {RESULTS: {label: values for label, (values, _) in found.items()}}
@@ -181,7 +190,9 @@ def _results(named: Named, metric: str, runs: Sequence[Trained]) -> tuple[list[f
     if metric == ALONG:
         values = [math.fsum(shown for _, shown in one.curve) / len(one.curve) for one in seeds if one.curve]
     elif metric:
-        values = [value for one in seeds for value in one.measured(metric)]
+        full = full_name(metric, asked_of(named[1]))
+        gave = [one.metrics[full] for one in seeds if full in one.metrics]
+        values = [one for one in gave if not isinstance(one, str)]
     few = f"{len(values)} of the seeds of {named[1].label!r} have a record, expected two or more"
     return values, "" if len(values) > 1 else few
 
@@ -192,12 +203,17 @@ def _verdicts(named: Named, runs: Sequence[Trained]) -> list[Verdict]:
     published = spec.published
     if published is None or not published.results:
         return []
-    metric = published.result[0] if published.result else METRICS["accuracy"]
     kept, why = _of(named, runs)
+    metric = published.result[0] if published.result else kept[0].metric if kept else METRICS["accuracy"]
     seeds = [run.gave for run in kept if run.metric == metric]
-    found = result_verdicts(spec.label, seeds, published, metric, barred=why or None)
+    found = result_verdicts(spec.label, seeds, published, metric, asked=asked_of(spec), barred=why or None)
     stale = sum(bool(changed_versions(run.resolved)) for run in kept)
     return [replace(one, reason=f"{one.reason}; {stale} of its runs are stale") for one in found] if stale else found
+
+
+def asked_of(spec: Spec) -> list[str]:
+    """The spec's metrics, by their names in records."""
+    return [described(one.name, one.parameters) for one in spec.metrics]
 
 
 def _setting(spec: Spec) -> dict[str, Any]:

@@ -32,9 +32,10 @@ class CorrectLabels:
 
     def measure(self, trained: Trained) -> Mapping[str, Any]:
         """`value` in per cent of the labels released, `records` how many they are."""
-        if trained.labels is None:
+        labels = trained.labels()
+        if labels is None:
             raise DpbenchError("no labels of public records were released")
-        labels_Q, classes_Q = trained.labels
+        labels_Q, classes_Q = labels
         answered_Q = labels_Q >= 0
         count = int(answered_Q.sum())
         if not count:

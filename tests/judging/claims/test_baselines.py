@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from dpbench.judging.claims.claim import Claim, Printed
 from dpbench.judging.claims.judge import judge
 from dpbench.judging.claims.judges import Shown, shown
+from dpbench.judging.claims.reading import PAPERS, read_claims
 from dpbench.judging.claims.runs import judge_beside
 from dpbench.judging.papers.bu2020 import baselines
 from dpbench.judging.papers.bu2020.baselines import PRIVATE, fifth, private_is_better, rmse, rmse_of
@@ -30,6 +32,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(baselines, "ratings", lambda: (MADE, 200))
     yield
     baselines.of_draw.cache_clear()
+
+
+@pytest.fixture
+def library(made: None) -> None:  # noqa: ARG001
+    pytest.importorskip("surprise", reason="the Surprise library is not installed (extra `peers`)")
 
 
 def neighbours(train: np.ndarray, user: int, film: int) -> float:
@@ -51,7 +58,7 @@ def neighbours(train: np.ndarray, user: int, film: int) -> float:
     return sum(weight * value for weight, value in alike) / sum(weight for weight, _ in alike)
 
 
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("library")
 def test_user_based_filtering_is_that_of_its_description() -> None:
     """The library's `KNNBasic` with its defaults against the few lines above."""
     train, test = fifth(0)
@@ -59,7 +66,7 @@ def test_user_based_filtering_is_that_of_its_description() -> None:
     assert rmse_of("KNNBasic", train, test) == pytest.approx(math.sqrt(np.mean(np.square(expected))), rel=1e-12)
 
 
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("library")
 def test_the_average_and_the_draws() -> None:
     train, test = fifth(0)
     assert (len(train), len(test)) == (200, len(MADE) - 200)
@@ -73,7 +80,7 @@ def test_the_average_and_the_draws() -> None:
 
 
 @pytest.mark.parametrize("model", ["SVD", "NMF", "KNNBasic", "average"])
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("library")
 def test_a_printed_error_holds_where_several_draws_give_it(model: str) -> None:
     found = [rmse_of(model, *fifth(number), number) for number in range(3)]
     middle = Printed(f"{sum(found) / 3:.3f}")
@@ -83,7 +90,7 @@ def test_a_printed_error_holds_where_several_draws_give_it(model: str) -> None:
     assert rmse.function(value=middle, model=model).evidence["rmse_of_each_draw"] == found
 
 
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("library")
 def test_the_private_networks_are_compared_on_the_same_records() -> None:
     theirs = [rmse_of("NMF", *fifth(0), state) for state in range(3)]
     centre = sum(theirs) / 3
@@ -137,4 +144,33 @@ def test_a_judge_beside_runs_gets_their_results_and_waits_for_them() -> None:
             assert words in waits.reason
     reduced = [replace(one, reduced="2 epochs") for one in table()]
     assert "this setting is reduced (2 epochs)" in judge_beside(highest, reduced, claim).reason
-    assert "it names no row" in judge_beside(highest, table(), replace(claim, rows=("no such row",))).reason
+    assert "names none of their rows" in judge_beside(highest, table(), replace(claim, rows=("no such row",))).reason
+    gone = replace(claim, runs=("specs/bu2020/no_such.yaml",))
+    assert "not written yet: specs/bu2020/no_such.yaml" in judge_beside(highest, table(), gone).reason
+    twice = replace(claim, runs=(*claim.runs, "specs/bu2020/../bu2020/table1.yaml"))
+    assert "two of these rows have the same label" in judge_beside(highest, table(), twice).reason
+
+
+@pytest.mark.usefixtures("library")
+def test_the_controls_change_the_verdict() -> None:
+    """Those of the judges, which no claim runs: the claims' verdicts wait for records."""
+    found = [rmse_of("SVD", *fifth(number), number) for number in range(3)]
+    claim = Claim("bu2020", "one", "here", "utility", "", "not_run", "", {"value": Printed(f"{sum(found) / 3:.3f}")})
+    asked = replace(claim, parameters={"model": "SVD"})
+    assert rmse.judge(asked).verdict == "holds"
+    assert rmse.judge(asked).false_alarm == 0.05
+    ours = {PRIVATE: [0.1, 0.11]}
+    better = replace(claim, printed={}, parameters={"model": "NMF", "results": ours})
+    assert private_is_better.judge(better).verdict == "holds"
+    (control,) = private_is_better.controls
+    assert private_is_better.judge(better, change=control).verdict == "refuted"
+
+
+def test_a_claim_whose_judge_takes_results_needs_rows(tmp_path: Path) -> None:
+    text = (PAPERS / "bu2020" / "claims.yaml").read_text(encoding="utf-8")
+    start = text.index("  - id: table4-better-than-nmf")
+    one = text[start : text.index("  - id: ", start + 9)].replace("    rows: private networks\n", "")
+    head = "kind: claims\npaper: bu2020\ntitle: t\nsource: s\nclaims:\n"
+    (tmp_path / "claims.yaml").write_text(head + one, encoding="utf-8")
+    (problem,) = read_claims([tmp_path / "claims.yaml"], lambda _: True).problems
+    assert "takes results: give `runs:` and `rows:`, whose results these are" in str(problem)

@@ -270,7 +270,7 @@ def test_the_whole_curve_is_compared(tmp_path: Path) -> None:
 
 def test_a_metric_is_compared_in_place_of_the_result() -> None:
     def metrics(sharpness: float) -> dict[str, float]:
-        return {"sharpness(reach=0.1)": sharpness, "sharpness_2": 0.0}
+        return {"sharpness": sharpness, "sharpness (reach = 0.1)": 9 - sharpness, "sharpness_2": 0.0}
 
     gaps = {"row 1": 3.0, "row 2": 5.0}
     runs = [
