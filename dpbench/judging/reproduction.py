@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpbench.privacy.formatting import percent
@@ -158,7 +158,7 @@ class Seed:
         return None
 
 
-def full_name(name: str, asked: Iterable[str]) -> str:
+def full_name(name: str, asked: Sequence[str]) -> str:
     """The name with parameters of the metric that a spec asks for; the name itself where it asks for none of them.
 
     >>> full_name("sharpness", ["loss_surface", "sharpness (records = 5)"])
@@ -173,7 +173,7 @@ def result_verdicts(
     published: Published,
     metric: Metric,
     *,
-    asked: Iterable[str] = (),
+    asked: Sequence[str] = (),
     source: str = "",
     barred: str | None = None,
 ) -> list[Verdict]:
@@ -194,23 +194,15 @@ def result_verdicts(
     for text, printed in published.epochs_to_reach.items():
         found.append(epoch_verdict(subject, seeds, text, printed, runs, metric=metric, source=source, barred=barred))
     for name, printed in published.measured.items():
-        gave = [one.metrics[full] for one in seeds if (full := full_name(name, asked)) in one.metrics]
+        full = full_name(name, asked)
+        gave = [one.metrics[full] for one in seeds if full in one.metrics]
         numbers = [one for one in gave if not isinstance(one, str)]
         lacks = barred
         if seeds and not numbers and barred is None:
             lacks = next(iter(map(str, gave)), "it was not measured: train again with --force")
-        digits = max(2, decimals(printed))
+        digits = max(2, round(-math.log10(2 * printed.half_unit)))
         found.append(_mean_verdict(f"printed_{name}", subject, numbers, printed, runs, digits, "", source, lacks))
     return found
-
-
-def decimals(printed: Printed) -> int:
-    """How many digits are printed behind the point.
-
-    >>> decimals(Printed.of("0.50")), decimals(Printed.of("7"))
-    (2, 0)
-    """
-    return len(printed.text.partition("e")[0].partition(".")[2])
 
 
 def epoch_verdict(

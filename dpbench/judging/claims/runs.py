@@ -89,26 +89,19 @@ def judge_runs(claim: Claim, runs: Sequence[Trained]) -> Judgement:
     if not runs:
         return Judgement("not_run", f"{judged}; there is no record of it")
     if not (claim.rows or claim.compares):
-        rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
-        count = sum(run.seed in spec.seeds for file, spec in rows for run in _of((file, spec), runs)[0])
+        count = sum(run.seed in named[1].seeds for named in _rows(places) for run in _of(named, runs)[0])
         there = f"{count} of its runs {'has' if count == 1 else 'have'} a record"
         # A claim of somebody who states no verdict has not been thought through: it is no failure.
         verdict: Word = "undecided" if count and claim.verdict else "not_run"
         return Judgement(verdict, f"{judged}; {there}, and the claim names no rows to compare")
     if claim.compares:
-        every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
+        every = _rows(places)
         specs = {spec.label: (file, spec) for file, spec in every}
         if len(specs) < len(every):
             return Judgement("not_run", f"{judged}; two of its rows have the same label, which `compares` cannot tell")
         return _compared(judged, claim, specs, runs)
-    found = [
-        (spec.label, verdict)
-        for file, place in places.items()
-        for spec in load_specs([place] if place else [])
-        if any(fnmatchcase(spec.label, pattern) for pattern in claim.rows)
-        for verdict in _verdicts((file, spec), runs)
-    ]
-    return _together(judged, found)
+    chosen = _rows(places, claim.rows)
+    return _together(judged, [(named[1].label, verdict) for named in chosen for verdict in _verdicts(named, runs)])
 
 
 def judge_beside(judge: Judge, runs: Sequence[Trained], claim: Claim, certified: bool = False) -> Judgement:
@@ -117,9 +110,7 @@ def judge_beside(judge: Judge, runs: Sequence[Trained], claim: Claim, certified:
     The judge gets their results where it has an argument `results`.
     """
     places = {run: _place(run, claim.file) for run in claim.runs}
-    missing = [run for run, place in places.items() if place is None]
-    rows = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
-    chosen = [one for one in rows if any(fnmatchcase(one[1].label, pattern) for pattern in claim.rows)]
+    missing, chosen = [run for run, place in places.items() if place is None], _rows(places, claim.rows)
     found = {named[1].label: _results(named, "", runs) for named in chosen}
     if missing:
         lacks = f"not written yet: {', '.join(missing)}"
@@ -141,6 +132,12 @@ def _place(run: str, file: str) -> Path | None:
     tops = [Path(), *(Path(file).resolve().parents if file else ())]
     places = [top / run for top in tops] + [found_shipped(Path(run.removeprefix("specs/")))]
     return next((place for place in places if place.is_file()), None)
+
+
+def _rows(places: Mapping[str, Path | None], labels: Sequence[str] = ("*",)) -> list[Named]:
+    """The rows of some spec files whose labels fit a pattern."""
+    every = [(file, spec) for file, place in places.items() for spec in load_specs([place] if place else [])]
+    return [named for named in every if any(fnmatchcase(named[1].label, pattern) for pattern in labels)]
 
 
 def _compared(judged: str, claim: Claim, specs: Mapping[str, Named], runs: Sequence[Trained]) -> Judgement:

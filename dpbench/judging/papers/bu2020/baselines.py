@@ -88,7 +88,8 @@ def rmse(value: Printed, model: str, draws: int = 3) -> Shown:
     found = [of_draw(model, number, number) for number in range(draws)]
     verdict = metric_verdict(model, found, PrintedResult.of(value.text), None, metric=METRICS["rmse"])
     evidence = {**_library(model), "rmse_of_each_draw": found, **verdict.evidence}
-    return Shown(verdict.verdict == "holds", verdict.reason, math.fsum(found) / draws, evidence)
+    holds = {"holds": True, "refuted": False}.get(verdict.verdict)
+    return Shown(holds, verdict.reason, math.fsum(found) / draws, evidence)
 
 
 @shown(control={"results": {PRIVATE: (2.0, 2.01)}}, false_alarm=0.05)
